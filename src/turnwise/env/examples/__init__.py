@@ -1,0 +1,3 @@
+"""Small environments to try things with."""
+
+from __future__ import annotations

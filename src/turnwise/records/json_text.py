@@ -1,0 +1,86 @@
+"""Strict JSON for values that come from users: never raises, and a number that JSON has no form for is a text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DEEPEST = 50
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON. NaN becomes `"NaN"`, numbers of other libraries become numbers, unknown objects their text.
+
+    Example:
+        >>> to_json({"loss": float("nan"), "shape": (2, 3), 4: {1}})
+        '{"loss":"NaN","shape":[2,3],"4":[1]}'
+    """
+    return json.dumps(_plain(value, _DEEPEST), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def restore_number(value: Any) -> Any:
+    """Undo what `to_json` does to a number that is not finite.
+
+    Example:
+        >>> restore_number("-Infinity"), restore_number("text")
+        (-inf, 'text')
+    """
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clean_text(str(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _name(value)
+    if depth == 0:
+        return clean_text(_text(value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {clean_text(_text(key)): _plain(item, depth - 1) for key, item in items}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth - 1) for item in cast("list[Any]", value)]
+    return _foreign(value, depth)
+
+
+def _foreign(value: Any, depth: int) -> Any:
+    """Arrays and tensors through their own `tolist`, anything else as its text."""
+    to_list = getattr(value, "tolist", None)
+    if callable(to_list) and not isinstance(value, type):
+        try:
+            return _plain(to_list(), depth - 1)
+        except Exception:  # noqa: BLE001  (a record must not fail because a user's object does)
+            pass
+    return clean_text(_text(value))
+
+
+def _name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  (as above)
+        return f"<{type(value).__name__}>"
+
+
+def clean_text(text: str) -> str:
+    """The text with half characters (lone surrogates), which UTF-8 cannot hold, written out as escapes.
+
+    Example:
+        >>> clean_text("a" + chr(0xD800))
+        'a\\\\ud800'
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text

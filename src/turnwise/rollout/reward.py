@@ -1,0 +1,70 @@
+"""Calling the user's reward function, whatever shape it has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from turnwise.env.host import describe_failure
+from turnwise.env.threads import shared_threads
+from turnwise.trajectory import Trajectory
+
+RewardFunction = Callable[..., float | Awaitable[float]]
+"""`reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, plain or async."""
+
+
+class RewardFailure(Exception):
+    """The reward function raised, took too long, or gave no finite number."""
+
+
+async def compute_score(function: RewardFunction, trajectory: Trajectory, environment: Any, seconds: float) -> float:
+    """Call the reward function off the event loop and check what it returns.
+
+    Example:
+        >>> asyncio.run(compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0))
+        3.0
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    args = (trajectory, environment) if _takes_environment(function) else (trajectory,)
+    try:
+        async with asyncio.timeout(seconds) as timer:
+            if inspect.iscoroutinefunction(function):
+                value = await function(*args)
+            else:
+                value = await shared_threads().run(function, *args)
+                if inspect.isawaitable(value):
+                    value = await value
+    except TimeoutError as error:
+        late = timer.expired()
+        raise RewardFailure(
+            f"{name} took longer than {seconds:g} seconds." if late else describe_failure(name, error)
+        ) from error
+    except Exception as error:
+        raise RewardFailure(describe_failure(name, error)) from error
+    return _finite(name, value)
+
+
+def _takes_environment(function: RewardFunction) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin such as `len` shows no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return True
+    second = [p for p in parameters if p.kind in positional][1:2]
+    # An optional second parameter of another name (`scale=0.5`) is the user's own business.
+    return any(p.default is inspect.Parameter.empty or p.name in ("environment", "env") for p in second)
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        score = math.nan if value is None or isinstance(value, (str, bytes)) else float(value)
+    except Exception:
+        score = math.nan
+    if not math.isfinite(score):
+        raise RewardFailure(f"{name} returned {str(value)[:80]!r}; it must return a finite number.")
+    return score

@@ -1,0 +1,22 @@
+"""What every episode of a run has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.env.spec import EnvironmentSpec
+from turnwise.inference.engine import Sampling
+from turnwise.rollout.limits import Limits
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """Sent once to each process that runs episodes. Imports no verl, so that the user's process can make it."""
+
+    environment: EnvironmentSpec
+    limits: Limits
+    sampling: Sampling
+    run_dir: str
+    reward_fn: Callable[..., Any] | None = None

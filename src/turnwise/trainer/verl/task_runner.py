@@ -1,0 +1,106 @@
+"""The Ray actor in which verl's trainer lives. The user's process talks only to this."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+from turnwise.records.run_folder import RunFolder
+
+
+class TaskRunner:
+    """Builds verl's trainer from a config and a plan, trains, and tells what happens."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._folder: RunFolder | None = None
+        self._trainer: Any = None
+
+    def next_events(self, timeout: float) -> list[tuple[str, Any]]:
+        """What happened since the last call; waits up to `timeout` seconds for the first of it."""
+        events: list[tuple[str, Any]] = []
+        try:
+            events.append(self._events.get(timeout=timeout))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def start(self, config: Any, plan: Any, *, num_actors: int, save_every: int, steps_in_epoch: int) -> None:
+        """Start every process of the run and load the model; ends ready to train."""
+        self._folder = RunFolder.open(plan.run_dir)
+        self._emit("phase", "starting workers")
+        config.transfer_queue.enable = True
+        queue_ready = _in_background(_start_transfer_queue, config.transfer_queue)
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+
+        from turnwise.trainer.verl import plugin
+        from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
+        from turnwise.trainer.verl.episode_workers import EpisodeWorkers
+
+        plugin.check_loaded()
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+        OmegaConf.resolve(config)
+        self._trainer = EpisodeTrainer(config, self._emit, save_every=save_every, steps_in_epoch=steps_in_epoch)
+        queue_ready()
+        self._emit("phase", "loading model")
+        self._trainer.init()
+        self._trainer.agent_loop_manager = EpisodeWorkers(plan, config, self._trainer.get_llm_client(), num_actors)
+        self._emit("phase", "ready")
+
+    def train_until(self, step: int) -> None:
+        """Train up to and including optimizer step `step`."""
+        self._trainer.continue_until(step)
+
+    def step(self) -> int:
+        """The last optimizer step that was made."""
+        return self._trainer.global_steps
+
+    def save(self, folder: str) -> str:
+        """Save a checkpoint under `folder`; return where."""
+        return str(self._trainer.save(Path(folder)))
+
+    def load(self, checkpoint: str) -> int:
+        """Load a checkpoint; return its step."""
+        self._trainer.load(Path(checkpoint))
+        return self._trainer.global_steps
+
+    def _emit(self, kind: str, content: Any) -> None:
+        if self._folder is not None and kind == "step":
+            self._folder.append_metrics(content)
+        elif self._folder is not None:
+            self._folder.append_event(kind, content=content)
+        self._events.put((kind, content))
+
+
+def _start_transfer_queue(config: Any) -> None:
+    import transfer_queue
+
+    transfer_queue.init(config)
+
+
+def _in_background(function: Any, *args: Any) -> Any:
+    """Run a function in a thread; the returned callable waits for it and raises what it raised."""
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function(*args)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def wait() -> None:
+        thread.join()
+        if failure:
+            raise failure[0]
+
+    return wait

@@ -1,0 +1,77 @@
+"""The process that serves the `transformers` engine to episodes. Imports no verl, so that it starts sooner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def server_name(replica_rank: int) -> str:
+    """Name of the Ray actor that serves a replica."""
+    return f"transformers_server_{replica_rank}_0"
+
+
+@dataclass
+class ServerOutput:
+    """What verl's client expects back from a rollout server, by attribute name."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    stop_reason: str
+    num_preempted: int = 0
+    routed_experts: Any = None
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+
+class TransformersServer:
+    """A Ray actor around one `TransformersEngine`, with the methods verl calls on a rollout server."""
+
+    def __init__(self, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool) -> None:
+        from turnwise.inference.transformers_engine import TransformersEngine
+
+        self.engine = TransformersEngine(
+            model_path, dtype=dtype, max_concurrency=max_concurrency, trust_remote_code=trust_remote_code
+        )
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **unused: Any
+    ) -> ServerOutput:
+        """Continue `prompt_ids` with verl's sampling parameters."""
+        from turnwise.inference.engine import Sampling
+
+        eos = self.engine.model.generation_config.eos_token_id
+        stop = sampling_params.get("stop_token_ids") or ([eos] if isinstance(eos, int) else eos or [])
+        sampling = Sampling(
+            max_tokens=sampling_params.get("max_tokens", 256),
+            temperature=sampling_params.get("temperature", 1.0),
+            top_p=sampling_params.get("top_p", 1.0),
+            top_k=sampling_params.get("top_k", -1),
+            stop_token_ids=tuple(stop),
+            seed=sampling_params.get("seed"),
+        )
+        generation = await self.engine.generate(prompt_ids, sampling, session=request_id)
+        return ServerOutput(
+            token_ids=list(generation.token_ids),
+            log_probs=list(generation.log_probs),
+            stop_reason="completed",
+            extra_fields={"global_steps": generation.weights_version},
+        )
+
+    async def load_weights(self, weights: list[tuple[str, Any]], version: int | None) -> None:
+        """Replace weights by name; `version` comes with the last bucket."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.load_weights, weights, version)
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """Set the version of the weights."""
+        self.engine.weights_version = global_steps
+
+    async def sleep(self) -> None:
+        """Nothing to free."""
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """Nothing was freed."""
+
+    async def clear_kv_cache(self) -> None:
+        """No cache outlives a request."""

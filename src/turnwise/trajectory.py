@@ -1,0 +1,173 @@
+"""The recorded episode: what was said, the exact tokens, the rewards, and how it ended.
+
+Token data lives in three packed arrays of 9 bytes a token (4 id, 4 log-prob, 1 mask), because 10^5 suspended episodes
+must fit in one process. This module knows nothing of engines, environments or training.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """How an episode ended. Every episode that starts ends in exactly one of these.
+
+    Example:
+        >>> Outcome.COMPLETED.is_behaviour, Outcome.ENVIRONMENT_FAILED.is_behaviour
+        (True, False)
+    """
+
+    COMPLETED = "completed"
+    """The environment said that the task is over."""
+    TRUNCATED = "truncated"
+    """The environment stopped the episode early (its own step limit, or Gymnasium's `truncated`)."""
+    TURN_LIMIT = "turn_limit"
+    """The episode used all the turns it was allowed."""
+    TOKEN_LIMIT = "token_limit"
+    """The next turn did not fit into the episode's token budget."""
+    TIME_LIMIT = "time_limit"
+    """The episode ran out of wall-clock time."""
+    ENVIRONMENT_FAILED = "environment_failed"
+    """The user's environment raised an exception or returned something of the wrong type."""
+    ENGINE_FAILED = "engine_failed"
+    """The engine raised while generating."""
+    REWARD_FAILED = "reward_failed"
+    """The user's reward function raised, or its reward is not a finite number."""
+
+    @property
+    def is_behaviour(self) -> bool:
+        """Whether the model brought this end about, so that it may be trained on; infrastructure faults are not."""
+        return self not in _FAULTS
+
+
+_FAULTS = {Outcome.ENVIRONMENT_FAILED, Outcome.ENGINE_FAILED, Outcome.REWARD_FAILED}
+
+
+@dataclass(slots=True)
+class TokenBuffer:
+    """Token ids, sampling log-probs and model mask of one episode, in parallel packed arrays.
+
+    The first `prompt_length` tokens are the opening prompt. Mask is 1 where the model sampled the token, 0 elsewhere;
+    the log-prob of a token the model did not sample is 0.
+
+    Example:
+        >>> tokens = TokenBuffer()
+        >>> tokens.open([1, 2, 3])
+        >>> tokens.append_model([7, 8], [-0.5, -0.25])
+        (3, 5)
+        >>> tokens.append_context([4])
+        >>> list(tokens.ids), list(tokens.mask), tokens.prompt_length
+        ([1, 2, 3, 7, 8, 4], [0, 0, 0, 1, 1, 0], 3)
+    """
+
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    log_probs: array[float] = field(default_factory=lambda: array("f"))
+    mask: array[int] = field(default_factory=lambda: array("b"))
+    prompt_length: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def open(self, prompt_ids: Sequence[int]) -> None:
+        """Start the buffer with the opening prompt."""
+        self.append_context(prompt_ids)
+        self.prompt_length = len(self.ids)
+
+    def append_model(self, ids: Sequence[int], log_probs: Sequence[float]) -> tuple[int, int]:
+        """Append tokens that the model sampled; return their span as (start, stop)."""
+        if len(ids) != len(log_probs):
+            raise ValueError(f"{len(ids)} token ids but {len(log_probs)} log-probs: the engine must give one for each.")
+        start = len(self.ids)
+        self.ids.extend(ids)
+        self.log_probs.extend(log_probs)
+        self.mask.frombytes(b"\x01" * len(ids))
+        return start, len(self.ids)
+
+    def append_context(self, ids: Sequence[int]) -> None:
+        """Append tokens that the model did not sample (prompt, observation, turn markers)."""
+        self.ids.extend(ids)
+        self.log_probs.frombytes(bytes(4 * len(ids)))
+        self.mask.frombytes(bytes(len(ids)))
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """Where one turn's model tokens lie in the buffer, how sampling stopped, and how long things took."""
+
+    start: int
+    """Index of the turn's first model token."""
+    stop: int
+    """One past the turn's last model token; the turn's reward belongs to token `stop - 1`."""
+    stop_reason: str
+    """`stop` (the model ended its turn), `length` (it was cut) or `abort`."""
+    weights_version: int
+    """The version of the weights that sampled this turn."""
+    generate_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One recorded episode.
+
+    The lists `states`, `actions`, `rewards`, `dones` and `infos` have one entry a turn: `states[t]` is the observation
+    the model answered with `actions[t]`, `rewards[t]` what the environment paid for it.
+
+    Example:
+        >>> trajectory = Trajectory()
+        >>> trajectory.states = ["a door", "a dragon"]
+        >>> trajectory.actions = ["open it", "run"]
+        >>> trajectory.rewards = [0.0, 1.0]
+        >>> trajectory.dones = [False, True]
+        >>> trajectory.total_reward, trajectory.num_turns
+        (1.0, 2)
+    """
+
+    states: list[str] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    dones: list[bool] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+    """The conversation as chat messages, for people and tools to read; training uses `tokens`."""
+    turns: list[TurnRecord] = field(default_factory=list)
+    tokens: TokenBuffer = field(default_factory=TokenBuffer)
+    outcome: Outcome | None = None
+    error: str = ""
+    """For a fault: what went wrong, with the traceback's last line. Never shown to the model."""
+    score: float | None = None
+    """What `reward_fn` paid for the whole episode; None when the environment's own rewards count."""
+    episode_id: str = ""
+    group_id: str = ""
+    """Episodes with the same group id began from the same start."""
+    seed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def total_reward(self) -> float:
+        """The reward the episode trains on: `score` if a reward function gave one, else the sum over turns."""
+        return sum(self.rewards) if self.score is None else self.score
+
+    @property
+    def num_turns(self) -> int:
+        """How many times the model acted."""
+        return len(self.actions)
+
+    def token_rewards(self) -> list[float]:
+        """One reward for each token after the prompt; a turn's reward sits on the last token the model sampled in it.
+
+        A `score` replaces the environment's rewards and sits on the last model token of the episode.
+        """
+        placed = [0.0] * (len(self.tokens) - self.tokens.prompt_length)
+        if not self.turns:
+            return placed
+        if self.score is not None:
+            placed[self.turns[-1].stop - 1 - self.tokens.prompt_length] = self.score
+            return placed
+        for turn, reward in zip(self.turns, self.rewards, strict=False):
+            placed[turn.stop - 1 - self.tokens.prompt_length] += reward
+        return placed

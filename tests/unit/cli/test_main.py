@@ -1,0 +1,89 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import turnwise
+from turnwise.cli.main import build_parsers, main
+from turnwise.cli.reference import reference
+from turnwise.cli.train import read_config
+from turnwise.config_sources import from_dict
+
+GAME = "turnwise.env.examples.guess_number:GuessNumber"
+
+
+def test_a_mistake_is_one_line_on_stderr_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", GAME, "--dry-run", "training.batchsize=3"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "turnwise: There is no setting training.batchsize. Did you mean training.batch_size?\n"
+
+
+def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", GAME, "training.a=1", "--model", "tiny", "training.b=2", "--dry-run", "x"]) == 2
+    assert "training.a" in capsys.readouterr().err
+    # The first word is wrong above; here only the last one is, so all before it were read as settings.
+    assert (
+        main(["train", GAME, "training.seed=1", "--model", "tiny", "ray.num_nodes=2", "--dry-run", "ray.zzzz=1"]) == 2
+    )
+    assert "ray.zzzz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["train"], ["train", GAME, "--modle", "x"], ["fly"], ["model", "tiny", "a", "b=1"]]
+)
+def test_a_wrong_command_line_shows_the_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert "usage: turnwise" in capsys.readouterr().err
+
+
+def test_settings_come_from_file_then_model_then_words(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"model: {{local_path: {tmp_path}, dtype: float32}}\ntraining: {{seed: 1, batch_size: 4}}\n")
+    config = read_config(str(file), "smollm2", ["training.seed=2", "model.dtype=bfloat16"])
+    assert (config.model.model_name, config.model.local_path, config.model.dtype) == ("smollm2", None, "bfloat16")
+    assert (config.training.seed, config.training.batch_size) == (2, 4)
+    assert read_config(None, "tiny", ["model.model_name=other"]).model.model_name == "other"
+
+
+def test_a_model_that_is_a_folder_is_a_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_config(None, "weights", []).model.local_path == str(tmp_path / "weights")
+
+
+def test_a_model_is_not_built_over_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("")
+    assert main(["model", "tiny", str(tmp_path)]) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+
+
+def test_the_reference_page_is_current() -> None:
+    page = Path(turnwise.__file__).parents[2] / "docs" / "reference" / "cli.md"
+    assert page.read_text() == reference(), "run: python -m turnwise.cli.reference > docs/reference/cli.md"
+
+
+def test_the_help_fits_a_terminal_of_80_columns() -> None:
+    for parser in build_parsers(width=80).values():
+        assert max(map(len, parser.format_help().splitlines())) <= 80
+
+
+def test_output_that_nobody_reads_is_no_traceback() -> None:
+    command = f"{sys.executable} -m turnwise --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_prints_all_settings_and_the_verl_config(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("verl")
+    assert (
+        main(["train", GAME, "training.learning_rate=1e-4", "--model", "tiny", "--dry-run", "environment.highest=8"])
+        == 0
+    )
+    settings, engine = yaml.safe_load_all(capsys.readouterr().out)
+    assert (settings["model"]["model_name"], settings["environment"]["highest"]) == ("tiny", 8)
+    assert from_dict(settings).training.learning_rate == engine["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-4

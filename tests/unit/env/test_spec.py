@@ -1,0 +1,119 @@
+"""Specs build environments from classes, names, files and objects, or say in a sentence why they cannot."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from turnwise.config import EnvironmentConfig
+from turnwise.env import BaseEnvironment, EnvironmentSpec
+from turnwise.env.examples.guess_number import GuessNumber
+from turnwise.errors import ConfigError
+
+
+class Plain:
+    """No base class, own constructor parameters."""
+
+    def __init__(self, size: int = 5, colour: str = "red") -> None:
+        self.size = size
+        self.colour = colour
+
+    def reset(self) -> str:
+        return "start"
+
+    def step(self, action: str) -> tuple:
+        return "next", 0.0, False, {}
+
+
+class Keyed(Plain):
+    def __init__(self, api_key: str, size: int) -> None:
+        super().__init__(size)
+        self.api_key = api_key
+
+
+def test_a_class_is_built_with_the_config():
+    spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=4))
+    assert spec.name == "GuessNumber"
+    assert spec.build().highest == 4
+    assert EnvironmentSpec.of(GuessNumber).build().highest == 16
+
+
+def test_every_build_is_fresh_and_has_its_own_config():
+    spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=4))
+    one, other = spec.build(), spec.build()
+    one.config.highest = 99
+    assert one is not other
+    assert other.highest == 4
+    assert spec.build().highest == 4
+
+
+def test_an_object_stands_for_its_class_and_its_own_config():
+    spec = EnvironmentSpec.of(GuessNumber({"highest": 3}), EnvironmentConfig(highest=7))
+    assert spec.target is GuessNumber
+    assert spec.build().highest == 3
+
+
+def test_a_plain_class_gets_settings_by_name():
+    built = EnvironmentSpec.of(Plain, EnvironmentConfig(size=3)).build()
+    assert (built.size, built.colour) == (3, "red")
+
+
+def test_a_config_under_another_name_is_passed():
+    class Renamed(BaseEnvironment):
+        def __init__(self, cfg: EnvironmentConfig) -> None:
+            super().__init__(cfg)
+
+        def reset(self) -> str:
+            return ""
+
+        def step(self, action: str) -> tuple:
+            return "", 0.0, True, {}
+
+    assert EnvironmentSpec.of(Renamed, EnvironmentConfig(max_steps=2)).build().max_steps == 2
+
+
+def test_an_object_that_cannot_be_rebuilt_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match=r"needs api_key, size.*rebuilt from its class"):
+        EnvironmentSpec.of(Keyed("secret", 3))
+    built = EnvironmentSpec.of(Keyed, EnvironmentConfig(api_key="k", size=2)).build()
+    assert (built.api_key, built.size) == ("k", 2)
+
+
+def test_a_name_is_imported():
+    assert EnvironmentSpec.of("turnwise.env.examples.guess_number:GuessNumber").load() is GuessNumber
+
+
+def test_a_file_is_loaded(tmp_path):
+    file = tmp_path / "my_game.py"
+    file.write_text("class Game:\n    def reset(self): return 'hi'\n    def step(self, a): return 'x', 0.0, True, {}\n")
+    spec = EnvironmentSpec.of(f"{file}:Game")
+    assert (spec.name, spec.build().reset()) == ("Game", "hi")
+    assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("no_colon", "does not name an environment"),
+        ("no.such.module:Game", "Cannot import 'no.such.module'"),
+        ("turnwise.env.examples.guess_number:Gess", "GuessNumber"),
+        ("missing.py:Game", "no file 'missing.py'"),
+        (int, "no method reset and no step"),
+        (BaseEnvironment, "write its method reset and step"),
+    ],
+)
+def test_what_is_no_environment_is_refused(target, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        EnvironmentSpec.of(target)
+
+
+def test_a_spec_survives_pickling():
+    spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=4))
+    assert pickle.loads(pickle.dumps(spec)).build().highest == 4  # noqa: S301
+
+
+def test_a_spec_of_a_spec_keeps_its_config():
+    spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=4))
+    assert EnvironmentSpec.of(spec, EnvironmentConfig(highest=9)) == spec
+    assert EnvironmentSpec.of(EnvironmentSpec(GuessNumber), EnvironmentConfig(highest=9)).build().highest == 9

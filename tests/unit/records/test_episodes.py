@@ -1,0 +1,118 @@
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from turnwise.errors import RecordError
+from turnwise.records import episodes
+from turnwise.records.episodes import episode_files, iter_episodes, read_episodes, write_episodes
+from turnwise.records.run_folder import RunFolder
+from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+
+
+def make_episode(number: int, length: int = 60, turn: int = 10) -> Trajectory:
+    rng = random.Random(number)
+    episode = Trajectory(episode_id=f"e{number}", group_id=f"g{number // 8}", outcome=Outcome.COMPLETED, seed=number)
+    episode.tokens.open(range(length // 5))
+    episode.messages.append({"role": "system", "content": "Play."})
+    while len(episode.tokens) < length:
+        ids = [int(49_000 ** rng.random()) for _ in range(turn)]
+        start, stop = episode.tokens.append_model(ids, [-rng.expovariate(1) for _ in ids])
+        episode.tokens.append_context(ids[:3])
+        episode.turns.append(TurnRecord(start, stop, rng.choice(["stop", "length"]), 7, rng.random(), rng.random()))
+        episode.states.append("a door")
+        episode.actions.append("open it")
+        episode.rewards.append(0.1)
+        episode.dones.append(False)
+        episode.infos.append({"seen": [1, None, {"x": 0.5}]})
+        episode.messages += [{"role": "user", "content": "a door"}, {"role": "assistant", "content": "open it"}]
+    return episode
+
+
+def test_episodes_come_back_exactly(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    written = [make_episode(number, length=20 + 10 * number) for number in range(20)]
+    written[3].score = 0.7
+    written[4].outcome, written[4].error = Outcome.ENVIRONMENT_FAILED, "ValueError: no"
+    written.append(Trajectory())
+    file = write_episodes(run, 1, written)
+    assert file.name == "step-00000001-0.parquet"
+    assert read_episodes(run) == read_episodes(file) == read_episodes(str(run.path), step=1) == written
+    assert read_episodes(run, step=2) == []
+
+
+def test_steps_and_parts_are_kept_apart(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    for step in (10, 2):
+        for part in ("1", "0"):
+            write_episodes(run, step, [make_episode(step + int(part))], part)
+    assert [episode.episode_id for episode in iter_episodes(run)] == ["e2", "e3", "e10", "e11"]
+    assert [episode.episode_id for episode in read_episodes(run, 10)] == ["e10", "e11"]
+    write_episodes(run, 2, [], "0")
+    assert [episode.episode_id for episode in read_episodes(run, 2)] == ["e3"]
+
+
+def test_columns_are_typed_for_any_reader(tmp_path: Path) -> None:
+    file = write_episodes(tmp_path, 5, [make_episode(1)])
+    table = pq.read_table(file)
+    kinds = {name: str(table.schema.field(name).type) for name in table.column_names}
+    assert kinds["token_ids"] == "list<element: int32>"
+    assert kinds["mask"] == "list<element: bool>"
+    assert kinds["log_probs"] == "list<element: float>"
+    assert kinds["messages"] == "list<element: struct<role: string, content: string>>"
+    row = table.to_pylist()[0]
+    assert row["step"] == 5
+    assert row["outcome"] == "completed"
+    assert row["reward"] == pytest.approx(0.1 * row["num_turns"])
+
+
+def test_an_episode_of_a_thousand_tokens_takes_few_bytes(tmp_path: Path) -> None:
+    file = write_episodes(tmp_path, 1, [make_episode(number, 1000, 100) for number in range(64)])
+    tokens = sum(len(episode.tokens) for episode in read_episodes(file))
+    # 9 bytes a token in memory. Log-probs are noise of 3 bytes and random ids of 2, which no packing can go below.
+    assert file.stat().st_size / tokens < 5.5
+
+
+def test_a_big_step_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "_TOKENS_IN_BLOCK", 200)
+    written = [make_episode(number) for number in range(10)]
+    file = write_episodes(tmp_path, 1, written)
+    assert pq.ParquetFile(file).metadata.num_row_groups > 2
+    assert read_episodes(file) == written
+
+
+def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> None:
+    odd = Trajectory(actions=["\ud800"], states=["ok"], messages=[{"role": "user", "content": "\udfff"}])
+    odd.infos = [{"object": object(), "nan": float("nan")}]
+    odd.error = "\ud800"
+    (read,) = read_episodes(write_episodes(tmp_path, 1, [odd]))
+    assert read.actions == ["\\ud800"]
+    assert read.infos[0]["nan"] == "NaN"
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError):
+        write_episodes(tmp_path, 1, [make_episode(1), None])  # type: ignore[list-item]
+    assert list((tmp_path / "episodes").iterdir()) == []
+
+
+def test_half_written_files_are_not_episodes(tmp_path: Path) -> None:
+    write_episodes(tmp_path, 1, [make_episode(1)])
+    (tmp_path / "episodes" / ".step-00000002-0.parquet.17.tmp").write_bytes(b"half")
+    assert len(episode_files(tmp_path)) == 1
+
+
+def test_what_is_not_an_episode_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="There are no episodes at"):
+        read_episodes(tmp_path / "nowhere")
+    (tmp_path / "step-00000001-0.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_episodes(tmp_path)
+    pq.write_table(
+        pq.read_table(write_episodes(tmp_path, 1, [])).replace_schema_metadata({}), tmp_path / "other.parquet"
+    )
+    with pytest.raises(RecordError, match="has episode format none"):
+        read_episodes(tmp_path / "other.parquet")
+    with pytest.raises(RecordError, match="cannot name a part"):
+        write_episodes(tmp_path, 1, [], part="../x")

@@ -1,0 +1,153 @@
+import json
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import ConfigStore
+from turnwise.config_sources import load, to_dict
+from turnwise.errors import RecordError
+from turnwise.records.files import replacing
+from turnwise.records.json_text import to_json
+from turnwise.records.run_folder import RunFolder
+
+
+def test_a_new_run_has_its_folders_and_opens_again(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "deep" / "runs", "guess")
+    assert run.episodes_dir.is_dir()
+    assert run.checkpoints_dir.is_dir()
+    assert RunFolder.open(run.path) == run
+    assert run.name == "guess"
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    assert [RunFolder.create(tmp_path, "guess").name for _ in range(3)] == ["guess", "guess-2", "guess-3"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
+def test_a_name_that_is_no_folder_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecordError, match="cannot be the name of a run"):
+        RunFolder.create(tmp_path, name)
+
+
+def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="There is no run folder"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(RecordError, match=r"it has no run\.json"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RecordError, match="is damaged"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": 99}')
+    with pytest.raises(RecordError, match="has run format 99"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_parent_that_is_a_file_is_an_error_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="cannot be made"):
+        RunFolder.create(tmp_path / "file", "guess")
+
+
+def test_the_config_is_kept_as_yaml_that_loads(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.write_config(to_dict(ConfigStore()))
+    run.write_verl_config("trainer: {}")
+    assert load(run.path / "config.yaml") == ConfigStore()
+    assert (run.path / "verl.yaml").read_text() == "trainer: {}\n"
+
+
+def test_metrics_come_back_and_stay_strict_json(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.append_metrics({"step": 1, "kl": math.nan, "grad_norm": math.inf, "name": "x"})
+    run.append_metrics({"step": 2, "kl": 0.1})
+    first, second = run.read_metrics()
+    assert math.isnan(first["kl"])
+    assert first["grad_norm"] == math.inf
+    assert second == {"step": 2, "kl": 0.1}
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for line in (run.path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
+def test_a_torn_last_line_is_left_out_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.append_metrics({"step": 1})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "rew')
+    assert run.read_metrics() == [{"step": 1}]
+    run.append_metrics({"step": 2})
+    assert run.read_metrics() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_file_that_is_all_one_torn_line_starts_anew(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    (run.path / "metrics.jsonl").write_text("x" * 200_000)
+    run.append_metrics({"step": 1})
+    assert run.read_metrics() == [{"step": 1}]
+
+
+def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(RecordError, match=r"Line 2 of .*metrics\.jsonl is damaged"):
+        run.read_metrics()
+
+
+def test_events_have_a_kind_and_a_time(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.append_event("checkpoint", step=3, path=tmp_path)
+    (event,) = run.read_events()
+    assert event["kind"] == "checkpoint"
+    assert event["step"] == 3
+    assert event["path"] == str(tmp_path)
+    assert event["time"] > 1.7e9
+    assert run.read_metrics() == []
+
+
+def _append(path: Path, worker: int) -> None:
+    run = RunFolder.open(path)
+    for index in range(50):
+        run.append_event("tick", worker=worker, index=index, padding="x" * 5000)
+
+
+def test_processes_can_append_at_the_same_time(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_append, args=(run.path, worker)) for worker in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len({(event["worker"], event["index"]) for event in run.read_events()}) == 200
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError), replacing(target) as beside:
+        beside.write_text("half \ud800", encoding="utf-8")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert target.read_text() == "old"
+
+
+def test_json_takes_whatever_a_user_puts_into_it() -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise ValueError
+
+    class Tensor:
+        def tolist(self) -> list[float]:
+            return [1.0, math.nan]
+
+    loop: list[object] = []
+    loop.append(loop)
+    text = to_json({("a", 1): Broken(), "t": Tensor(), "half": "\ud800", "loop": loop, "type": Tensor})
+    read = json.loads(text)
+    assert read["('a', 1)"] == "<Broken>"
+    assert read["t"] == [1.0, "NaN"]
+    assert read["half"] == "\\ud800"
