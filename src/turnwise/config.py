@@ -175,4 +175,4 @@ class ConfigStore:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     verl: dict[str, Any] = field(default_factory=dict)
-    """Settings of verl itself by dotted name, for what has no field above; a name that verl does not know is an error."""
+    """Settings of verl itself by dotted name, for what has no field above; a name unknown to verl is an error."""

@@ -12,13 +12,14 @@ from turnwise.config import EnvironmentConfig
 class BaseEnvironment(ABC):
     """One episode's world: text out, text in, a reward for every action.
 
-    Write `reset` and `step`; all else has a default. Methods may be plain (they run in a thread, so that they may block)
-    or `async`. An object serves one episode; the next one gets a fresh object.
+    Write `reset` and `step`; all else has a default. Methods may be plain (they run in a thread, so they may block) or
+    `async`. An object serves one episode; the next one gets a fresh object.
 
     Example:
         >>> class Echo(BaseEnvironment):
         ...     def reset(self) -> str:
         ...         return "Say yes."
+        ...
         ...     def step(self, action: str):
         ...         return "Thanks.", float(action == "yes"), True, {}
         >>> environment = Echo({"max_steps": 3})
@@ -64,7 +65,7 @@ class BaseEnvironment(ABC):
         """Start the episode and return the first observation, a string.
 
         Write it as `reset(self) -> str`. Take a parameter `seed` to be given the episode's seed (episodes of one group
-        get the same), and `task` to be given the dataset's row as a dict. Gymnasium's `(observation, info)` is accepted.
+        get the same), and `task` to be given the dataset's row as a dict. Gymnasium's `(observation, info)` is fine.
         """
 
     @abstractmethod

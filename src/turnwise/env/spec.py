@@ -40,7 +40,9 @@ class EnvironmentSpec:
         """
         if isinstance(environment, EnvironmentSpec):
             spec = environment if environment.config is not None else cls(environment.target, config)
-        elif isinstance(environment, (str, type)):
+        elif isinstance(environment, str):
+            spec = cls(_absolute(environment), config)
+        elif isinstance(environment, type):
             spec = cls(environment, config)
         else:
             spec = cls(type(environment), _config_of(environment) or config)
@@ -113,6 +115,12 @@ def _arguments(found: type, config: EnvironmentConfig, hint: str = "") -> dict[s
     return given
 
 
+def _absolute(target: str) -> str:
+    # Another process may start in another folder.
+    file, _, name = target.rpartition(":")
+    return f"{Path(file).absolute()}:{name}" if file.endswith(".py") else target
+
+
 @lru_cache(maxsize=256)
 def _load(target: str) -> type:
     module_name, colon, name = target.rpartition(":")
@@ -121,13 +129,17 @@ def _load(target: str) -> type:
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except Exception as error:
-        raise ConfigError(f"Cannot import {module_name!r} for the environment: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"Cannot import {module_name!r} for the environment: {type(error).__name__}: {error}"
+        ) from error
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, type):
         classes = sorted(n for n, v in vars(module).items() if isinstance(v, type) and hasattr(v, "step"))
-        raise ConfigError(f"{module_name} has no class {name!r}. Classes with a step method: {', '.join(classes) or '-'}.")
+        raise ConfigError(
+            f"{module_name} has no class {name!r}. Classes with a step method: {', '.join(classes) or '-'}."
+        )
     return found
 
 

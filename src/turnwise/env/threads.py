@@ -87,6 +87,12 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(replacement)
 
 
+def is_cancelled_from_outside(error: BaseException) -> bool:
+    """Whether the current task itself is being cancelled, and not just something that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 _shared: tuple[int, ThreadPool] | None = None
 
 

@@ -1,13 +1,14 @@
 """From messages to tokens, without ever turning what the model said back into tokens.
 
-A conversation opens with one rendered prompt. After each turn of the model only the *bridge* is made: the end of its turn
-if it did not end it itself, the new messages, and the start of its next turn. The history is never rendered again, so a
-turn costs the same at token 100 and at token 100,000, and the model's own tokens stay exactly as sampled.
+A conversation opens with one rendered prompt. After each turn of the model only the *bridge* is made: the end of its
+turn if it did not end it itself, the new messages, and the start of its next turn. The history is never rendered again,
+so a turn costs the same at token 100 and at token 100,000, and the model's own tokens stay exactly as sampled.
 
-Why not the bridges of the `renderers` package (0.1.12): `DefaultRenderer` has none; a hand-written one, such as Qwen3's,
-has none either when a user message follows, unless it is told to keep all thinking, and then encodes observations with
-control tokens on, so that `<|im_start|>` in an observation becomes a real turn marker. They also copy the whole history
-at each turn. `tests/unit/inference/test_renderers.py` shows it, and that the tokens are the same where both can do it.
+Why not the bridges of the `renderers` package (0.1.12): `DefaultRenderer` has none; a hand-written one, such as
+Qwen3's, has none either when a user message follows, unless it is told to keep all thinking, and then encodes
+observations with control tokens on, so that `<|im_start|>` in an observation becomes a real turn marker. They also copy
+the whole history at each turn. `tests/unit/inference/test_renderers.py` shows it, and that the tokens are the same
+where both can do it.
 The bridge here is read off the model's own chat template once, with placeholders for the texts.
 """
 
@@ -111,8 +112,8 @@ class Chat:
             place = next((place for place, token in enumerate(ids) if token in self._control_ids), None)
             if place is None or self._tokenizer.decode(ids[:place]).strip():
                 raise ConfigError(
-                    "The chat template does not end the model's turn with a control token such as <|im_end|>, so it cannot "
-                    "be told where a turn ends. Use the instruct version of the model, or give its tokenizer a template."
+                    "The chat template does not end the model's turn with a control token such as <|im_end|>, so it "
+                    "cannot be told where a turn ends. Use the instruct version of the model, or another template."
                 )
             found = self._bridges[roles] = _Bridge(counted, place + 1, ids[place])
         return found
@@ -124,8 +125,8 @@ class Chat:
     def _fill(self, counted: _Counted, messages: Sequence[Message]) -> list[int]:
         """Put the texts into the scaffold and encode, in one piece unless a text spells a control token.
 
-        One piece, because tokens may span the border of scaffold and text (a newline and the newline after it), and then
-        only encoding both together gives the template's own tokens.
+        One piece, because tokens may span the border of scaffold and text (a newline and the newline after it), and
+        then only encoding both together gives the template's own tokens.
         """
         scaffold = counted.scaffold
         ids: list[int] = []
@@ -151,8 +152,8 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         backend = self._backend
-        # Someone else's call with truncation or padding leaves that on in the shared tokenizer: go through the slow door then,
-        # which puts it right.
+        # Someone else's call with truncation or padding leaves that on in the shared tokenizer: then go through the
+        # slow door, which puts it right.
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         return backend.encode(text, add_special_tokens=False).ids

@@ -28,7 +28,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     stop_reason: str = ""
-    """Empty while the sequence runs, then `stop` or `length`."""
+    """Empty while the sequence runs, then `stop` or `length`; `abort` if whoever asked for it gave it up."""
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class ContinuousBatch:
         else:
             self._cache, self._mask, self._last = output.past_key_values, mask, last
         self.sequences.extend(sequences)
-        return self._remove_finished()
+        return self.remove_ended()
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
@@ -94,9 +94,11 @@ class ContinuousBatch:
         )
         self._cache = output.past_key_values
         self._last = _sample(output.logits[:, -1], self.sequences)
-        return self._remove_finished()
+        return self.remove_ended()
 
-    def _remove_finished(self) -> list[Sequence]:
+    @torch.inference_mode()
+    def remove_ended(self) -> list[Sequence]:
+        """Cut out and return the sequences that have a stop reason."""
         finished = [sequence for sequence in self.sequences if sequence.stop_reason]
         if not finished:
             return []
@@ -119,8 +121,8 @@ class ContinuousBatch:
 def check_model(model: Any) -> None:
     """Raise if the model's cache is not plain keys and values, which joining and leaving needs."""
     with torch.inference_mode():
-        cache = model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True).past_key_values
-    layers = getattr(cache, "layers", None)
+        output = model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True)
+    layers = getattr(getattr(output, "past_key_values", None), "layers", None)
     if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
         raise EngineFailure(
             f"The transformers engine cannot batch {type(model).__name__}: its cache is not plain keys and values. "
@@ -150,9 +152,13 @@ def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     log_probs = _truncate(log_probs, sequences)
     draws = torch.tensor([sequence.random.random() for sequence in sequences], dtype=torch.float64).unsqueeze(1)
     cumulative = log_probs.double().exp().cumsum(-1)
-    # Scaled by the last sum, so that rounding can never point past the last token with any probability.
-    drawn = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
-    ids = torch.where(greedy, logits.argmax(-1, keepdim=True), drawn.clamp(max=logits.shape[-1] - 1))
+    total = cumulative[:, -1:].contiguous()
+    if total.isnan().any():
+        raise EngineFailure("The model's logits are not numbers: its weights are broken, or overflow in this dtype.")
+    # Kept below the last sum, so that rounding can never point past the last token with any probability.
+    points = torch.minimum(draws * total, total.nextafter(torch.zeros_like(total)))
+    drawn = torch.searchsorted(cumulative, points, right=True)
+    ids = torch.where(greedy, logits.argmax(-1, keepdim=True), drawn)
     chosen = log_probs.gather(1, ids)
     for sequence, token_id, log_prob in zip(sequences, ids[:, 0].tolist(), chosen[:, 0].tolist(), strict=True):
         sequence.take(token_id, log_prob)
@@ -172,6 +178,7 @@ def _truncate(log_probs: torch.Tensor, sequences: list[Sequence]) -> torch.Tenso
         if sampling.top_p < 1.0:
             before = ordered.exp().cumsum(0) - ordered.exp()
             keep &= before < sampling.top_p
+        keep[0] = True
         kept = torch.full_like(ordered, float("-inf")).masked_scatter(keep, ordered[keep])
         log_probs[row, index] = kept - kept.logsumexp(0)
     return log_probs

@@ -24,15 +24,16 @@ class Scaffold:
 class Template:
     """A tokenizer's chat template, and whether it takes a system message.
 
-    Refuses, when made, a template that changes what it has already rendered once the conversation goes on: the tokens in
-    the model's memory could then not be the template's. (Dropping the model's earlier *thinking* is fine: nothing is ever
-    rendered again here.)
+    Refuses, when made, a template that changes what it has already rendered once the conversation goes on: the tokens
+    the model has seen could then not be the template's. (Dropping the model's earlier *thinking* is fine: nothing is
+    ever rendered again here.)
     """
 
     def __init__(self, tokenizer: Any, settings: Mapping[str, Any]) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
-                "The tokenizer has no chat template. Use the instruct version of the model, or set tokenizer.chat_template."
+                "The tokenizer has no chat template. Use the instruct version of the model, "
+                "or set tokenizer.chat_template."
             )
         self._tokenizer = tokenizer
         self._settings = dict(settings)
@@ -65,7 +66,9 @@ class Template:
         pieces = _split(self._render(roles, marks), marks)
         padded = _split(self._render(roles, [f" \n{mark}\n " for mark in marks]), marks)
         if pieces is None or padded is None:
-            raise ConfigError(f"The chat template does not show each message once and in order, for the roles {list(roles)}.")
+            raise ConfigError(
+                f"The chat template does not show each message once and in order, for the roles {list(roles)}."
+            )
         trims = tuple(
             (not padded[place].endswith(" \n"), not padded[place + 1].startswith("\n ")) for place in range(len(roles))
         )
@@ -78,7 +81,9 @@ class Template:
                 messages, tokenize=False, add_generation_prompt=True, **self._settings
             )
         except Exception as error:  # a template is a program, and raises what it likes
-            raise ConfigError(f"The chat template refuses a conversation of the roles {list(roles)}: {error}") from error
+            raise ConfigError(
+                f"The chat template refuses a conversation of the roles {list(roles)}: {error}"
+            ) from error
 
     def _unsteady(self, lead: tuple[str, ...]) -> str:
         """Why the template is not steady while a conversation grows by two turns, or an empty string."""
@@ -90,8 +95,8 @@ class Template:
         start = len(lead) + 1
         if not (first[:start] == second[:start] == third[:start]):
             return "it changes the opening messages once more messages follow"
-        # The last piece of the shorter talk is where the model starts to speak; in the longer one its text follows there.
-        # Either may have a thinking block that the other lacks.
+        # The last piece of the shorter talk is where the model starts to speak; in the longer one its text follows
+        # there. Either may have a thinking block that the other lacks.
         for shorter, longer, place in ((first, second, start), (second, third, start + 2)):
             if not _starts_alike(shorter[place], longer[place]):
                 return "it starts the model's turn in one way to generate and in another way in the history"

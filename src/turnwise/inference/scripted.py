@@ -31,7 +31,11 @@ class ScriptedEngine:
     """
 
     def __init__(
-        self, replies: Sequence[Reply] | Callable[[int, str], Reply | Awaitable[Reply]], chat: Chat, *, log_prob: float = 0.0
+        self,
+        replies: Sequence[Reply] | Callable[[int, str], Reply | Awaitable[Reply]],
+        chat: Chat,
+        *,
+        log_prob: float = 0.0,
     ) -> None:
         self._replies = replies
         self._chat = chat

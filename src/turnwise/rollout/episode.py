@@ -12,14 +12,16 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turnwise.env.host import EnvironmentHost, StepResult, describe_failure
+from turnwise.env.host import EnvironmentHost
+from turnwise.env.result import StepResult, describe_failure
 from turnwise.env.spec import EnvironmentSpec
+from turnwise.env.threads import is_cancelled_from_outside
 from turnwise.errors import EnvironmentFailure
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Generation, Sampling
 from turnwise.rollout.limits import Limits
 from turnwise.rollout.reward import RewardFailure, RewardFunction, compute_score
-from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ async def run_episode(
 ) -> Trajectory:
     """Play one episode and record it.
 
-    Never raises (but for cancellation): whatever goes wrong becomes the trajectory's `outcome` and `error`, and what was
-    recorded until then is kept. The environment is built for this episode and closed after it.
+    Never raises (but for cancellation): whatever goes wrong becomes the trajectory's `outcome` and `error`, and what
+    was recorded until then is kept. The environment is built for this episode and closed after it.
 
     Example:
         >>> from turnwise.models import resolve
@@ -54,9 +56,16 @@ async def run_episode(
         >>> from turnwise.env.examples.guess_number import GuessNumber
         >>> from turnwise.inference.scripted import ScriptedEngine
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
-        >>> trajectory = asyncio.run(run_episode(
-        ...     EpisodeStart("episode-1", seed=5), environment=EnvironmentSpec.of(GuessNumber),
-        ...     engine=ScriptedEngine(["8", "12", "9"], chat), chat=chat, limits=Limits(), sampling=Sampling()))
+        >>> trajectory = asyncio.run(
+        ...     run_episode(
+        ...         EpisodeStart("episode-1", seed=5),
+        ...         environment=EnvironmentSpec.of(GuessNumber),
+        ...         engine=ScriptedEngine(["8", "12", "9"], chat),
+        ...         chat=chat,
+        ...         limits=Limits(),
+        ...         sampling=Sampling(),
+        ...     )
+        ... )
         >>> trajectory.outcome.value, trajectory.states[1:], trajectory.rewards
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
@@ -168,7 +177,7 @@ class _Episode:
     async def _act(self, observation: str) -> str:
         """Let the model speak and record its tokens."""
         trajectory, tokens = self.trajectory, self.trajectory.tokens
-        began = time.perf_counter()
+        before, began = len(tokens), time.perf_counter()
         try:
             # The live buffer, not a copy: an engine that keeps it must copy it.
             sampling = self._sampling()
@@ -176,8 +185,12 @@ class _Episode:
             _check(said, sampling)
             span = tokens.append_model(said.token_ids, said.log_probs)
             action = self.chat.text(said.token_ids)
-        except Exception as error:
-            raise _End(Outcome.ENGINE_FAILED, describe_failure(f"{type(self.engine).__name__}.generate", error)) from error
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled_from_outside(error):
+                raise
+            _cut(tokens, before)
+            told = describe_failure(f"{type(self.engine).__name__}.generate", error)
+            raise _End(Outcome.ENGINE_FAILED, told) from error
         took = time.perf_counter() - began
         trajectory.turns.append(TurnRecord(*span, said.stop_reason, said.weights_version, took))
         trajectory.states.append(observation)
@@ -212,10 +225,17 @@ def _failed_environment(error: Exception) -> _End:
     return _End(Outcome.ENVIRONMENT_FAILED, told)
 
 
+def _cut(tokens: TokenBuffer, length: int) -> None:
+    """Take back what an engine's broken answer left in one array and not in the others."""
+    del tokens.ids[length:], tokens.log_probs[length:], tokens.mask[length:]
+
+
 def _check(said: Generation, sampling: Sampling) -> None:
     if said.stop_reason == "abort":
         raise ValueError("the engine aborted the turn")
     if not 0 < len(said.token_ids) <= sampling.max_tokens:
-        raise ValueError(f"the engine gave {len(said.token_ids)} tokens where 1 to {sampling.max_tokens} were asked for")
+        raise ValueError(
+            f"the engine gave {len(said.token_ids)} tokens where 1 to {sampling.max_tokens} were asked for"
+        )
     if not math.isfinite(sum(said.log_probs)):
         raise ValueError("the engine gave a log-prob that is not a finite number")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from turnwise.env.host import describe_failure
+from turnwise.env.result import describe_failure
 from turnwise.env.threads import shared_threads
 from turnwise.trajectory import Trajectory
 
@@ -24,13 +24,16 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
     """Call the reward function off the event loop and check what it returns.
 
     Example:
-        >>> asyncio.run(compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0))
+        >>> asyncio.run(
+        ...     compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0)
+        ... )
         3.0
     """
     name = getattr(function, "__name__", type(function).__name__)
     args = (trajectory, environment) if _takes_environment(function) else (trajectory,)
+    timer = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as timer:
+        async with timer:
             if inspect.iscoroutinefunction(function):
                 value = await function(*args)
             else:

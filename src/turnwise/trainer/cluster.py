@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from turnwise.config import ConfigStore
@@ -20,25 +23,55 @@ class Cluster:
             import ray
         except ImportError as error:
             raise MissingDependency("Ray is not installed: pip install 'turnwise[cpu]'.") from error
+        self._variables = environment_variables(config, device)
         self._owned = not ray.is_initialized()
-        if self._owned:
+        self.is_local = self._owned and not config.ray.address
+        """Whether Ray runs on this machine alone, started by us."""
+        self._actors: list[Any] = []
+        if not self._owned:
+            return
+        # Processes on this machine inherit the variables: sooner than through a runtime environment.
+        with _in_environment(self._variables if self.is_local else {}):
             ray.init(**_init_arguments(config, device))
+        # A script that ends without cleanup() leaves no process behind either.
+        atexit.register(self.close)
 
     def actor(self, cls: type, *, threads: int) -> Any:
         """Start `cls` as an actor on this node, with that many methods at a time."""
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = ray.get_runtime_context().get_node_id()
-        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=True)
-        return ray.remote(cls).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=strategy).remote()
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_concurrency": threads,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node_id(), soft=True),
+        }
+        if not self.is_local:
+            options["runtime_env"] = {"env_vars": self._variables}  # whatever this actor starts inherits them
+        self._actors.append(ray.remote(cls).options(**options).remote())
+        return self._actors[-1]
+
+    def node_id(self) -> str:
+        """The node that this process is on."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
 
     def close(self) -> None:
-        """Stop Ray, then every process that it or its workers had started and that did not stop with it."""
+        """Stop Ray, then every process that it or its workers had started and that did not stop with it.
+
+        In a Ray that the user's script had started itself, stop only what was started here.
+        """
         import psutil
         import ray
 
         if not self._owned:
+            for actor in self._actors:
+                ray.kill(actor)
+            self._actors = []
             return
+        self._owned = False
+        atexit.unregister(self.close)
         started = psutil.Process().children(recursive=True)
         ray.shutdown()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
@@ -51,7 +84,6 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        "runtime_env": {"env_vars": _environment_variables(config, device)},
     }
     if config.ray.address:
         return arguments | {"address": config.ray.address}
@@ -62,8 +94,21 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     return arguments
 
 
-def _environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
+@contextmanager
+def _in_environment(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
+    """What every process of a run has in its environment."""
     variables = {
+        "TURNWISE_RUN": "1",
         "TRANSFER_QUEUE_ENABLE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "NCCL_DEBUG": "WARN",
@@ -81,8 +126,9 @@ def _environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
             # Waiting threads sleep: spinning ones starve the other processes of a small machine.
             "OMP_WAIT_POLICY": "PASSIVE",
             "VLLM_TARGET_DEVICE": "cpu",
+            # vLLM compiles a few small functions even in eager mode: half a minute at the first request, for nothing.
+            "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "CUDA_VISIBLE_DEVICES": "",
         }
     return variables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from turnwise.trainer.cluster import Cluster
 from turnwise.trainer.progress import ProgressView
 
 _WATCH_SECONDS = 0.25
+_CHECKPOINT = re.compile(r"global_step_(\d+)")
 
 
 class RayPPOTrainer:
@@ -60,6 +62,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         """The run's folder, once training has started."""
         self._cluster: Cluster | None = None
         self._runner: Any = None
+        self._servers: list[Any] = []  # kept, because an actor ends with its last handle
         self._view = ProgressView()
 
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
@@ -74,7 +77,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         try:
             self._view.start(steps, self._header())
             self._start(steps_in_epoch)
-            self._watch(self._runner.train_until.remote(self._steps_made() + steps))
+            self._watch(self._runner.train_until.remote(self._watch(self._runner.step.remote()) + steps))
         except BaseException as error:
             self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
             self.cleanup()
@@ -99,6 +102,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self._cluster is not None:
             self._cluster.close()
         self._cluster = self._runner = None
+        self._servers = []
 
     def _start(self, steps_in_epoch: int) -> None:
         if self._runner is not None:
@@ -118,6 +122,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._view.phase("starting Ray")
         self._cluster = Cluster(config, device_of(config))
         self._runner = self._cluster.actor(TaskRunner, threads=4)
+        self._start_servers_early(model_path)
         plan = EpisodePlan(self.environment, self._limits(), self._sampling(), run_dir, self.reward_fn)
         save_every = config.checkpoint.save_interval * steps_in_epoch
         self._watch(
@@ -129,6 +134,26 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 steps_in_epoch=steps_in_epoch,
             )
         )
+
+    def _start_servers_early(self, model_path: str) -> None:
+        from turnwise.trainer.verl.config_mapping import backend_of, dtype_of
+        from turnwise.trainer.verl.rollout_registry import TRANSFORMERS
+        from turnwise.trainer.verl.transformers_server import start_server
+
+        config = self.config
+        if backend_of(config) != TRANSFORMERS or self._cluster is None or not self._cluster.is_local:
+            return
+        self._servers = [
+            start_server(
+                rank,
+                self._cluster.node_id(),
+                model_path=model_path,
+                dtype=dtype_of(config),
+                max_concurrency=config.inference.max_concurrency,
+                trust_remote_code=config.model.trust_remote_code,
+            )
+            for rank in range(config.ray.gpus_per_node)
+        ]
 
     def _new_folder(self) -> RunFolder:
         checkpoint = self.config.checkpoint
@@ -167,6 +192,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
     def _watch(self, reference: Any) -> Any:
         """Show what happens until a call to the task runner ends; return its result or raise its error in words."""
         import ray
+        from ray.exceptions import RayError
 
         while True:
             done, _ = ray.wait([reference], timeout=0)
@@ -175,7 +201,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
                     self._show(kind, content)
                 if done:
                     return ray.get(reference)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 raise self._in_words(error) from None
 
     def _show(self, kind: str, content: Any) -> None:
@@ -240,9 +266,9 @@ def create_trainer(
 
 
 def _newest_checkpoint(path: Path) -> Path:
-    if path.name.startswith("global_step_") and path.is_dir():
+    if _CHECKPOINT.fullmatch(path.name) and path.is_dir():
         return path
-    found = sorted(path.glob("global_step_*"), key=lambda folder: int(folder.name.rsplit("_", 1)[1]))
+    found = {int(match[1]): folder for folder in path.glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))}
     if not found:
         raise RecordError(f"{path} holds no checkpoint: expected a folder called global_step_N in it.")
-    return found[-1]
+    return found[max(found)]

@@ -51,7 +51,13 @@ async def step(**settings: Any) -> Any:
 
 async def test_four_and_five_values():
     four = await step(returned=("next", 1, True, {"k": 1}))
-    assert (four.observation, four.reward, four.terminated, four.truncated, four.info) == ("next", 1.0, True, False, {"k": 1})
+    assert (four.observation, four.reward, four.terminated, four.truncated, four.info) == (
+        "next",
+        1.0,
+        True,
+        False,
+        {"k": 1},
+    )
     five = await step(returned=("next", 0.5, False, True, None))
     assert (five.terminated, five.truncated, five.done, five.info) == (False, True, True, {})
 
@@ -67,7 +73,7 @@ async def test_numpy_numbers_are_numbers():
     [
         (("next", 1.0, True), "returned 3 values; it must return"),
         (None, "returned NoneType; it must return"),
-        ((7, 1.0, True, {}), "observation of type int; it must be a string"),
+        ((7, 1.0, True, {}), "gave a text of type int; it must be a string"),
         (("next", float("nan"), True, {}), "reward nan; it must be a finite number"),
         (("next", None, True, {}), "reward None"),
         (("next", "1.0", True, {}), "reward '1.0'"),
@@ -89,7 +95,7 @@ async def test_reset_must_give_text_and_may_give_gymnasiums_pair():
     host = EnvironmentHost(EnvironmentSpec.of(Scripted, EnvironmentConfig(first=("hello", {"k": 1}))))
     assert await host.reset() == "hello"
     assert host.environment.get_state_description() == "hello"
-    with pytest.raises(EnvironmentFailure, match="Scripted.reset gave an observation of type NoneType"):
+    with pytest.raises(EnvironmentFailure, match=r"Scripted\.reset gave a text of type NoneType"):
         await started(Scripted, first=None)
 
 
@@ -165,7 +171,7 @@ async def test_async_methods_are_awaited_on_the_loop():
     assert await host.reset(seed=3) == "start 3"
     assert host.prompt_prefix() == "rules"
     assert host.environment.thread is threading.current_thread()
-    with pytest.raises(EnvironmentFailure, match="Async.step raised ValueError: bad"):
+    with pytest.raises(EnvironmentFailure, match=r"Async\.step raised ValueError: bad"):
         await host.step("boom")
     assert not (await host.step("a")).done
     assert (await host.step("b")).truncated

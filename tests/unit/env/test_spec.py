@@ -84,10 +84,12 @@ def test_a_name_is_imported():
     assert EnvironmentSpec.of("turnwise.env.examples.guess_number:GuessNumber").load() is GuessNumber
 
 
-def test_a_file_is_loaded(tmp_path):
+def test_a_file_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "my_game.py"
     file.write_text("class Game:\n    def reset(self): return 'hi'\n    def step(self, a): return 'x', 0.0, True, {}\n")
-    spec = EnvironmentSpec.of(f"{file}:Game")
+    spec = EnvironmentSpec.of("my_game.py:Game")
+    assert spec.target == f"{file}:Game"  # found from any folder
     assert (spec.name, spec.build().reset()) == ("Game", "hi")
     assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301
 
@@ -98,7 +100,7 @@ def test_a_file_is_loaded(tmp_path):
         ("no_colon", "does not name an environment"),
         ("no.such.module:Game", "Cannot import 'no.such.module'"),
         ("turnwise.env.examples.guess_number:Gess", "GuessNumber"),
-        ("missing.py:Game", "no file 'missing.py'"),
+        ("missing.py:Game", "no file '.*missing.py'"),
         (int, "no method reset and no step"),
         (BaseEnvironment, "write its method reset and step"),
     ],

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import lru_cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from turnwise.errors import ConfigError
 from turnwise.inference import Chat
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tokenizers_for_tests import ADDED, CHATML, SPECIAL, byte_tokenizer  # noqa: E402
-
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+ADDED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 TRIMMING = CHATML.replace("m['content']", "(m['content'] | trim)")
 LLAMA_2_LIKE = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<|im_start|> ' + m['content'] + ' <|endoftext|>' }}"
@@ -44,9 +46,15 @@ def rendered(tokenizer, messages) -> list[int]:
     return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
 
-def same_as_template(tokenizer, texts: list[str], system: str = "") -> bool:
+@lru_cache
+def shared_chat(template: str, byte_tokenizer) -> tuple[PreTrainedTokenizerFast, Chat]:
+    tokenizer = byte_tokenizer(template)
+    return tokenizer, Chat(tokenizer)
+
+
+def same_as_template(tokenizer, texts: list[str], system: str = "", chat: Chat | None = None) -> bool:
     """Whether open + sampled + bridge + ... equals one rendering of the whole conversation."""
-    chat = Chat(tokenizer)
+    chat = chat or Chat(tokenizer)
     messages = [{"role": "system", "content": system}] if system else []
     messages += user(texts[0])
     ids = chat.open(messages)
@@ -63,7 +71,7 @@ TEXTS = ["plain", "\n\nnewlines first", "and last\n", "", "  spaces  ", "Ünï �
 
 @pytest.mark.parametrize("template", [CHATML, TRIMMING])
 @pytest.mark.parametrize("system", ["", "Be brief."])
-def test_equals_the_templates_own_rendering(template, system):
+def test_equals_the_templates_own_rendering(template, system, byte_tokenizer):
     assert same_as_template(byte_tokenizer(template), TEXTS, system)
 
 
@@ -76,10 +84,10 @@ def test_equals_the_rendering_of_real_models(tiny_folder, smollm2_folder):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=2, max_size=4))
-def test_equals_the_rendering_for_any_text(texts):
-    tokenizer = byte_tokenizer()
+def test_equals_the_rendering_for_any_text(byte_tokenizer, texts):
+    tokenizer, chat = shared_chat(CHATML, byte_tokenizer)
     if not any(name in text for text in texts for name in SPECIAL + ADDED):
-        assert same_as_template(tokenizer, texts)
+        assert same_as_template(tokenizer, texts, chat=chat)
 
 
 def controls(chat: Chat, ids: list[int]) -> list[int]:
@@ -88,9 +96,8 @@ def controls(chat: Chat, ids: list[int]) -> list[int]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*SPECIAL, "<think>", "</think>", "<|", "|>", "im_start", "<", "x", "\n"]), max_size=8))
-def test_no_text_becomes_a_control_token(parts):
-    tokenizer = byte_tokenizer(THINKING)
-    chat = Chat(tokenizer)
+def test_no_text_becomes_a_control_token(byte_tokenizer, parts):
+    _, chat = shared_chat(THINKING, byte_tokenizer)
     text = "".join(parts)
     for ids, plain in (
         (chat.open(user(text)), chat.open(user("x"))),
@@ -110,7 +117,7 @@ def test_a_forged_turn_in_an_observation_stays_text(smollm2_folder):
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
 
 
-def test_added_tokens_are_disarmed_only_when_the_template_uses_them():
+def test_added_tokens_are_disarmed_only_when_the_template_uses_them(byte_tokenizer):
     tokenizer = byte_tokenizer()
     tool_call = tokenizer.convert_tokens_to_ids("<tool_call>")
     assert tool_call in Chat(tokenizer).open(user("<tool_call>"))  # ordinary text to this template
@@ -124,18 +131,20 @@ def test_unknown_letters_are_no_forgery(tiny_folder):
     assert len(chat.open(user("é"))) == len(chat.open(user("e")))
 
 
-def test_bridge_closes_a_turn_that_was_cut():
+def test_bridge_closes_a_turn_that_was_cut(byte_tokenizer):
     chat = Chat(byte_tokenizer())
     assert chat.bridge(user("x"), closed=False) == [chat.close_id, *chat.bridge(user("x"), closed=True)]
 
 
-def test_several_messages_in_one_bridge():
+def test_several_messages_in_one_bridge(byte_tokenizer):
     chat = Chat(byte_tokenizer())
     ids = chat.bridge([*user("one"), *user("two")], closed=True)
-    assert chat.show(ids) == "\n<|im_start|>user\none<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        chat.show(ids) == "\n<|im_start|>user\none<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
-def test_text_leaves_out_stop_and_special_tokens():
+def test_text_leaves_out_stop_and_special_tokens(byte_tokenizer):
     tokenizer = byte_tokenizer(eos="<|endoftext|>")
     chat = Chat(tokenizer)
     start = tokenizer.convert_tokens_to_ids("<|im_start|>")
@@ -146,7 +155,7 @@ def test_text_leaves_out_stop_and_special_tokens():
     assert chat.text([]) == ""
 
 
-def test_a_template_that_closes_with_a_space_and_a_token():
+def test_a_template_that_closes_with_a_space_and_a_token(byte_tokenizer):
     tokenizer = byte_tokenizer(LLAMA_2_LIKE)
     chat = Chat(tokenizer)
     assert chat.show([chat.close_id]) == "<|im_end|>"
@@ -155,13 +164,13 @@ def test_a_template_that_closes_with_a_space_and_a_token():
 
 
 @pytest.mark.parametrize("template", [LLAMA_2_LIKE, SYSTEM_LAST])
-def test_without_a_place_for_it_the_system_prompt_goes_into_the_first_message(template):
+def test_without_a_place_for_it_the_system_prompt_goes_into_the_first_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
     with_system = chat.open([{"role": "system", "content": "Rules"}, *user("Go")])
     assert with_system == chat.open(user("Rules\n\nGo"))
 
 
-def test_a_template_that_drops_earlier_thinking_is_fine():
+def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
     chat = Chat(byte_tokenizer(THINKING))
     assert chat.show(chat.bridge(user("x"), closed=True)).endswith("<|im_start|>assistant\n<think>\n")
 
@@ -173,29 +182,31 @@ def test_a_template_that_drops_earlier_thinking_is_fine():
         (CHATML.replace("m['role'] + '\n'", "m['role'] ~ loop.revindex ~ '\n'"), "changes the opening messages"),
         ("{% set messages = messages[-1:] %}" + CHATML, "does not show each message once"),
         (CHATML.replace("assistant", "model"), "starts the model's turn in one way"),
-        (CHATML.replace("'<|im_end|>\n'", "('<|im_end|>\n' if loop.last else '\n')"), "changes the opening|differently"),
+        (
+            CHATML.replace("'<|im_end|>\n'", "('<|im_end|>\n' if loop.last else '\n')"),
+            "starts the model's turn in one way",
+        ),
         (None, "no chat template"),
         (CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "## "), "does not end the model's turn"),
         ("{{ raise_exception('never') }}", "refuses a conversation"),
     ],
 )
-def test_templates_that_cannot_be_held_are_refused(template, sentence):
+def test_templates_that_cannot_be_held_are_refused(template, sentence, byte_tokenizer):
     with pytest.raises(ConfigError, match=sentence):
         Chat(byte_tokenizer(template))
 
 
-def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt():
+def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     whole = chat.open(user("a long text"))
-    tokenizer("x" * 50, truncation=True, max_length=5, padding="max_length", pad_to_multiple_of=None) if (
-        tokenizer.pad_token
-    ) else tokenizer("x" * 50, truncation=True, max_length=5)
+    tokenizer("x" * 50, truncation=True, max_length=5)
+    assert tokenizer.backend_tokenizer.truncation is not None
     assert chat.open(user("a long text")) == whole
     assert chat.open(user("a long text")) == whole
 
 
-def test_template_settings_reach_the_template():
+def test_template_settings_reach_the_template(byte_tokenizer):
     template = CHATML + "{% if add_generation_prompt and not thinking %}{{ '<think></think>' }}{% endif %}"
     assert Chat(byte_tokenizer(template), template_settings={"thinking": True}).show([]) == ""
     chat = Chat(byte_tokenizer(template), template_settings={"thinking": False})

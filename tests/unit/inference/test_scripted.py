@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from turnwise.errors import EngineFailure
 from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tokenizers_for_tests import byte_tokenizer  # noqa: E402
-
 
 @pytest.fixture(scope="module")
-def chat() -> Chat:
+def chat(byte_tokenizer) -> Chat:
     return Chat(byte_tokenizer())
 
 

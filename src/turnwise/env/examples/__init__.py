@@ -1,3 +1,6 @@
 """Small environments to try things with."""
 
-from __future__ import annotations
+from turnwise.env.examples.guess_number import GuessNumber
+from turnwise.env.examples.simple_game import SimpleGameEnvironment
+
+__all__ = ["GuessNumber", "SimpleGameEnvironment"]

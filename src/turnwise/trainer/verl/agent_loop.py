@@ -20,7 +20,8 @@ from turnwise.trajectory import Trajectory
 @dataclass
 class EpisodeRoom:
     """What the episodes of one process share. verl builds an agent loop for each episode and gives it no way to be
-    handed anything of ours, so they meet here."""
+    handed anything of ours, so they meet here.
+    """
 
     plan: EpisodePlan
     chat: Chat

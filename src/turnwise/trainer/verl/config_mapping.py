@@ -6,14 +6,24 @@ Imports no verl: its YAML files are read where the package lies, so a dry run st
 from __future__ import annotations
 
 import importlib.util
-import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from turnwise.config import ConfigStore
+from turnwise.config import ConfigStore, TrainingConfig
 from turnwise.errors import ConfigError, MissingDependency
 from turnwise.trainer.verl.rollout_registry import AGENT_LOOP, TRANSFORMERS
 
+ESTIMATORS = (
+    "grpo",
+    "grpo_passk",
+    "rloo",
+    "opo",
+    "gpg",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+)
+"""Advantage estimators of verl that need no critic and have a data path in its V1 trainer."""
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -21,8 +31,9 @@ def device_of(config: ConfigStore) -> str:
     """`cpu` or `cuda`: what the settings say, or what the machine has."""
     if config.model.device != "auto":
         return config.model.device
-    # nvidia-smi's device files, because asking torch would cost a second of import in the driver.
-    return "cuda" if os.path.exists("/dev/nvidia0") or config.ray.address else "cpu"
+    # The driver's device file, because asking torch would cost the user's process a second of import. A cluster that is
+    # joined by its address is taken to have GPUs, whatever this machine has.
+    return "cuda" if Path("/dev/nvidia0").exists() or config.ray.address else "cpu"
 
 
 def backend_of(config: ConfigStore) -> str:
@@ -40,8 +51,30 @@ def dtype_of(config: ConfigStore) -> str:
 
 
 def check(config: ConfigStore) -> None:
-    """Raise a ConfigError for settings that cannot work together."""
+    """Raise a ConfigError for settings that are unknown or cannot work together."""
     training = config.training
+    _one_of("model.device", config.model.device, ("auto", "cpu", "cuda"))
+    _one_of("model.dtype", config.model.dtype, ("auto", *_DTYPES))
+    _one_of("inference.backend", config.inference.backend, ("auto", TRANSFORMERS, "vllm", "sglang"))
+    _one_of("training.adv_estimator", training.adv_estimator, ESTIMATORS)
+    for name, value in {
+        "training.batch_size": training.batch_size,
+        "training.group_size": training.group_size,
+        "training.micro_batch_size": training.micro_batch_size,
+        "training.steps_per_epoch": training.steps_per_epoch,
+        "ray.num_nodes": config.ray.num_nodes,
+        "ray.gpus_per_node": config.ray.gpus_per_node,
+    }.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1.")
+    _check_groups(training)
+    if backend_of(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
+        raise ConfigError("The transformers engine does not split a model: set model.tensor_parallel_size=1.")
+    if backend_of(config) == "sglang" and device_of(config) == "cpu":
+        raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
+
+
+def _check_groups(training: TrainingConfig) -> None:
     if training.batch_size % training.group_size:
         raise ConfigError(
             f"training.batch_size={training.batch_size} is not a multiple of training.group_size="
@@ -53,13 +86,11 @@ def check(config: ConfigStore) -> None:
             f"training.mini_batch_size={mini_batch} must be a multiple of group_size={training.group_size} and divide "
             f"batch_size={training.batch_size}."
         )
-    if config.model.dtype != "auto" and config.model.dtype not in _DTYPES:
-        raise ConfigError(f"model.dtype={config.model.dtype!r} is unknown: use auto, {', '.join(_DTYPES)}.")
-    known = (TRANSFORMERS, "vllm", "sglang")
-    if backend_of(config) not in known:
-        raise ConfigError(f"inference.backend={config.inference.backend!r} is unknown: use auto, {', '.join(known)}.")
-    if backend_of(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
-        raise ConfigError("The transformers engine does not split a model: set model.tensor_parallel_size=1.")
+
+
+def _one_of(name: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}={value!r} is unknown: use one of {', '.join(known)}.")
 
 
 def overrides(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
@@ -90,8 +121,6 @@ def _model(config: ConfigStore, model_path: str) -> dict[str, Any]:
     return {
         "actor_rollout_ref.model.path": model_path,
         "actor_rollout_ref.model.trust_remote_code": config.model.trust_remote_code,
-        "critic.model.path": model_path,
-        "critic.model.trust_remote_code": config.model.trust_remote_code,
     }
 
 
@@ -130,10 +159,6 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
     keys["actor_rollout_ref.ref.strategy"] = "fsdp2"
     keys["actor_rollout_ref.ref.fsdp_config.strategy"] = "fsdp2"
     keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = training.micro_batch_size
-    keys["critic.strategy"] = "fsdp2"
-    keys["critic.fsdp.strategy"] = "fsdp2"
-    keys["critic.ppo_micro_batch_size_per_gpu"] = training.micro_batch_size
-    keys["critic.ppo_mini_batch_size"] = prompts_per_mini_batch
     return keys
 
 
@@ -204,8 +229,6 @@ def _cpu(config: ConfigStore) -> dict[str, Any]:
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
         "actor_rollout_ref.ref.use_torch_compile": False,
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
-        "critic.model.use_remove_padding": False,
-        "critic.model.enable_gradient_checkpointing": False,
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
@@ -234,7 +257,9 @@ def compose(keys: dict[str, Any]) -> Any:
     """verl's default config with `keys` written over it; a key of `keys` that verl does not have is a ConfigError."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingDependency("verl is not installed: pip install 'turnwise[cpu]' (or turnwise[gpu] on a GPU machine).")
+        raise MissingDependency(
+            "verl is not installed: pip install 'turnwise[cpu]' (or turnwise[gpu] on a GPU machine)."
+        )
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

@@ -11,7 +11,6 @@ from verl.trainer.ppo.v1 import PPOTrainerSync, trainer_base
 
 from turnwise.errors import TrainingFailure
 from turnwise.trainer.step_report import EpisodeReport, step_record
-from turnwise.trainer.verl.episode_workers import EpisodeWorkers
 from turnwise.trainer.verl.server_pool import PooledServerManager
 
 Emit = Callable[[str, Any], None]
@@ -24,7 +23,7 @@ _POLL_SECONDS = (0.005, 0.5)
 class EpisodeTrainer(PPOTrainerSync):
     """Trains on episodes. Everything that learns is verl's; this class only watches and names things."""
 
-    agent_loop_manager: EpisodeWorkers
+    agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
 
     def __init__(self, config: Any, emit: Emit, *, save_every: int, steps_in_epoch: int) -> None:
         # verl builds its server manager by this name in its own module; ours needs no balancer process.
@@ -101,7 +100,9 @@ class EpisodeTrainer(PPOTrainerSync):
             with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
                 self.save(Path(self.config.trainer.default_local_dir))
 
-    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int) -> None:
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
+    ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         epoch = (global_steps - 1) // self.steps_in_epoch
         self.emit("step", step_record(global_steps, epoch, metrics, self.episodes))
@@ -122,4 +123,5 @@ class EpisodeTrainer(PPOTrainerSync):
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
         self._load_checkpoint()
-        self.checkpoint_manager.update_weights(self.global_steps)
+        # verl decorates it: outside an event loop it has run when it returns.
+        _ = self.checkpoint_manager.update_weights(self.global_steps)

@@ -12,9 +12,9 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnwise.inference.chat import Chat
 from turnwise.records.episodes import write_episodes
+from turnwise.trainer.step_report import EpisodeReport, report_of
 from turnwise.trainer.verl.agent_loop import EpisodeRoom, open_room
 from turnwise.trainer.verl.episode_plan import EpisodePlan
-from turnwise.trainer.step_report import EpisodeReport, report_of
 
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
@@ -59,12 +59,7 @@ class EpisodeWorkers:
             asyncio.run_coroutine_threadsafe(self._local.generate_sequences(prompts), self._loop).result()
             return
         chunks = prompts.chunk(len(self._remote))
-        ray.get(
-            [
-                worker.generate_sequences.remote(chunk)
-                for worker, chunk in zip(self._remote, chunks, strict=False)
-            ]
-        )
+        ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in zip(self._remote, chunks, strict=False)])
 
     def finish_step(self, step: int) -> EpisodeReport:
         """Record what ended in this step, in every worker, and add up how it went."""

@@ -8,7 +8,9 @@ verl swallows any error a plugin raises. So the task runner calls `check_loaded(
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 
 LOADED: list[str] = []
 """Names of the parts that were registered in this process."""
@@ -27,9 +29,11 @@ def register() -> None:
         register_rollouts()
         LOADED.append("rollouts")
     if "platform" not in LOADED:
-        from turnwise.trainer.verl import cpu_platform  # noqa: F401  (registers itself)
-
+        importlib.import_module("turnwise.trainer.verl.cpu_platform")  # registers itself
         LOADED.append("platform")
+    if os.environ.get("TURNWISE_RUN"):
+        # For Ascend NPUs only, but where vLLM is installed it costs every process two seconds to find that out.
+        sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnwise.trainer.verl.cpu_engine import make_verl_run_on_cpu
 
@@ -46,8 +50,8 @@ def check_loaded() -> None:
     if missing:
         register()  # raises the true reason, which verl swallowed
         raise TrainingFailure(
-            f"verl did not load turnwise's plugin ({', '.join(missing)} missing). Install turnwise with pip so that its "
-            "entry point is found, and unset VERL_USE_EXTERNAL_PLUGINS."
+            f"verl did not load turnwise's plugin ({', '.join(missing)} missing). Install turnwise with pip so that "
+            "its entry point is found, and unset VERL_USE_EXTERNAL_PLUGINS."
         )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-
 _ENDLESS = 10**9
 
 

@@ -48,9 +48,9 @@ class TaskRunner:
         )
         OmegaConf.resolve(config)
         self._trainer = EpisodeTrainer(config, self._emit, save_every=save_every, steps_in_epoch=steps_in_epoch)
-        queue_ready()
         self._emit("phase", "loading model")
         self._trainer.init()
+        queue_ready()
         self._trainer.agent_loop_manager = EpisodeWorkers(plan, config, self._trainer.get_llm_client(), num_actors)
         self._emit("phase", "ready")
 

@@ -11,7 +11,7 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
-from turnwise.trainer.verl.transformers_server import TransformersServer, server_name
+from turnwise.trainer.verl.transformers_server import server_name, start_server
 
 _BUCKET_BYTES = 256 << 20
 
@@ -21,21 +21,15 @@ class TransformersReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         """Start the server on the node of the rank that will send it weights."""
-        node_id = await self.workers[0].__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())
-        server = (
-            ray.remote(TransformersServer)
-            .options(
-                name=server_name(self.replica_rank),
-                num_cpus=0,
-                max_concurrency=self.max_concurrency,
-                scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False),
-            )
-            .remote(
-                model_path=self.model_config.path,
-                dtype=self.config.dtype,
-                max_concurrency=self.config.max_num_seqs,
-                trust_remote_code=self.model_config.trust_remote_code,
-            )
+        rank: Any = self.workers[0]
+        node_id = await rank.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())
+        server = start_server(
+            self.replica_rank,
+            node_id,
+            model_path=self.model_config.path,
+            dtype=self.config.dtype,
+            max_concurrency=self.config.max_num_seqs,
+            trust_remote_code=self.model_config.trust_remote_code,
         )
         self.servers = [server]
         self._server_handle = server

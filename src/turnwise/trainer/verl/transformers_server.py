@@ -11,6 +11,30 @@ def server_name(replica_rank: int) -> str:
     return f"transformers_server_{replica_rank}_0"
 
 
+def start_server(
+    replica_rank: int, node_id: str, *, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool
+) -> Any:
+    """Start a replica's server on a node, or take the one that is already there.
+
+    On one node the user's process starts the servers first of all, so that they load their models while the trainer
+    still imports verl.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return (
+        ray.remote(TransformersServer)
+        .options(
+            name=server_name(replica_rank),
+            get_if_exists=True,
+            num_cpus=0,
+            max_concurrency=max(1000, max_concurrency + 16),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        )
+        .remote(model_path, dtype, max_concurrency, trust_remote_code)
+    )
+
+
 @dataclass
 class ServerOutput:
     """What verl's client expects back from a rollout server, by attribute name."""

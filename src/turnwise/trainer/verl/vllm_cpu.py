@@ -22,14 +22,13 @@ def register() -> None:
     if not current_platform.is_cpu():
         return
     import torch
-    from vllm.model_executor.layers import linear, utils, vocab_parallel_embedding
+    from vllm.model_executor.layers import utils
 
-    def keep_weights(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    def keep_weights(layer: Any, *args: Any, **kwargs: Any) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
-    for module in (utils, linear, vocab_parallel_embedding):
-        if hasattr(module, "dispatch_cpu_unquantized_gemm"):
-            module.dispatch_cpu_unquantized_gemm = keep_weights
+    # Linear layers and embeddings look it up here each time they are loaded.
+    utils.dispatch_cpu_unquantized_gemm = keep_weights
 
 
 def name_the_vllm_distribution() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -13,7 +16,7 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
 
-def byte_tokenizer(template: str = CHATML, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
+def make_byte_tokenizer(template: str = CHATML, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
     """Every byte is a token, and two newlines merge into one token (as they do in real tokenizers)."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     newline = "Ċ"
@@ -26,3 +29,9 @@ def byte_tokenizer(template: str = CHATML, eos: str = "<|im_end|>") -> PreTraine
     made = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos)
     made.chat_template = template
     return made
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
+    """Makes byte-level tokenizers: `byte_tokenizer(template, eos)`."""
+    return make_byte_tokenizer

@@ -1,0 +1,178 @@
+"""Training step and start-up, turnwise beside bare verl: the same model, prompts, lengths and rollout server.
+
+Both train the `tiny` model with GRPO on one turn of up to 32 tokens, 32 episodes a step. verl runs its own
+`python -m verl.trainer.main_ppo` with its own single-turn agent loop; the only thing it has of ours is the CPU plugin,
+without which it does not start. Prints, for the mean of all rounds:
+
+    step   ours / verl   (steps 3 to last)
+    start  ours / verl   (from starting the process to the end of the first optimizer step)
+
+Run: python benchmarks/step_and_start.py [rounds] [steps]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import ConfigStore
+from turnwise.models import resolve
+from turnwise.trainer.cluster import environment_variables
+from turnwise.trainer.verl.config_mapping import overrides
+
+_OURS = """
+import sys
+from turnwise import BaseEnvironment, RayPPOTrainer
+from turnwise.config_sources import load
+
+class Letters(BaseEnvironment):
+    def reset(self):
+        return "Say a"
+
+    def step(self, action):
+        return "", action.count("a") / max(len(action), 1), True, {}
+
+RayPPOTrainer(load(sys.argv[1]), Letters).fit()
+"""
+_REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    return solution_str.count("a") / max(len(solution_str), 1)
+"""
+_VERL_STEP = re.compile(r"step:(\d+) .*?timing_s/step:([0-9.e-]+)")
+
+
+@dataclass
+class Measured:
+    """One run."""
+
+    start: float
+    """Seconds from starting the process to the end of the first optimizer step."""
+    step: float
+    """Mean seconds of a step, from the third on."""
+
+
+def settings(steps: int, folder: Path) -> ConfigStore:
+    """The settings of both runs."""
+    config = ConfigStore()
+    config.model.local_path = resolve("tiny")
+    config.inference.max_tokens = config.inference.max_episode_tokens = 32
+    config.inference.max_prompt_tokens = 32
+    config.training.steps_per_epoch = steps
+    config.checkpoint.save_interval = 0
+    config.checkpoint.output_dir = str(folder)
+    return config
+
+
+def measure_ours(config: ConfigStore, folder: Path) -> Measured:
+    """Train with turnwise in a process of its own."""
+    from turnwise.config_sources import to_dict
+    from turnwise.records.run_folder import RunFolder
+    from turnwise.records.yaml_text import dump_yaml
+
+    (folder / "config.yaml").write_text(dump_yaml(to_dict(config)))
+    (folder / "ours.py").write_text(_OURS)
+    began = time.time()
+    subprocess.run([sys.executable, "ours.py", "config.yaml"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    run = RunFolder.open(next(folder.glob("Letters-*")))
+    steps = [event["time"] for event in run.read_events() if event.get("content") == "generate"]
+    times = [record["time/step"] for record in run.read_metrics()]
+    return Measured(steps[1] - began, statistics.mean(times[2:]))
+
+
+def measure_verl(config: ConfigStore, folder: Path) -> Measured:
+    """Train with verl's own main_ppo in a process of its own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = 4 * 64
+    prompt = [{"role": "user", "content": "Say a"}]
+    columns = {
+        "prompt": [prompt] * rows,
+        "data_source": ["letters"] * rows,
+        "reward_model": [{"ground_truth": "a", "style": "rule"}] * rows,
+        "extra_info": [{"index": index} for index in range(rows)],
+    }
+    pq.write_table(pa.table(columns), folder / "train.parquet")
+    (folder / "reward.py").write_text(_REWARD)
+    steps = config.training.steps_per_epoch
+    keys = overrides(config, model_path=str(config.model.local_path), run_dir=str(folder), starts="", steps=steps)
+    keys |= {
+        "data.train_files": str(folder / "train.parquet"),
+        "data.val_files": str(folder / "train.parquet"),
+        "data.custom_cls.path": None,
+        "data.custom_cls.name": None,
+        "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
+        "reward.num_workers": 1,
+        "reward.custom_reward_function.path": str(folder / "reward.py"),
+        "reward.custom_reward_function.name": "compute_score",
+        "trainer.logger": ["console"],
+        "ray_kwargs.ray_init.num_cpus": 8,
+        "+ray_kwargs.ray_init.num_gpus": 1,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+    }
+    arguments = [f"{name}={_hydra(value)}" for name, value in keys.items()]
+    environment = os.environ | environment_variables(config, "cpu")
+    del environment["TURNWISE_RUN"]
+    began = time.time()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    start, times, log = 0.0, [], []
+    for line in process.stdout:
+        log.append(line)
+        found = _VERL_STEP.search(line)
+        if found:
+            start = start or time.time() - began
+            times.append(float(found[2]))
+    if process.wait() or len(times) < steps:
+        raise SystemExit("".join(log[-60:]))
+    return Measured(start, statistics.mean(times[2:]))
+
+
+def _hydra(value: Any) -> str:
+    return "null" if value is None else json.dumps(value).replace('"', "'") if isinstance(value, str) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_plain(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_plain(item) for item in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def main() -> None:
+    """Measure both in turn and print the ratios."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+    ours, theirs = [], []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            config = settings(steps, Path(name))
+            theirs.append(measure_verl(config, Path(name)))
+            print(f"verl      start {theirs[-1].start:6.1f} s   step {theirs[-1].step:6.2f} s", flush=True)
+            ours.append(measure_ours(config, Path(name)))
+            print(f"turnwise  start {ours[-1].start:6.1f} s   step {ours[-1].step:6.2f} s", flush=True)
+    for what in ("step", "start"):
+        mean_ours = statistics.mean(getattr(run, what) for run in ours)
+        mean_theirs = statistics.mean(getattr(run, what) for run in theirs)
+        print(f"{what:5} ours / verl = {mean_ours / mean_theirs:.2f}")
+
+
+if __name__ == "__main__":
+    main()

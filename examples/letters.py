@@ -1,0 +1,20 @@
+"""Teach a model to say "a", over three turns. It takes about two minutes on a laptop: python examples/letters.py"""
+
+from turnwise import BaseEnvironment, ConfigStore, RayPPOTrainer
+
+
+class Letters(BaseEnvironment):
+    def reset(self) -> str:
+        return "Say a"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        self.step_count += 1
+        return "Once more", action.count("a") / max(len(action), 1) / 3, self.step_count == 3, {}
+
+
+if __name__ == "__main__":
+    config = ConfigStore()
+    config.model.model_name = "tiny"  # a small random model that turnwise makes itself
+    config.inference.max_tokens = 8
+    config.training.learning_rate = 1e-2
+    RayPPOTrainer(config, Letters).fit(num_epochs=4)

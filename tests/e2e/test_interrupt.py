@@ -1,0 +1,70 @@
+"""Ctrl-C during a step ends Ray and every process of the run within 10 s, and the run folder stays readable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from turnwise.records.episodes import read_episodes
+from turnwise.records.run_folder import RunFolder
+
+pytestmark = pytest.mark.e2e
+
+
+def _processes(mark: str) -> list[psutil.Process]:
+    """All processes that inherited the mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TURNWISE_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def _wait_for_a_step(folder: Path, process: subprocess.Popen[bytes]) -> RunFolder:
+    until = time.monotonic() + 240
+    while time.monotonic() < until:
+        assert process.poll() is None, "the run ended before its first step"
+        for path in folder.glob("ThreeLetters-*"):
+            run = RunFolder.open(path)
+            if run.read_metrics():
+                return run
+        time.sleep(0.1)
+    pytest.fail("no step within 240 s")
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "turnwise", "train", f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"]
+    settings = ["--model", "tiny", f"checkpoint.output_dir={tmp_path}", "training.steps_per_epoch=1000"]
+    process = subprocess.Popen(
+        [*command, *settings],
+        env=os.environ | {"TURNWISE_TEST_MARK": mark},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        run = _wait_for_a_step(tmp_path, process)
+        assert len(_processes(mark)) > 5
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        assert process.wait(timeout=10) == 130
+        while _processes(mark) and time.monotonic() - began < 10:
+            time.sleep(0.1)
+        assert not [entry.cmdline() for entry in _processes(mark)]
+    finally:
+        for left in _processes(mark):
+            left.kill()
+    again = RunFolder.open(run.path)
+    assert again.read_metrics()[0]["step"] == 1
+    assert read_episodes(run.path, step=1)

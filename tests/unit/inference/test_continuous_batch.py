@@ -1,0 +1,276 @@
+"""The batch against plain transformers: same tokens, same log-probs, whoever joins and leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from turnwise.errors import EngineFailure
+from turnwise.inference.continuous_batch import ContinuousBatch, Sequence, check_model
+from turnwise.inference.engine import Sampling
+
+VOCABULARY = 100
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: str) -> Any:
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
+    # The weights of a fresh model are so small that all its distributions are nearly flat; these are peaked.
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(4.0)
+    loaded.generation_config.eos_token_id = None  # transformers' own loop runs to its last token too
+    return loaded
+
+
+def prompt(length: int, start: int = 4) -> list[int]:
+    return [4 + (start * 31 + place * 17) % (VOCABULARY - 4) for place in range(length)]
+
+
+def run_to_the_end(batch: ContinuousBatch) -> None:
+    while batch.sequences:
+        batch.step()
+
+
+def generated_by_transformers(model: Any, prompt_ids: list[int], count: int) -> list[int]:
+    output = model.generate(
+        torch.tensor([prompt_ids]),
+        attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=count,
+    )
+    return output[0, len(prompt_ids) :].tolist()
+
+
+@torch.inference_mode()
+def plain_log_probs(model: Any, sequence: Sequence) -> torch.Tensor:
+    """All log-probs at the places of the sampled tokens, from one forward pass without any cache."""
+    ids = torch.tensor([sequence.prompt_ids + sequence.token_ids])
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(sequence.prompt_ids) - 1 : -1]
+    return torch.log_softmax(logits / sequence.sampling.temperature, dim=-1)
+
+
+def joined_one_after_another(model: Any, sequences: list[Sequence]) -> None:
+    """Each sequence joins two tokens after the one before it."""
+    batch = ContinuousBatch(model)
+    for sequence in sequences:
+        batch.join([sequence])
+        for _ in range(2):
+            if batch.sequences:
+                batch.step()
+    run_to_the_end(batch)
+
+
+def test_greedy_tokens_are_those_of_transformers_whoever_joins_and_leaves(model: Any) -> None:
+    shapes = [(5, 12), (17, 3), (1, 9), (30, 6), (3, 1), (9, 20)]
+    sequences = [
+        Sequence(prompt(length, start), Sampling(max_tokens=count, temperature=0.0))
+        for start, (length, count) in enumerate(shapes)
+    ]
+    joined_one_after_another(model, sequences)
+    for sequence, (_, count) in zip(sequences, shapes, strict=True):
+        assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, count)
+
+
+def test_prompts_of_different_lengths_may_join_together(model: Any) -> None:
+    sequences = [Sequence(prompt(length), Sampling(max_tokens=8, temperature=0.0)) for length in (2, 11, 1, 24)]
+    batch = ContinuousBatch(model)
+    batch.join(sequences)
+    run_to_the_end(batch)
+    for sequence in sequences:
+        assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 8)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])
+def test_log_probs_are_those_of_a_plain_forward_pass(model: Any, temperature: float) -> None:
+    sequences = [
+        Sequence(prompt(length, start), Sampling(max_tokens=count, temperature=temperature, seed=start))
+        for start, (length, count) in enumerate([(6, 15), (19, 4), (2, 11)])
+    ]
+    joined_one_after_another(model, sequences)
+    for sequence in sequences:
+        expected = plain_log_probs(model, sequence).gather(1, torch.tensor(sequence.token_ids).unsqueeze(1))[:, 0]
+        assert torch.tensor(sequence.log_probs) == pytest.approx(expected, abs=1e-5)
+        assert min(sequence.log_probs) < -0.1, "a distribution that is never in doubt would prove nothing"
+
+
+def test_greedy_log_probs_are_those_of_temperature_one(model: Any) -> None:
+    greedy = Sequence(prompt(7), Sampling(max_tokens=3, temperature=0.0))
+    joined_one_after_another(model, [greedy])
+    again = Sequence(greedy.prompt_ids, Sampling(max_tokens=3), token_ids=list(greedy.token_ids))
+    assert greedy.log_probs == pytest.approx(plain_log_probs(model, again).max(dim=1).values.tolist(), abs=1e-5)
+
+
+def test_a_seed_gives_the_same_tokens_whatever_the_batch_mates(model: Any) -> None:
+    def sampled(mates_before: int, mates_with: int) -> list[int]:
+        batch = ContinuousBatch(model)
+        for mate in range(mates_before):
+            batch.join([Sequence(prompt(3 + 5 * mate, mate), Sampling(max_tokens=7 + mate, seed=100 + mate))])
+            batch.step()
+        own = Sequence(prompt(8), Sampling(max_tokens=12, seed=7))
+        mates = [Sequence(prompt(2 + mate, mate), Sampling(max_tokens=2 + mate)) for mate in range(mates_with)]
+        batch.join([*mates, own])
+        run_to_the_end(batch)
+        return own.token_ids
+
+    alone = sampled(0, 0)
+    assert sampled(2, 0) == sampled(0, 3) == sampled(3, 2) == alone
+
+
+def test_different_seeds_and_no_seed_give_different_tokens(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    sequences = [Sequence(prompt(8), Sampling(max_tokens=12, seed=seed)) for seed in (1, 2, None, None)]
+    batch.join(sequences)
+    run_to_the_end(batch)
+    assert len({tuple(sequence.token_ids) for sequence in sequences}) == 4
+
+
+def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    sequences = [Sequence(prompt(5), Sampling(max_tokens=1, seed=seed)) for seed in range(4000)]
+    batch.join(sequences)
+    expected = plain_log_probs(model, sequences[0])[0].exp()
+    drawn = torch.bincount(torch.tensor([sequence.token_ids[0] for sequence in sequences]), minlength=len(expected))
+    likely = expected > 0.02
+    assert likely.any()
+    deviation = (expected * (1 - expected) / len(sequences)).sqrt()
+    assert ((drawn / len(sequences) - expected).abs() < 5 * deviation)[likely].all()
+
+
+def test_top_k_draws_only_the_best_and_renormalises(model: Any) -> None:
+    sequence = Sequence(prompt(9), Sampling(max_tokens=25, top_k=3, seed=1))
+    joined_one_after_another(model, [sequence])
+    best = plain_log_probs(model, sequence).topk(3)
+    expected = best.values - best.values.logsumexp(dim=1, keepdim=True)
+    for place, token_id in enumerate(sequence.token_ids):
+        found = (best.indices[place] == token_id).nonzero()
+        assert len(found) == 1, "a token outside the best 3 was drawn"
+        assert sequence.log_probs[place] == pytest.approx(expected[place, found.item()].item(), abs=1e-5)
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises(model: Any) -> None:
+    sequence = Sequence(prompt(9), Sampling(max_tokens=25, top_p=0.6, seed=1))
+    joined_one_after_another(model, [sequence])
+    probabilities = plain_log_probs(model, sequence).double().exp()
+    for place, token_id in enumerate(sequence.token_ids):
+        ordered, index = probabilities[place].sort(descending=True)
+        kept = int((ordered.cumsum(0) < 0.6).sum()) + 1
+        assert token_id in index[:kept].tolist()
+        share = probabilities[place, token_id] / ordered[:kept].sum()
+        assert sequence.log_probs[place] == pytest.approx(math.log(share), abs=1e-5)
+
+
+def test_the_smallest_top_p_and_top_k_of_one_take_the_best_token(model: Any) -> None:
+    sequences = [
+        Sequence(prompt(9), Sampling(max_tokens=6, **bounds, seed=5)) for bounds in ({"top_k": 1}, {"top_p": 0.0})
+    ]
+    batch = ContinuousBatch(model)
+    batch.join(sequences)
+    run_to_the_end(batch)
+    for sequence in sequences:
+        assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 6)
+        assert sequence.log_probs == [0.0] * 6
+
+
+def test_bounds_of_one_row_leave_its_mates_untouched(model: Any) -> None:
+    bounded = Sequence(prompt(9), Sampling(max_tokens=10, top_k=2, top_p=0.9, seed=5))
+    free = Sequence(prompt(9), Sampling(max_tokens=10, seed=6))
+    batch = ContinuousBatch(model)
+    batch.join([bounded, free])
+    run_to_the_end(batch)
+    expected = plain_log_probs(model, free).gather(1, torch.tensor(free.token_ids).unsqueeze(1))[:, 0]
+    assert torch.tensor(free.log_probs) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_stop_token_is_kept_and_ends_the_sequence(model: Any) -> None:
+    tokens = generated_by_transformers(model, prompt(5), 8)
+    stop = tokens[3]
+    sequence = Sequence(prompt(5), Sampling(max_tokens=8, temperature=0.0, stop_token_ids=(stop, 1)))
+    joined_one_after_another(model, [sequence])
+    assert sequence.token_ids == tokens[: tokens.index(stop) + 1]
+    assert len(sequence.log_probs) == len(sequence.token_ids)
+    assert sequence.stop_reason == "stop"
+
+
+def test_max_tokens_ends_a_sequence_and_a_stop_token_in_the_last_place_still_counts_as_stop(model: Any) -> None:
+    tokens = generated_by_transformers(model, prompt(5), 3)
+    cut = Sequence(prompt(5), Sampling(max_tokens=3, temperature=0.0))
+    ended = Sequence(prompt(5), Sampling(max_tokens=3, temperature=0.0, stop_token_ids=(tokens[2],)))
+    joined_one_after_another(model, [cut])
+    assert (cut.token_ids, cut.stop_reason) == (tokens, "length")
+    if tokens[2] not in tokens[:2]:
+        joined_one_after_another(model, [ended])
+        assert (ended.token_ids, ended.stop_reason) == (tokens, "stop")
+
+
+def test_a_sequence_of_one_token_never_enters_the_batch(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    short = Sequence(prompt(5), Sampling(max_tokens=1))
+    long = Sequence(prompt(3), Sampling(max_tokens=5))
+    assert batch.join([short, long]) == [short]
+    assert batch.sequences == [long]
+
+
+def cache_lengths(batch: ContinuousBatch) -> set[int]:
+    return {tensor.shape[2] for layer in batch._cache.layers for tensor in (layer.keys, layer.values)}
+
+
+def test_the_cache_shrinks_when_the_longest_leaves(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    longest = Sequence(prompt(40), Sampling(max_tokens=3, temperature=0.0))
+    others = [Sequence(prompt(length), Sampling(max_tokens=20, temperature=0.0)) for length in (6, 9)]
+    batch.join([*others, longest])
+    assert cache_lengths(batch) == {40}
+    batch.step()
+    assert cache_lengths(batch) == {41}
+    assert batch.step() == [longest]
+    assert cache_lengths(batch) == {9 + 2}, "columns of a sequence that has left are still there"
+    assert batch._mask.shape == (2, 11)
+    run_to_the_end(batch)
+    assert batch._cache is None, "an empty batch holds no memory"
+    for sequence in others:
+        assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 20)
+
+
+def test_a_batch_that_ran_empty_can_be_used_again(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    for length in (12, 4):
+        sequence = Sequence(prompt(length), Sampling(max_tokens=5, temperature=0.0))
+        batch.join([sequence])
+        run_to_the_end(batch)
+        assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 5)
+
+
+def test_a_sequence_that_was_given_up_leaves_and_its_mates_go_on(model: Any) -> None:
+    batch = ContinuousBatch(model)
+    gone, mate = (Sequence(prompt(length), Sampling(max_tokens=9, temperature=0.0)) for length in (20, 6))
+    batch.join([gone, mate])
+    batch.step()
+    gone.stop_reason = "abort"
+    assert batch.remove_ended() == [gone]
+    assert cache_lengths(batch) == {7}
+    run_to_the_end(batch)
+    assert mate.token_ids == generated_by_transformers(model, mate.prompt_ids, 9)
+
+
+def test_logits_that_are_no_numbers_are_an_error_not_a_token(tiny_folder: str) -> None:
+    broken: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(EngineFailure, match="not numbers"):
+        ContinuousBatch(broken).join([Sequence(prompt(3), Sampling())])
+
+
+def test_a_model_without_plain_keys_and_values_is_refused_in_words() -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    recurrent = MambaForCausalLM(
+        MambaConfig(vocab_size=20, hidden_size=16, state_size=4, num_hidden_layers=1, expand=2, time_step_rank=2)
+    )
+    with pytest.raises(EngineFailure, match=r"cannot batch MambaForCausalLM.*inference\.backend=vllm"):
+        check_model(recurrent)

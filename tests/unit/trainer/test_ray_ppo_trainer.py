@@ -1,0 +1,139 @@
+"""What the trainer does before anything is started; the rest is tested end to end, with Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from turnwise.config import ConfigStore
+from turnwise.env.base import BaseEnvironment
+from turnwise.env.examples.guess_number import GuessNumber
+from turnwise.errors import ConfigError, RecordError, TrainingFailure, TurnwiseError
+from turnwise.trainer import RayPPOTrainer, create_trainer
+from turnwise.trainer.ray_ppo_trainer import _newest_checkpoint
+
+
+def trainer(**settings: object) -> RayPPOTrainer:
+    config = ConfigStore()
+    for name, value in settings.items():
+        section, _, leaf = name.partition("__")
+        setattr(getattr(config, section), leaf, value)
+    return RayPPOTrainer(config, GuessNumber)
+
+
+def test_making_a_trainer_starts_nothing() -> None:
+    made = trainer()
+    assert made.metrics_history == []
+    assert made.run is None
+    made.cleanup()
+    made.cleanup()
+
+
+def test_settings_that_cannot_work_are_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="batch_size=30 is not a multiple"):
+        trainer(training__batch_size=30)
+    with pytest.raises(ConfigError, match=r"inference\.backend='vlm' is unknown"):
+        trainer(inference__backend="vlm")
+
+
+@pytest.mark.parametrize("environment", ["no.such.module:Env", "turnwise.env.examples.guess_number:NoSuchEnv", 5])
+def test_an_environment_that_is_none_is_told_at_once(environment: object) -> None:
+    with pytest.raises(TurnwiseError):
+        RayPPOTrainer(ConfigStore(), environment)
+
+
+@pytest.mark.parametrize("environment", [GuessNumber, "turnwise.env.examples.guess_number:GuessNumber"])
+def test_an_environment_is_a_class_or_its_name(environment: object) -> None:
+    made = RayPPOTrainer(ConfigStore(), environment).environment
+    assert made.name == "GuessNumber"
+    assert isinstance(made.build(), BaseEnvironment)
+
+
+def test_the_environment_gets_its_settings() -> None:
+    config = ConfigStore()
+    config.environment.max_steps = 3
+    assert RayPPOTrainer(config, GuessNumber).environment.build().max_steps == 3
+
+
+def test_the_dataset_is_read_once_and_copied() -> None:
+    tasks = [{"question": 1}, {"question": 2}]
+    made = RayPPOTrainer(ConfigStore(), GuessNumber, dataset=iter(tasks))
+    tasks[0]["question"] = 9
+    assert made.tasks == [{"question": 1}, {"question": 2}]
+    assert RayPPOTrainer(ConfigStore(), GuessNumber).tasks is None
+
+
+def test_one_turn_when_multi_turn_is_off() -> None:
+    assert trainer(inference__max_turns=7)._limits().turns == 7
+    assert trainer(inference__max_turns=7, inference__multi_turn=False)._limits().turns == 1
+
+
+def test_limits_and_sampling_are_those_of_the_settings() -> None:
+    made = trainer(
+        inference__max_tokens=11,
+        inference__max_episode_tokens=99,
+        inference__max_prompt_tokens=55,
+        inference__max_seconds=4.0,
+        inference__temperature=0.5,
+        inference__top_p=0.9,
+        inference__top_k=5,
+    )
+    limits, sampling = made._limits(), made._sampling()
+    assert (limits.tokens, limits.prompt_tokens, limits.seconds) == (99, 55, 4.0)
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (11, 0.5, 0.9, 5)
+
+
+def test_the_header_says_what_is_trained_where() -> None:
+    header = trainer(model__model_name="tiny", model__device="cpu")._header()
+    assert header == "GuessNumber · tiny · grpo, 32 episodes a step in groups of 8 · transformers on cpu"
+
+
+def test_saving_before_training_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailure, match="nothing to save yet: call fit"):
+        trainer().save_checkpoint(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_loading_what_is_not_there_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    made = trainer()
+    with pytest.raises(RecordError, match="holds no checkpoint"):
+        made.load_checkpoint(tmp_path)
+    assert made.run is None
+
+
+def test_create_trainer_takes_the_models_own_tokenizer_only() -> None:
+    config = ConfigStore()
+    config.model.model_name = "tiny"
+    assert create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="tiny")).config is config
+    with pytest.raises(ConfigError, match="tokenizer comes from 'gpt2', but the model is 'tiny'"):
+        create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="gpt2"))
+
+
+def test_create_trainer_passes_everything_on() -> None:
+    def pay(trajectory: object) -> float:
+        return 1.0
+
+    made = create_trainer(ConfigStore(), GuessNumber, reward_fn=pay, dataset=[{"a": 1}])
+    assert made.reward_fn is pay
+    assert made.tasks == [{"a": 1}]
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        (tmp_path / f"global_step_{step}").mkdir()
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    assert _newest_checkpoint(tmp_path) == tmp_path / "global_step_100"
+
+
+def test_a_checkpoints_own_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    for step in (9, 100):
+        (tmp_path / f"global_step_{step}").mkdir()
+    assert _newest_checkpoint(tmp_path / "global_step_9") == tmp_path / "global_step_9"
+
+
+@pytest.mark.parametrize("name", ["", "missing", "global_step_7"])
+def test_a_folder_without_checkpoints_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecordError, match="expected a folder called global_step_N"):
+        _newest_checkpoint(tmp_path / name)

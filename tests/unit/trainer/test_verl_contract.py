@@ -1,0 +1,106 @@
+"""When verl or vLLM moves, one test fails with one sentence: what moved, and who relies on it.
+
+`import verl` takes seconds and changes the process it runs in. So the seams are checked in two processes of their own,
+one with the CPU chosen and one without, and each test here tells the answer for one seam.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verl_seams import CPU, SEAMS, UNCHOSEN, Seam, same
+
+
+def ask_processes() -> dict[str, str]:
+    """Check the seams of both platforms, both at the same time, and collect the answers."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "verl_seams", platform],
+            cwd=Path(__file__).parent,
+            env=clean | ({"VERL_PLATFORM": platform} if platform else {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for platform in (CPU, UNCHOSEN)
+    ]
+    answers: dict[str, str] = {}
+    for process in processes:
+        out, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, f"The process that imports verl failed: {errors[-2000:]}"
+        answers |= json.loads(out.splitlines()[-1])
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What was found, seam by seam; asked once, also when several pytest processes share the tests."""
+    from filelock import FileLock
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    kept = folder / "verl_answers.json"
+    with FileLock(folder / "verl_answers.lock"):
+        if not kept.exists():
+            kept.write_text(json.dumps(ask_processes()))
+    return json.loads(kept.read_text())
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_seam(name: str, answers: dict[str, str]) -> None:
+    if answers[name]:
+        pytest.fail(answers[name], pytrace=False)
+
+
+def test_a_seam_that_moved_is_told_in_one_sentence() -> None:
+    def check() -> None:
+        """The moon should be full"""
+        same("half", "full")
+
+    told = Seam(check, "trainer/wolf.py", CPU).answer()
+    assert told == "verl moved: The moon should be full (found half, wanted full). trainer/wolf.py relies on it."
+
+
+@pytest.fixture(scope="module")
+def vllm_layers() -> Path:
+    """vLLM's folder of layers; its files are read, not imported, which would take 12 s."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("vLLM is not installed")
+    return Path(spec.submodule_search_locations[0]) / "model_executor" / "layers"
+
+
+def test_vllm_packs_cpu_weights_in_one_function(vllm_layers: Path) -> None:
+    text = (vllm_layers / "utils.py").read_text()
+    functions = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    if "dispatch_cpu_unquantized_gemm" not in functions or "layer.cpu_linear =" not in text:
+        pytest.fail(
+            "vLLM moved: layers/utils.py should define dispatch_cpu_unquantized_gemm, which sets layer.cpu_linear. "
+            "register in trainer/verl/vllm_cpu.py replaces it.",
+            pytrace=False,
+        )
+
+
+@pytest.mark.parametrize("file", ["linear.py", "vocab_parallel_embedding.py"])
+def test_vllm_looks_that_function_up_when_it_is_called(vllm_layers: Path, file: str) -> None:
+    inside = [
+        node.module
+        for function in ast.walk(ast.parse((vllm_layers / file).read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and any(name.name == "dispatch_cpu_unquantized_gemm" for name in node.names)
+    ]
+    if inside != ["vllm.model_executor.layers.utils"]:
+        pytest.fail(
+            f"vLLM moved: layers/{file} should import dispatch_cpu_unquantized_gemm from layers.utils inside the "
+            f"function that calls it (found {inside}). register in trainer/verl/vllm_cpu.py relies on it.",
+            pytrace=False,
+        )

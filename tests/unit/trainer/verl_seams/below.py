@@ -1,0 +1,213 @@
+"""Seams under the trainer: the plugin, the platform, engines, rollout servers, the config."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+from verl_seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
+
+
+@seam("All of trainer/verl, written for 0.9.1,")
+def version() -> None:
+    """verl's version should be 0.9.1"""
+    import verl
+
+    same(verl.__version__, "0.9.1")
+
+
+@seam("trainer/verl/plugin.py")
+def entry_point_loads_every_part() -> None:
+    """`import verl` alone should load the entry points of the group verl.plugins"""
+    holds("turnwise.trainer.verl.plugin" in LOADED_BY_VERL)
+    from turnwise.trainer.verl.plugin import LOADED
+
+    same(LOADED, ["rollouts", "platform", "cpu"])
+
+
+@seam("trainer/verl/plugin.py", UNCHOSEN)
+def entry_point_chooses_nothing_unasked() -> None:
+    """Without VERL_PLATFORM the plugin should only register, and `import verl` choose no platform of ours"""
+    import importlib.metadata
+
+    from verl.plugin.platform import platform_manager
+    from verl.utils import distributed
+    from verl.workers.engine import EngineRegistry
+
+    from turnwise.trainer.verl.plugin import LOADED
+
+    same(LOADED, ["rollouts", "platform"])
+    holds(not type(platform_manager._current_platform).__module__.startswith("turnwise"))
+    same(distributed.initialize_global_process_group_ray.__module__, "verl.utils.distributed")
+    holds("cpu" not in EngineRegistry._engines["language_model"]["fsdp2"])
+    same(importlib.metadata.version.__module__, "importlib.metadata")
+
+
+@seam("trainer/verl/cpu_platform.py", UNCHOSEN)
+def platform_registry_never_detects_cpu() -> None:
+    """verl should ask `is_platform_available` when it looks for a platform, and so never find our CPU by itself"""
+    from verl.plugin.platform import platform_manager
+
+    holds("cpu" in platform_manager.PlatformRegistry.registered_names())
+    holds(platform_manager._detect_platform_name() != "cpu")
+
+
+@seam("trainer/verl/cpu_platform.py")
+def platform_is_chosen_by_environment_variable() -> None:
+    """VERL_PLATFORM=cpu should make get_platform() return our CpuPlatform"""
+    from verl.plugin.platform import get_platform
+    from verl.utils.device import get_device_name
+
+    from turnwise.trainer.verl.cpu_platform import CpuPlatform
+
+    same(type(get_platform()), CpuPlatform)
+    same(get_device_name(), "cpu")
+
+
+@seam("CpuPlatform in trainer/verl/cpu_platform.py")
+def platform_base_abstract_methods() -> None:
+    """PlatformBase should ask for no method that we lack, and for the parameters we know"""
+    from verl.plugin.platform import PlatformBase
+
+    from turnwise.trainer.verl.cpu_platform import CpuPlatform
+
+    same(sorted(CpuPlatform.__abstractmethods__), [])
+    for name in PlatformBase.__abstractmethods__:
+        theirs, ours = getattr(PlatformBase, name), getattr(CpuPlatform, name)
+        if not isinstance(theirs, property):
+            same((name, parameters(ours)), (name, parameters(theirs)))
+
+
+@seam("register in trainer/verl/plugin.py (it leaves that module out to start sooner)")
+def hccl_checkpoint_engine_may_be_missing() -> None:
+    """verl.checkpoint_engine should import hccl_checkpoint_engine in a `try` that a missing module cannot break"""
+    from verl import checkpoint_engine
+
+    body = ast.parse(Path(checkpoint_engine.__file__).read_text()).body
+    guarded = [ast.unparse(node) for node in body if isinstance(node, ast.Try)]
+    holds(any(".hccl_checkpoint_engine import" in text and "except ImportError" in text for text in guarded))
+
+
+@seam("_register_fsdp_engines in trainer/verl/cpu_engine.py")
+def engine_registry() -> None:
+    """EngineRegistry should find verl's own FSDP engines for fsdp2 on the CPU, for both model types"""
+    from verl.workers.engine import EngineRegistry
+
+    found = {kind: EngineRegistry.get_engine_cls(kind, "fsdp2").__name__ for kind in ("language_model", "value_model")}
+    same(found, {"language_model": "FSDPEngineWithLMHead", "value_model": "FSDPEngineWithValueHead"})
+
+
+@seam("_accept_gloo_alone in trainer/verl/cpu_engine.py")
+def initialize_global_process_group_ray() -> None:
+    """Process groups should be made by initialize_global_process_group_ray(timeout_second, backend), found as ours"""
+    from verl.utils import distributed
+    from verl.workers import engine_workers
+
+    ours = distributed.initialize_global_process_group_ray
+    original = inspect.getclosurevars(ours).nonlocals["original"]
+    same(parameters(original), ["timeout_second", "backend"])
+    holds(engine_workers.initialize_global_process_group_ray is ours)
+
+
+@seam("_load_value_heads_without_flash_attention in trainer/verl/cpu_engine.py")
+def load_valuehead_model() -> None:
+    """The critic should be loaded by load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)"""
+    from verl.utils import model
+    from verl.workers.engine.fsdp import transformer_impl
+
+    source = Path(model.__file__).read_text()
+    holds("def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)" in source)
+    holds('attn_implementation="flash_attention_2"' in source)
+    # Looked up at call time, so that ours is found.
+    holds("from verl.utils.model import load_valuehead_model" in Path(transformer_impl.__file__).read_text())
+    holds(not hasattr(transformer_impl, "load_valuehead_model"))
+    same(model.load_valuehead_model.__module__, "turnwise.trainer.verl.cpu_engine")
+
+
+@seam("trainer/verl/rollout_registry.py and transformers_rollout.py")
+def rollout_registries() -> None:
+    """Both registries of rollouts should give our classes for the name `transformers`, with no method missing"""
+    from verl.workers.rollout.base import get_rollout_class
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    adapter, replica = get_rollout_class("transformers", "async"), RolloutReplicaRegistry.get("transformers")
+    same([adapter.__name__, replica.__name__], ["TransformersAdapter", "TransformersReplica"])
+    same(sorted(adapter.__abstractmethods__ | replica.__abstractmethods__), [])
+    same(adapter.__bases__[0].__name__, "BaseRollout")
+
+
+@seam("trainer/verl/transformers_server.py and server_pool.py")
+def token_output_fields() -> None:
+    """A rollout server should answer with the fields of TokenOutput that our server has"""
+    from dataclasses import fields
+
+    from verl.workers.rollout.replica import TokenOutput
+
+    from turnwise.trainer.verl.transformers_server import ServerOutput
+
+    same(sorted(TokenOutput.model_fields), sorted(item.name for item in fields(ServerOutput)))
+
+
+@seam("PooledServerManager in trainer/verl/server_pool.py")
+def llm_server_manager() -> None:
+    """LLMServerManager should make its balancer and its client in these two methods, from `server_handles`"""
+    from verl.workers.rollout.llm_server import LLMServerManager
+
+    same(parameters(LLMServerManager._init_global_load_balancer), [])
+    same(parameters(LLMServerManager.get_client), ["client_cls", "kwargs"])
+    holds("self.server_handles" in inspect.getsource(LLMServerManager))
+
+
+def both_configs() -> list[dict[str, Any]]:
+    """The keys we set, on a CPU and on a GPU."""
+    from turnwise.config import ConfigStore
+    from turnwise.trainer.verl.config_mapping import overrides
+
+    keys: list[dict[str, Any]] = []
+    for device in ("cpu", "cuda"):
+        config = ConfigStore()
+        config.model.device = device
+        keys.append(overrides(config, model_path="m", run_dir="r", starts="s", steps=1))
+    return keys
+
+
+@seam("overrides in trainer/verl/config_mapping.py")
+def config_keys() -> None:
+    """Every key that we set should exist in the config that verl composes"""
+    from omegaconf import OmegaConf
+
+    from turnwise.trainer.verl.config_mapping import compose
+
+    known = OmegaConf.to_container(compose({}), resolve=False)
+    missing: set[str] = set()
+    for name in {name for keys in both_configs() for name in keys if not name.startswith("+")}:
+        place: Any = known
+        for part in name.split("."):
+            place = place[part] if isinstance(place, dict) and part in place else missing.add(name)
+    same(sorted(missing), [])
+
+
+@seam("overrides in trainer/verl/config_mapping.py")
+def config_keys_that_we_add() -> None:
+    """Every key that we add should be a field of the dataclass it ends up in"""
+    from dataclasses import fields
+
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+
+    from turnwise.trainer.verl.config_mapping import compose
+
+    added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
+    # This one is a plain mapping, in which verl's HFModelConfig looks for the name.
+    free = "actor_rollout_ref.model.override_config.attn_implementation"
+    missing = [] if free in added else [free]
+    base = compose({})
+    for name in added - {free}:
+        parent, _, leaf = name.rpartition(".")
+        owner = get_class(OmegaConf.select(base, f"{parent}._target_"))
+        missing += [] if leaf in {item.name for item in fields(owner)} else [name]
+    same(missing, [])
+    source = inspect.getsource(get_class(base.actor_rollout_ref.model._target_))
+    holds('self.override_config.get("attn_implementation"' in source)
