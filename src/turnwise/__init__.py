@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnwise import algo
     from turnwise.config import (
         CheckpointConfig,
         ConfigStore,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         TrainingConfig,
     )
     from turnwise.env.base import BaseEnvironment
+    from turnwise.env.examples import CustomGameEnvironment, SimpleGameEnvironment
+    from turnwise.env.result import StepResult
     from turnwise.env.spec import EnvironmentSpec
     from turnwise.errors import (
         ConfigError,
@@ -31,55 +34,113 @@ if TYPE_CHECKING:
         EnvironmentFailure,
         MissingDependency,
         RecordError,
+        ToolError,
         TrainingFailure,
         TurnwiseError,
     )
+    from turnwise.inference.base import BaseInferenceEngine
+    from turnwise.inference.batch import BatchInferenceManager
     from turnwise.inference.chat import Chat
     from turnwise.inference.engine import Engine, Generation, Sampling
+    from turnwise.inference.faces import SGLangInferenceEngine, TransformersInferenceEngine, VLLMInferenceEngine
+    from turnwise.inference.factory import create_inference_engine
     from turnwise.inference.scripted import ScriptedEngine
+    from turnwise.models import resolve
     from turnwise.records.episodes import read_episodes
     from turnwise.records.run_folder import RunFolder
     from turnwise.rollout.episode import EpisodeStart, run_episode
+    from turnwise.rollout.harness import MultiTurnChatHarness, MultiTurnManager
     from turnwise.rollout.limits import Limits
+    from turnwise.rollout.multi_turn import MultiTurnInferenceEngine
+    from turnwise.rollout.reward_manager import RewardManager, RewardTerm
+    from turnwise.tools.definition import ToolCall, ToolDefinition, ToolResult
+    from turnwise.tools.mcp import add_mcp_server
+    from turnwise.tools.parsing import (
+        ActionParser,
+        FormatProblem,
+        FunctionCallingParser,
+        JSONActionParser,
+        NativeParser,
+        ParsedAction,
+        PlainTextParser,
+        ReActActionParser,
+    )
+    from turnwise.tools.registry import ToolRegistry
+    from turnwise.tools.tool import EnvironmentStepTool, Tool, current_episode, tool, tools_of
     from turnwise.trainer import RayPPOTrainer, create_trainer
     from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActionParser",
     "BaseEnvironment",
+    "BaseInferenceEngine",
+    "BatchInferenceManager",
     "Chat",
     "CheckpointConfig",
     "ConfigError",
     "ConfigStore",
+    "CustomGameEnvironment",
     "Engine",
     "EngineFailure",
     "EnvironmentConfig",
     "EnvironmentFailure",
     "EnvironmentSpec",
+    "EnvironmentStepTool",
     "EpisodeStart",
+    "FormatProblem",
+    "FunctionCallingParser",
     "Generation",
     "InferenceConfig",
+    "JSONActionParser",
     "Limits",
     "MissingDependency",
     "ModelConfig",
+    "MultiTurnChatHarness",
+    "MultiTurnInferenceEngine",
+    "MultiTurnManager",
+    "NativeParser",
     "Outcome",
+    "ParsedAction",
+    "PlainTextParser",
     "RayConfig",
     "RayPPOTrainer",
+    "ReActActionParser",
     "RecordError",
+    "RewardManager",
+    "RewardTerm",
     "RunFolder",
+    "SGLangInferenceEngine",
     "Sampling",
     "ScriptedEngine",
+    "SimpleGameEnvironment",
+    "StepResult",
     "TokenBuffer",
+    "Tool",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolError",
+    "ToolRegistry",
+    "ToolResult",
     "TrainingConfig",
     "TrainingFailure",
     "Trajectory",
+    "TransformersInferenceEngine",
     "TurnRecord",
     "TurnwiseError",
+    "VLLMInferenceEngine",
     "__version__",
+    "add_mcp_server",
+    "algo",
+    "create_inference_engine",
     "create_trainer",
+    "current_episode",
     "read_episodes",
+    "resolve",
     "run_episode",
+    "tool",
+    "tools_of",
 ]
 
 # Where each public name lives; a test holds this table, `__all__` and the imports above together.
@@ -94,6 +155,8 @@ _HOME = {
         "TrainingConfig",
     ),
     "turnwise.env.base": ("BaseEnvironment",),
+    "turnwise.env.examples": ("CustomGameEnvironment", "SimpleGameEnvironment"),
+    "turnwise.env.result": ("StepResult",),
     "turnwise.env.spec": ("EnvironmentSpec",),
     "turnwise.errors": (
         "ConfigError",
@@ -101,16 +164,39 @@ _HOME = {
         "EnvironmentFailure",
         "MissingDependency",
         "RecordError",
+        "ToolError",
         "TrainingFailure",
         "TurnwiseError",
     ),
+    "turnwise.inference.base": ("BaseInferenceEngine",),
+    "turnwise.inference.batch": ("BatchInferenceManager",),
     "turnwise.inference.chat": ("Chat",),
     "turnwise.inference.engine": ("Engine", "Generation", "Sampling"),
+    "turnwise.inference.faces": ("SGLangInferenceEngine", "TransformersInferenceEngine", "VLLMInferenceEngine"),
+    "turnwise.inference.factory": ("create_inference_engine",),
     "turnwise.inference.scripted": ("ScriptedEngine",),
+    "turnwise.models": ("resolve",),
     "turnwise.records.episodes": ("read_episodes",),
     "turnwise.records.run_folder": ("RunFolder",),
     "turnwise.rollout.episode": ("EpisodeStart", "run_episode"),
+    "turnwise.rollout.harness": ("MultiTurnChatHarness", "MultiTurnManager"),
     "turnwise.rollout.limits": ("Limits",),
+    "turnwise.rollout.multi_turn": ("MultiTurnInferenceEngine",),
+    "turnwise.rollout.reward_manager": ("RewardManager", "RewardTerm"),
+    "turnwise.tools.definition": ("ToolCall", "ToolDefinition", "ToolResult"),
+    "turnwise.tools.mcp": ("add_mcp_server",),
+    "turnwise.tools.parsing": (
+        "ActionParser",
+        "FormatProblem",
+        "FunctionCallingParser",
+        "JSONActionParser",
+        "NativeParser",
+        "ParsedAction",
+        "PlainTextParser",
+        "ReActActionParser",
+    ),
+    "turnwise.tools.registry": ("ToolRegistry",),
+    "turnwise.tools.tool": ("EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"),
     "turnwise.trainer": ("RayPPOTrainer", "create_trainer"),
     "turnwise.trajectory": ("Outcome", "TokenBuffer", "Trajectory", "TurnRecord"),
 }
@@ -119,6 +205,8 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Load a public name the first time it is asked for (PEP 562)."""
+    if name == "algo":
+        return import_module("turnwise.algo")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF[name]), name)

@@ -41,6 +41,8 @@ class InferenceConfig:
     """Most turns in one episode."""
     max_seconds: float = 600.0
     """Longest wall-clock time of one episode."""
+    tool_format: str = "function_calling"
+    """How the model writes tool calls: `function_calling`, `json`, `react`, or `native` (the model family's own)."""
     multi_turn: bool = True
     """False: one turn an episode, whatever `max_turns` says."""
     temperature: float = 1.0

@@ -6,7 +6,8 @@
     ├── EnvironmentFailure   the user's environment raised or broke its contract
     ├── EngineFailure        the engine could not generate
     ├── TrainingFailure      the run stopped before its last step
-    └── RecordError          a run folder is missing, damaged or of another format
+    ├── RecordError          a run folder is missing, damaged or of another format
+    └── ToolError            a tool's own word to the model; the only error text a model ever sees
 
 Messages say what happened, why, and what to do, in one or two sentences. All of them survive pickling, because they
 cross process borders.
@@ -46,3 +47,33 @@ class TrainingFailure(TurnwiseError):
 
 class RecordError(TurnwiseError):
     """A run folder is missing, damaged or of another format."""
+
+
+class ToolError(TurnwiseError):
+    """Raised by a tool to tell the model what it did wrong; any other exception is a failure the model never reads.
+
+    Example:
+        >>> def refund(order: int) -> str:
+        ...     raise ToolError(f"There is no order {order}.")
+    """
+
+
+def describe_failure(name: str, error: BaseException) -> str:
+    """One sentence: what raised, the error, and the line it came from.
+
+    Example:
+        >>> describe_failure("Game.step", KeyError("sword"))
+        "Game.step raised KeyError: 'sword'"
+    """
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    sentence = f"{name} raised {type(error).__name__}" + (f": {message[:500]}" if message else "")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return sentence
+    code = trace.tb_frame.f_code
+    return f"{sentence} (in {code.co_name}, {code.co_filename.rpartition('/')[2]} line {trace.tb_lineno})"

@@ -141,6 +141,8 @@ class Trajectory:
     """For a fault: what went wrong, with the traceback's last line. Never shown to the model."""
     score: float | None = None
     """What `reward_fn` paid for the whole episode; None when the environment's own rewards count."""
+    reward_shares: dict[str, float] = field(default_factory=dict)
+    """What each term of a `RewardManager` gave to `score`, by the term's name."""
     episode_id: str = ""
     group_id: str = ""
     """Episodes with the same group id began from the same start."""

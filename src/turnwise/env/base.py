@@ -72,7 +72,7 @@ class BaseEnvironment(ABC):
     def step(self, action: str) -> Any:
         """Do what the model said, and return `(observation, reward, done, info)`.
 
-        Gymnasium's `(observation, reward, terminated, truncated, info)` is accepted as well.
+        Gymnasium's `(observation, reward, terminated, truncated, info)` and a `StepResult` are accepted as well.
         """
 
     def get_state_description(self) -> str:

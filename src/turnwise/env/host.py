@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from turnwise.env.base import BaseEnvironment
-from turnwise.env.result import StepResult, describe_failure, read_step, read_text
+from turnwise.env.result import StepResult, read_step, read_text
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.env.threads import ThreadPool, is_cancelled_from_outside, shared_threads
-from turnwise.errors import EnvironmentFailure
+from turnwise.errors import EnvironmentFailure, describe_failure
+from turnwise.threads import ThreadPool, is_cancelled_from_outside, shared_threads
 
 __all__ = ["EnvironmentHost", "StepResult"]
 
@@ -51,6 +51,14 @@ class EnvironmentHost:
         self.environment: Any = None
         """The user's object; None before `reset`."""
 
+    @classmethod
+    def around(cls, environment: Any) -> EnvironmentHost:
+        """A host for an object that the caller has built and reset; without one (None), no step is possible."""
+        host = cls(EnvironmentSpec(type(environment)))
+        if environment is not None:
+            host.environment, host._methods = environment, _methods(type(environment))
+        return host
+
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
         # A class given by name may have to be imported first, which takes time.
@@ -67,8 +75,8 @@ class EnvironmentHost:
             await self._in_thread(self._build)
             observation, prefix = self._call("reset", **arguments), None
         observation = await self._finish("reset", observation)
-        if prefix is None:
-            prefix = await self._finish("get_prompt_prefix", self._call_prefix())
+        # Asked for in the thread already, unless `reset` had to be awaited first; it may itself be async.
+        prefix = await self._finish("get_prompt_prefix", self._call_prefix() if prefix is None else prefix)
         self._prefix = read_text(f"{self._spec.name}.get_prompt_prefix", prefix or "")
         if isinstance(observation, (tuple, list)) and len(observation) == 2:  # Gymnasium: (observation, info)
             observation = observation[0]
@@ -95,6 +103,13 @@ class EnvironmentHost:
         self._count(before)
         over = await self._finish("is_done", self._call("is_done")) if methods.has_is_done else False
         return self._settle(result, over)
+
+    async def is_over(self) -> bool:
+        """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
+        methods = self._methods
+        if methods is None or not methods.has_is_done:
+            return False
+        return bool(await self._finish("is_done", self._call("is_done")))
 
     async def close(self) -> None:
         """Close the environment. Never raises: a failing `close` is logged and costs nothing else."""

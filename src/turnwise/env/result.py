@@ -11,13 +11,18 @@ from turnwise.errors import EnvironmentFailure
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step gave, in one shape whatever the environment returned."""
+    """What one step gave, in one shape whatever the environment returned. A `step` may return one itself.
+
+    Example:
+        >>> StepResult("You are out.", reward=1.0, terminated=True).done
+        True
+    """
 
     observation: str
-    reward: float
-    terminated: bool
+    reward: float = 0.0
+    terminated: bool = False
     """The task is over."""
-    truncated: bool
+    truncated: bool = False
     """The episode was cut (the environment's own step limit)."""
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -28,20 +33,25 @@ class StepResult:
 
 
 def read_step(name: str, returned: Any) -> StepResult:
-    """Read `(observation, reward, done, info)` or Gymnasium's five values.
+    """Read `(observation, reward, done, info)`, Gymnasium's five values, or a `StepResult`.
 
     Example:
         >>> read_step("Game.step", ("a door", 1, True, None))
         StepResult(observation='a door', reward=1.0, terminated=True, truncated=False, info={})
+        >>> read_step("Game.step", StepResult("a door", truncated=True)).done
+        True
         >>> read_step("Game.step", ("a door", None, True, {}))
         Traceback (most recent call last):
         turnwise.errors.EnvironmentFailure: Game.step returned the reward None; it must be a finite number.
     """
+    if isinstance(returned, StepResult):
+        # Checked like the others, and never handed on itself: the environment may keep and change its own object.
+        returned = (returned.observation, returned.reward, returned.terminated, returned.truncated, returned.info)
     if not isinstance(returned, (tuple, list)) or len(returned) not in (4, 5):
         got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
         raise EnvironmentFailure(
             f"{name} returned {got}; it must return (observation, reward, done, info) "
-            "or (observation, reward, terminated, truncated, info)."
+            "or (observation, reward, terminated, truncated, info) or a StepResult."
         )
     observation, reward, *ends, info = returned
     terminated = _flag(name, "done" if len(ends) == 1 else "terminated", ends[0])
@@ -61,27 +71,6 @@ def read_text(name: str, text: Any) -> str:
         return text
     # Half a surrogate pair is legal in a Python string but not in UTF-8: no tokenizer and no file can hold it.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def describe_failure(name: str, error: BaseException) -> str:
-    """One sentence: what raised, the error, and the line it came from.
-
-    Example:
-        >>> describe_failure("Game.step", KeyError("sword"))
-        "Game.step raised KeyError: 'sword'"
-    """
-    try:
-        message = str(error)
-    except Exception:
-        message = ""
-    sentence = f"{name} raised {type(error).__name__}" + (f": {message[:500]}" if message else "")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return sentence
-    code = trace.tb_frame.f_code
-    return f"{sentence} (in {code.co_name}, {code.co_filename.rpartition('/')[2]} line {trace.tb_lineno})"
 
 
 def _flag(name: str, what: str, value: Any) -> bool:

@@ -8,20 +8,25 @@ Why not the bridges of the `renderers` package (0.1.12): `DefaultRenderer` has n
 Qwen3's, has none either when a user message follows, unless it is told to keep all thinking, and then encodes
 observations with control tokens on, so that `<|im_start|>` in an observation becomes a real turn marker. They also copy
 the whole history at each turn. `tests/unit/inference/test_renderers.py` shows it, and that the tokens are the same
-where both can do it.
+where both can do it; `test_chat_families.py` shows the forged tokens on real tokenizers, by its own `is_content`.
 The bridge here is read off the model's own chat template once, with placeholders for the texts.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from turnwise.errors import ConfigError
-from turnwise.inference.scaffold import Message, Scaffold, Template
+from turnwise.inference.controls import ControlTokens
+from turnwise.inference.scaffold import MaskedTools, Message, Scaffold, Slot, Template, ToolSchema
 
-__all__ = ["Chat", "Message"]
+__all__ = ["Chat", "Message", "ToolSchema"]
+
+_MOST_FRAMES = 256
+"""How many frames are kept; a run needs a handful, unless each episode has tools of its own."""
 
 
 class Chat:
@@ -31,7 +36,7 @@ class Chat:
 
     - `open(messages) + sampled + bridge(new)` are the tokens of the template's own rendering, as long as the sampled
       tokens are the ones the tokenizer would choose for the same text;
-    - no text of a message ever becomes a control token, so that no observation can forge a turn.
+    - no text of a message or of a tool's description ever becomes a control token, so that none can forge a turn.
 
     Example:
         >>> from turnwise.models import resolve
@@ -49,52 +54,68 @@ class Chat:
         # The Rust tokenizer under a Hugging Face one: ten times less work for each call.
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._template = Template(tokenizer, template_settings or {})
-        controls = _control_tokens(tokenizer)
-        # The unknown token stands for letters the tokenizer lacks; it is no control token, though it is a special one.
-        unknown = {tokenizer.unk_token_id} - {tokenizer.eos_token_id, tokenizer.bos_token_id}
-        self._control_ids = frozenset(controls.values()) - unknown
-        self._find_control = _finder(controls)
-        self._openings: dict[tuple[str, ...], _Counted] = {}
-        self._bridges: dict[tuple[str, ...], _Bridge] = {}
-        self.close_id: int = self._bridge_for(("user",)).close_id
+        self._controls = ControlTokens(tokenizer)
+        self._openings: dict[tuple[tuple[str, ...], str], _Frame] = {}
+        self._bridges: dict[tuple[str, ...], _Frame] = {}
+        self._plain = _Frame(Scaffold(("", ""), (Slot(),)), 0)
+        self.close_id: int = self._bridge_frame(("user",)).close_id
         """The token that ends the model's turn, such as `<|im_end|>`."""
-        eos = tokenizer.eos_token_id
-        self.stop_token_ids: tuple[int, ...] = (
-            (self.close_id,) if eos in (None, self.close_id) else (self.close_id, int(eos))
-        )
+        # Llama 3 may end a turn that calls a tool with a token of its own.
+        ends = (self.close_id, tokenizer.eos_token_id, self._controls.names.get("<|eom_id|>"))
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(int(end) for end in ends if end is not None))
         """Sampling ends after one of these."""
         self._stop_ids = frozenset(self.stop_token_ids)
+        self.renders_tools: bool = self._template.renders_tools
+        """Whether the template tells the model of the tools given to `open`. If not, put them in the system prompt."""
+        self.takes_tool_role: bool = self._template.takes_tool_role and self._closes_alike(("tool",))
+        """Whether the template has a frame for the results of tools. If not, the user tells them: `Tool result ...`."""
 
-    def open(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens of the opening prompt, up to where the model starts to speak."""
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
+        """The tokens of the opening prompt, up to where the model starts to speak.
+
+        Args:
+            messages: What to tell the model.
+            tools: Tools as OpenAI writes them, for the template to show; left out unless `renders_tools`.
+        """
         messages = self._template.place_system(messages)
         roles = tuple(message["role"] for message in messages)
-        found = self._openings.get(roles)
+        # The template may write them as it likes, but JSON tells one list of tools from another.
+        shown = json.dumps(tools, ensure_ascii=False) if tools and self.renders_tools else ""
+        found = self._openings.get((roles, shown))
         if found is None:
-            found = self._openings[roles] = self._counted(self._template.opening(roles))
+            masked = self._masked(shown) if shown else None
+            found = self._framed(roles, lambda roles: self._counted(self._template.opening(roles, masked)))
+            _keep(self._openings, (roles, shown), found)
         return self._fill(found, messages)
 
     def bridge(self, new_messages: Sequence[Message], *, closed: bool) -> list[int]:
         """The tokens to put after what the model sampled, up to where it starts to speak again.
 
         Args:
-            new_messages: What to tell the model.
+            new_messages: What to tell the model. Those of role `tool` are results of tools, and may have a `name`.
             closed: Whether the model ended its turn itself (its last token is one of `stop_token_ids`).
         """
-        found = self._bridge_for(tuple(message["role"] for message in new_messages))
-        ids = self._fill(found.counted, new_messages)
+        roles = tuple(message["role"] for message in new_messages)
+        found = self._bridges.get(roles)
+        if found is None:
+            found = self._framed(roles, self._bridge_frame)
+            _keep(self._bridges, roles, found)
+        ids = self._fill(found, new_messages)
         return ids[found.close_length :] if closed else ids
 
     def is_closed(self, ids: Sequence[int]) -> bool:
         """Whether the sampled ids end with a stop token."""
         return bool(ids) and ids[-1] in self._stop_ids
 
-    def text(self, ids: Sequence[int]) -> str:
-        """What the model said: no stop token, no control tokens."""
+    def text(self, ids: Sequence[int], *, keep_controls: bool = False) -> str:
+        """What the model said, without the stop token at the end.
+
+        Special tokens are left out too, unless `keep_controls`. The marks of tool calls stay where the tokenizer does
+        not call them special, as in Qwen and DeepSeek; for Llama's `<|python_tag|>` they must be kept.
+        """
         ids = ids[:-1] if self.is_closed(ids) else ids
-        if self._backend is not None:
-            return self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True)
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        decode = self._tokenizer.decode if self._backend is None else self._backend.decode
+        return decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=not keep_controls)
 
     def show(self, ids: Sequence[int]) -> str:
         """The tokens as text, control tokens included; for people to read."""
@@ -102,43 +123,66 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Plain text as tokens, none of them a control token."""
-        return self._fill(_Counted(Scaffold(("", ""), ((False, False),)), 0), [{"role": "", "content": text}])
+        return self._fill(self._plain, [{"role": "", "content": text}])
 
-    def _bridge_for(self, roles: tuple[str, ...]) -> _Bridge:
-        found = self._bridges.get(roles)
-        if found is None:
-            counted = self._counted(self._template.bridge(roles))
-            ids = self._encode(counted.scaffold.pieces[0])
-            place = next((place for place, token in enumerate(ids) if token in self._control_ids), None)
-            if place is None or self._tokenizer.decode(ids[:place]).strip():
-                raise ConfigError(
-                    "The chat template does not end the model's turn with a control token such as <|im_end|>, so it "
-                    "cannot be told where a turn ends. Use the instruct version of the model, or another template."
-                )
-            found = self._bridges[roles] = _Bridge(counted, place + 1, ids[place])
-        return found
+    def _framed(self, roles: tuple[str, ...], make: Callable[[tuple[str, ...]], _Frame]) -> _Frame:
+        """A frame for these roles; where the template has none for the results of tools, one in which the user tells
+        them.
+        """
+        if "tool" not in roles:
+            return make(roles)
+        if self.takes_tool_role:
+            try:
+                return make(roles)
+            except ConfigError:  # some allow tool results, but not with other messages around them
+                pass
+        told = _told_by_user([{"role": role, "content": ""} for role in roles])
+        found = make(tuple(message["role"] for message in told))
+        return _Frame(found.scaffold, found.controls, found.close_length, found.close_id, told_by_user=True)
 
-    def _counted(self, scaffold: Scaffold) -> _Counted:
-        ids = self._encode("".join(scaffold.pieces))
-        return _Counted(scaffold, sum(token in self._control_ids for token in ids))
+    def _bridge_frame(self, roles: tuple[str, ...]) -> _Frame:
+        found = self._counted(self._template.bridge(roles))
+        ids = self._encode(found.scaffold.pieces[0])
+        place = next((place for place, token in enumerate(ids) if token in self._controls.ids), None)
+        if place is None or self._tokenizer.decode(ids[:place]).strip():
+            raise ConfigError(
+                "The chat template does not end the model's turn with a control token such as <|im_end|>, so it "
+                "cannot be told where a turn ends. Use the instruct version of the model, or another template."
+            )
+        return _Frame(found.scaffold, found.controls, place + 1, ids[place])
 
-    def _fill(self, counted: _Counted, messages: Sequence[Message]) -> list[int]:
+    def _closes_alike(self, roles: tuple[str, ...]) -> bool:
+        try:
+            return self._bridge_frame(roles).close_id == self.close_id
+        except ConfigError:
+            return False
+
+    def _masked(self, shown: str) -> MaskedTools:
+        masked = MaskedTools(shown, self._controls.pattern)
+        # The frame's control tokens are counted with this text in it, so it must have none itself.
+        if self._controls.count(self._encode(masked.text)):
+            raise ValueError("A tool's text would become control tokens of the model, and could not be disarmed.")
+        return masked
+
+    def _counted(self, scaffold: Scaffold) -> _Frame:
+        return _Frame(scaffold, self._controls.count(self._encode("".join(scaffold.pieces))))
+
+    def _fill(self, frame: _Frame, messages: Sequence[Message]) -> list[int]:
         """Put the texts into the scaffold and encode, in one piece unless a text spells a control token.
 
         One piece, because tokens may span the border of scaffold and text (a newline and the newline after it), and
         then only encoding both together gives the template's own tokens.
         """
-        scaffold = counted.scaffold
+        if frame.told_by_user:
+            messages = _told_by_user(messages)
+        find = self._controls.pattern.search
+        texts = iter(messages)
         ids: list[int] = []
-        pending = scaffold.pieces[0]
-        for message, (left, right), after in zip(messages, scaffold.trims, scaffold.pieces[1:], strict=True):
-            text = message["content"]
-            if left:
-                text = text.lstrip()
-            if right:
-                text = text.rstrip()
+        pending = frame.scaffold.pieces[0]
+        for slot, after in zip(frame.scaffold.slots, frame.scaffold.pieces[1:], strict=True):
+            text = slot.fit(next(texts)["content"]) if slot.fixed is None else slot.fixed
             done = 0
-            while (match := self._find_control(text, done)) is not None:
+            while (match := find(text, done)) is not None:
                 # Cut after its first character: neither half is a control token any more.
                 cut = match.start() + 1
                 ids += self._encode(pending + text[done:cut])
@@ -146,7 +190,7 @@ class Chat:
             pending += text[done:] + after if done else text + after
         ids += self._encode(pending)
         # A guarantee, not a hope: whatever the tokenizer does to text, the control tokens are the scaffold's own.
-        if sum(map(self._control_ids.__contains__, ids)) != counted.controls:
+        if self._controls.count(ids) != frame.controls:
             raise ValueError("A message's text would become control tokens of the model, and could not be disarmed.")
         return ids
 
@@ -155,42 +199,51 @@ class Chat:
         # Someone else's call with truncation or padding leaves that on in the shared tokenizer: then go through the
         # slow door, which puts it right.
         if backend is None or backend.truncation is not None or backend.padding is not None:
-            return list(self._tokenizer.encode(text, add_special_tokens=False))
-        return backend.encode(text, add_special_tokens=False).ids
+            return list(self._tokenizer.encode(_whole(text), add_special_tokens=False))
+        try:
+            return backend.encode(text, add_special_tokens=False).ids
+        except TypeError:  # half a surrogate pair is no text to it
+            return backend.encode(_whole(text), add_special_tokens=False).ids
 
 
-class _Counted:
-    """A scaffold and how many control tokens it has."""
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A scaffold and what has to be known to fill it."""
 
-    __slots__ = ("controls", "scaffold")
-
-    def __init__(self, scaffold: Scaffold, controls: int) -> None:
-        self.scaffold = scaffold
-        self.controls = controls
-
-
-class _Bridge:
-    """A bridge scaffold, and how many of its first tokens end the model's turn."""
-
-    __slots__ = ("close_id", "close_length", "counted")
-
-    def __init__(self, counted: _Counted, close_length: int, close_id: int) -> None:
-        self.counted = counted
-        self.close_length = close_length
-        self.close_id = close_id
+    scaffold: Scaffold
+    controls: int
+    """How many control tokens it has."""
+    close_length: int = 0
+    """How many of its first tokens end the model's turn."""
+    close_id: int = -1
+    told_by_user: bool = False
+    """Whether the results of tools become a message of the user."""
 
 
-def _control_tokens(tokenizer: Any) -> dict[str, int]:
-    """Special tokens, and the added tokens that the chat template itself speaks of (`<think>`, `<tool_call>`).
+def _told_by_user(messages: Sequence[Message]) -> list[Message]:
+    """Results of tools as messages of the user, joined with those beside them: many templates want roles in turn."""
+    told: list[Message] = []
+    joins = False  # whether the last message holds a result, so that what the user says next goes into it
+    for message in messages:
+        role, text = message["role"], message["content"]
+        is_tool = role == "tool"
+        if is_tool:
+            name = message.get("name")
+            role, text = "user", f"Tool result ({name}): {text}" if name else f"Tool result: {text}"
+        if role == "user" and (joins or is_tool) and told and told[-1]["role"] == "user":
+            text = f"{told.pop()['content']}\n\n{text}"
+            is_tool = True
+        told.append({"role": role, "content": text})
+        joins = is_tool
+    return told
 
-    Other added tokens are ordinary text to the model (runs of spaces, HTML tags) and stay whole.
-    """
-    template = str(tokenizer.chat_template)
-    added: dict[int, Any] = tokenizer.added_tokens_decoder
-    return {t.content: i for i, t in added.items() if t.special or (t.content.strip() and t.content in template)}
+
+def _whole(text: str) -> str:
+    """The text with a replacement character for each half of a surrogate pair that stands alone."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _finder(controls: Mapping[str, int]) -> Callable[[str, int], re.Match[str] | None]:
-    # Longest first, because a regular expression takes the first alternative that fits.
-    names = sorted((name for name in controls if name), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, names)) or r"(?!)").search
+def _keep(frames: dict[Any, _Frame], key: Any, frame: _Frame) -> None:
+    if len(frames) >= _MOST_FRAMES:
+        frames.clear()
+    frames[key] = frame

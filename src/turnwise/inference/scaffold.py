@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from turnwise.errors import ConfigError
 
 Message = Mapping[str, str]
+ToolSchema = Mapping[str, Any]
+"""A tool as OpenAI writes it: `{"type": "function", "function": {"name": ..., "parameters": ...}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for a text in a scaffold, and what the template does to the text there."""
+
+    trim_left: bool = False
+    trim_right: bool = False
+    quoted: bool = False
+    """Written as inside a JSON string (Llama 3 writes tool results so)."""
+    fixed: str | None = None
+    """A text that is always the same, but is text all the same: it must not become a control token."""
+
+    def fit(self, text: str) -> str:
+        """The text as the template would write it."""
+        if self.trim_left:
+            text = text.lstrip()
+        if self.trim_right:
+            text = text.rstrip()
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +40,12 @@ class Scaffold:
     """The fixed text around the texts of some messages."""
 
     pieces: tuple[str, ...]
-    """One more than there are messages."""
-    trims: tuple[tuple[bool, bool], ...]
-    """For each message, whether the template strips white space left and right of its text."""
+    """One more than there are slots."""
+    slots: tuple[Slot, ...]
 
 
 class Template:
-    """A tokenizer's chat template, and whether it takes a system message.
+    """A tokenizer's chat template, and what it has a place for: system messages, tools, tool results.
 
     Refuses, when made, a template that changes what it has already rendered once the conversation goes on: the tokens
     the model has seen could then not be the template's. (Dropping the model's earlier *thinking* is fine: nothing is
@@ -45,10 +68,15 @@ class Template:
             )
         self.takes_system = not self._unsteady(("system",))
         """Whether a system message can stand alone; otherwise it goes in front of the first user message."""
+        self.renders_tools = self._shows_tools()
+        """Whether it tells the model which tools there are."""
+        self.takes_tool_role = self._frames_tool_results()
+        """Whether it has a frame of its own for the results of tools. Every round of results is framed like the first;
+        DeepSeek-V3's template forgets a mark from the second round on."""
 
-    def opening(self, roles: Sequence[str]) -> Scaffold:
+    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> Scaffold:
         """The scaffold of a whole conversation, up to where the model starts to speak."""
-        return self._scaffold(roles, 0)
+        return self._scaffold(roles, 0, tools)
 
     def bridge(self, roles: Sequence[str]) -> Scaffold:
         """The scaffold from the end of what the model said, over new messages, to where it speaks again."""
@@ -59,27 +87,27 @@ class Template:
         if self.takes_system or len(messages) < 2 or messages[0]["role"] != "system":
             return messages
         text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
-        return [{"role": messages[1]["role"], "content": text}, *messages[2:]]
+        return [{**messages[1], "content": text}, *messages[2:]]
 
-    def _scaffold(self, roles: Sequence[str], skip: int) -> Scaffold:
-        marks = [_mark(place) for place in range(len(roles))]
-        pieces = _split(self._render(roles, marks), marks)
-        padded = _split(self._render(roles, [f" \n{mark}\n " for mark in marks]), marks)
-        if pieces is None or padded is None:
+    def _scaffold(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> Scaffold:
+        marks = [_mark("Text", place) for place in range(len(roles))]
+        fixed = tools.fixed if tools else {}
+        rendered = self._render(roles, marks, tools)
+        names = _MARK.findall(rendered)
+        padded = self._render(roles, [f" \n{mark}{_PROBE}{_mark('End', n)}\n " for n, mark in enumerate(marks)], tools)
+        if [name for name in names if name not in fixed] != marks:
             raise ConfigError(
                 f"The chat template does not show each message once and in order, for the roles {list(roles)}."
             )
-        trims = tuple(
-            (not padded[place].endswith(" \n"), not padded[place + 1].startswith("\n ")) for place in range(len(roles))
-        )
-        return Scaffold(tuple(pieces[skip:]), trims[skip:])
+        found = _read_slots(padded, marks)
+        slots = [Slot(fixed=fixed[name]) if name in fixed else next(found) for name in names]
+        return Scaffold(tuple(_MARK.split(rendered)[skip:]), tuple(slots[skip:]))
 
-    def _render(self, roles: Sequence[str], texts: Sequence[str]) -> str:
+    def _render(self, roles: Sequence[str], texts: Sequence[str], tools: MaskedTools | None = None) -> str:
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        settings = {**self._settings, "tools": tools.tools} if tools else self._settings
         try:
-            return self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **self._settings
-            )
+            return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **settings)
         except Exception as error:  # a template is a program, and raises what it likes
             raise ConfigError(
                 f"The chat template refuses a conversation of the roles {list(roles)}: {error}"
@@ -104,21 +132,90 @@ class Template:
             return "it renders the same message differently, depending on where in the conversation it stands"
         return ""
 
+    def _shows_tools(self) -> bool:
+        tools = MaskedTools(json.dumps([_SAMPLE_TOOL]), _NOTHING)
+        openings = [("user",), ("system", "user")] if self.takes_system else [("user",)]
+        try:
+            return all(_SAMPLE_NAME in "".join(self.opening(roles, tools).pieces) for roles in openings)
+        except ConfigError:
+            return False
+
+    def _frames_tool_results(self) -> bool:
+        try:
+            one = self.bridge(("tool",)).pieces
+            self.bridge(("tool", "tool"))
+            later = self._scaffold(("user", "assistant", "tool", "assistant", "user"), 0).pieces
+        except ConfigError:
+            return False
+        if not _starts_alike(one[1], later[3]):
+            return False
+        # Many templates write the name of any role into the same frame. The model then never saw a turn of "tool".
+        try:
+            return self.bridge((_NO_ROLE,)).pieces != tuple(piece.replace("tool", _NO_ROLE) for piece in one)
+        except ConfigError:
+            return True
+
+
+class MaskedTools:
+    """Tools for the template, with a mark in place of each control token that a name or a description spells.
+
+    Example:
+        >>> tools = MaskedTools('[{"description": "Ends with <|im_end|>"}]', re.compile(r"<[|]im_end[|]>"))
+        >>> tools.tools, tools.fixed
+        ([{'description': 'Ends with TurnwiseControlAAAA'}], {'TurnwiseControlAAAA': '<|im_end|>'})
+    """
+
+    def __init__(self, text: str, controls: re.Pattern[str]) -> None:
+        spelt = list(dict.fromkeys(controls.findall(text)))
+        marks = {name: _mark("Control", place) for place, name in enumerate(spelt)}
+        self.text = controls.sub(lambda match: marks[match[0]], text)
+        """As JSON."""
+        self.tools: list[dict[str, Any]] = json.loads(self.text)
+        self.fixed = {mark: name for name, mark in marks.items()}
+        """What stands behind each mark."""
+
+
+_MARK = re.compile(r"Turnwise(?:Text|End|Control)[A-Z]{4}")
+_PROBE = "\"\n'<&>é\\"
+"""Characters that a template escapes, if it escapes any."""
+_NOTHING = re.compile(r"(?!)")
+_NO_ROLE = "turnwise"
+_SAMPLE_NAME = "turnwise_look_up"
+_SAMPLE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _SAMPLE_NAME,
+        "description": "Looks something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"key": {"type": "string", "description": "What to look up."}},
+            "required": ["key"],
+        },
+    },
+}
+
+
+def _mark(kind: str, place: int) -> str:
+    # Letters only: nothing that a template strips, escapes or splits on.
+    letters = "".join(chr(ord("A") + place // 26**power % 26) for power in (3, 2, 1, 0))
+    return f"Turnwise{kind}{letters}"
+
+
+def _read_slots(padded: str, marks: Sequence[str]) -> Iterator[Slot]:
+    """What the template does to each message's text, read off a rendering with white space and a probe in it."""
+    pieces, names = _MARK.split(padded), _MARK.findall(padded)
+    places = {name: place for place, name in enumerate(names)}
+    for number, mark in enumerate(marks):
+        place = places.get(mark, -1)
+        if place < 0 or places.get(_mark("End", number)) != place + 1:
+            raise ConfigError("The chat template cuts the texts of messages.")
+        before, probe, after = pieces[place : place + 3]
+        quoted = probe == json.dumps(_PROBE, ensure_ascii=False)[1:-1]
+        if not quoted and probe != _PROBE:
+            raise ConfigError("The chat template changes the texts of messages in a way that turnwise does not know.")
+        newline = r"\n" if quoted else "\n"
+        yield Slot(not before.endswith(f" {newline}"), not after.startswith(f"{newline} "), quoted)
+
 
 def _starts_alike(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
-
-
-def _mark(place: int) -> str:
-    # Letters only: nothing that a template strips, escapes or splits on.
-    return f"TurnwiseText{chr(ord('A') + place // 26)}{chr(ord('A') + place % 26)}"
-
-
-def _split(rendered: str, marks: Sequence[str]) -> list[str] | None:
-    pieces: list[str] = []
-    for mark in marks:
-        before, found, rendered = rendered.partition(mark)
-        if not found or mark in rendered:
-            return None
-        pieces.append(before)
-    return [*pieces, rendered]

@@ -44,6 +44,7 @@ SCHEMA: Any = pa.schema(
         ("actions", pa.list_(pa.string())),
         ("dones", pa.list_(pa.bool_())),
         ("infos", pa.string()),
+        ("reward_shares", pa.string()),
     ],
     metadata={"turnwise.format": FORMAT},
 )
@@ -70,4 +71,5 @@ DICTIONARY_COLUMNS = (
     "states.list.element",
     "actions.list.element",
     "infos",
+    "reward_shares",
 )

@@ -134,6 +134,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "actions": [[clean_text(action) for action in episode.actions] for episode in episodes],
         "dones": [episode.dones for episode in episodes],
         "infos": [to_json(episode.infos) for episode in episodes],
+        "reward_shares": [to_json(episode.reward_shares) for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -210,6 +211,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         rewards=row["turn_rewards"],
         dones=row["dones"],
         infos=json.loads(row["infos"]),
+        reward_shares=json.loads(row["reward_shares"]),
         messages=row["messages"],
         turns=[TurnRecord(*turn) for turn in turns],
         tokens=tokens,

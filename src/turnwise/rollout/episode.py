@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from turnwise.env.host import EnvironmentHost
-from turnwise.env.result import StepResult, describe_failure
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.env.threads import is_cancelled_from_outside
-from turnwise.errors import EnvironmentFailure
+from turnwise.errors import EnvironmentFailure, describe_failure
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Generation, Sampling
+from turnwise.rollout.acting import Reaction, Toolbox, join_prompts, react
 from turnwise.rollout.limits import Limits
 from turnwise.rollout.reward import RewardFailure, RewardFunction, compute_score
+from turnwise.threads import is_cancelled_from_outside
+from turnwise.tools.parsing import ActionParser, FunctionCallingParser
+from turnwise.tools.registry import ToolRegistry
 from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
 
 
@@ -33,6 +35,10 @@ class EpisodeStart:
     seed: int = 0
     task: dict[str, Any] | None = None
     """A row of the dataset, for environments whose `reset` takes `task`."""
+    prompt: str = ""
+    """Put in front of the first observation."""
+    system_prompt: str = ""
+    """Put in front of the environment's own system prompt."""
 
 
 async def run_episode(
@@ -44,8 +50,14 @@ async def run_episode(
     limits: Limits,
     sampling: Sampling,
     reward_fn: RewardFunction | None = None,
+    tools: ToolRegistry | None = None,
+    parser: ActionParser | None = None,
 ) -> Trajectory:
     """Play one episode and record it.
+
+    Tools, `tools` and the environment's own `@tool` methods alike, are offered to the model in the opening prompt, and
+    `parser` reads its calls (unless told, `FunctionCallingParser`). A turn with calls gets their results back; a turn
+    without any goes to the environment's `step`.
 
     Never raises (but for cancellation): whatever goes wrong becomes the trajectory's `outcome` and `error`, and what
     was recorded until then is kept. The environment is built for this episode and closed after it.
@@ -72,7 +84,7 @@ async def run_episode(
     began = time.perf_counter()
     trajectory = Trajectory(episode_id=start.episode_id, group_id=start.group_id, seed=start.seed)
     host = EnvironmentHost(environment)
-    episode = _Episode(start, trajectory, host, engine, chat, limits, sampling)
+    episode = _Episode(start, trajectory, host, engine, chat, limits, sampling, tools, parser)
     try:
         await episode.play()
         if reward_fn is not None and trajectory.outcome is not None and trajectory.outcome.is_behaviour:
@@ -104,6 +116,9 @@ class _Episode:
     chat: Chat
     limits: Limits
     sampling: Sampling
+    tools: ToolRegistry | None = None
+    parser: ActionParser | None = None
+    toolbox: Toolbox | None = None
 
     async def play(self) -> None:
         """Run to the end and set the outcome."""
@@ -129,11 +144,13 @@ class _Episode:
         trajectory = self.trajectory
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            prefix = self.host.prompt_prefix()
+            self.toolbox = Toolbox(self.host.environment, self.tools, self.parser or FunctionCallingParser())
+            told = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
+            prefix, offered = self.toolbox.introduce(told, self.chat)
             if prefix:
                 trajectory.messages.append({"role": "system", "content": prefix})
-            trajectory.messages.append({"role": "user", "content": observation})
-            prompt = self.chat.open(trajectory.messages)
+            trajectory.messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
+            prompt = self.chat.open(trajectory.messages, tools=offered)
         except Exception as error:
             raise _failed_environment(error) from error
         if len(prompt) > self.limits.prompt_tokens:
@@ -153,26 +170,23 @@ class _Episode:
         trajectory.rewards.append(0.0)
         trajectory.dones.append(False)
         trajectory.infos.append({})
-        result = await self._step(action)
-        trajectory.rewards[-1] = result.reward
-        trajectory.dones[-1] = result.done
-        trajectory.infos[-1] = result.info
-        message = {"role": "user", "content": result.observation}
-        if result.done:
-            trajectory.messages.append(message)
-            raise _End(Outcome.COMPLETED if result.terminated else Outcome.TRUNCATED)
+        reaction = await self._react(action)
+        trajectory.rewards[-1] = reaction.reward
+        trajectory.dones[-1] = reaction.done
+        trajectory.infos[-1] = reaction.info
+        trajectory.messages.extend(reaction.messages)
+        if reaction.done:
+            raise _End(Outcome.COMPLETED if reaction.terminated else Outcome.TRUNCATED)
         if len(trajectory.turns) >= self.limits.turns:
-            trajectory.messages.append(message)
             raise _End(Outcome.TURN_LIMIT)
         try:
-            bridge = self.chat.bridge([message], closed=self.chat.is_closed(tokens.ids))
+            bridge = self.chat.bridge(reaction.messages, closed=self.chat.is_closed(tokens.ids))
         except Exception as error:
             raise _failed_environment(error) from error
-        trajectory.messages.append(message)
         if len(bridge) >= self._tokens_left():  # the model must be able to say at least one token
             raise _End(Outcome.TOKEN_LIMIT)
         tokens.append_context(bridge)
-        return result.observation
+        return "\n".join(message["content"] for message in reaction.messages)
 
     async def _act(self, observation: str) -> str:
         """Let the model speak and record its tokens."""
@@ -198,10 +212,18 @@ class _Episode:
         trajectory.messages.append({"role": "assistant", "content": action})
         return action
 
-    async def _step(self, action: str) -> StepResult:
+    async def _react(self, action: str) -> Reaction:
         began = time.perf_counter()
         try:
-            return await self.host.step(action)
+            turn = self.trajectory.turns[-1]
+            return await react(
+                action,
+                self.host,
+                self.toolbox,
+                ids=self.trajectory.tokens.ids[turn.start : turn.stop],
+                episode_id=self.start.episode_id,
+                count=self.chat.encode,
+            )
         except Exception as error:
             raise _failed_environment(error) from error
         finally:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from turnwise.env.result import describe_failure
-from turnwise.env.threads import shared_threads
+from turnwise.errors import describe_failure
+from turnwise.threads import shared_threads
 from turnwise.trajectory import Trajectory
 
 RewardFunction = Callable[..., float | Awaitable[float]]

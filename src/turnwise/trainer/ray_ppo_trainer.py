@@ -15,7 +15,9 @@ from turnwise.errors import ConfigError, RecordError, TrainingFailure, TurnwiseE
 from turnwise.inference.engine import Sampling
 from turnwise.records.run_folder import RunFolder
 from turnwise.rollout.limits import Limits
+from turnwise.tools.registry import ToolRegistry
 from turnwise.trainer.cluster import Cluster
+from turnwise.trainer.interrupt import Interrupt
 from turnwise.trainer.progress import ProgressView
 
 _WATCH_SECONDS = 0.25
@@ -31,6 +33,7 @@ class RayPPOTrainer:
         reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async, pays for a whole
             episode; None: the rewards of the environment's own `step` count, each on the turn that earned it.
         dataset: Tasks, one mapping each, given to `reset(task=...)` in turn; None: only seeds differ.
+        tools: Tools to offer besides the environment's own `@tool` methods.
 
     Example:
         >>> from turnwise import ConfigStore, RayPPOTrainer
@@ -48,6 +51,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         environment: Any,
         reward_fn: Callable[..., Any] | None = None,
         dataset: Iterable[Mapping[str, Any]] | None = None,
+        tools: ToolRegistry | None = None,
     ) -> None:
         from turnwise.trainer.verl.config_mapping import check
 
@@ -56,6 +60,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.environment = EnvironmentSpec.of(environment, config.environment)
         self.reward_fn = reward_fn
         self.tasks = [dict(task) for task in dataset] if dataset is not None else None
+        self.tools = tools
         self.metrics_history: list[dict[str, Any]] = []
         """One record for each optimizer step made so far."""
         self.run: RunFolder | None = None
@@ -123,7 +128,15 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._cluster = Cluster(config, device_of(config))
         self._runner = self._cluster.actor(TaskRunner, threads=4)
         self._start_servers_early(model_path)
-        plan = EpisodePlan(self.environment, self._limits(), self._sampling(), run_dir, self.reward_fn)
+        plan = EpisodePlan(
+            environment=self.environment,
+            limits=Limits.of(config.inference),
+            sampling=self._sampling(),
+            run_dir=run_dir,
+            reward_fn=self.reward_fn,
+            tools=self.tools,
+            tool_format=config.inference.tool_format,
+        )
         save_every = config.checkpoint.save_interval * steps_in_epoch
         self._watch(
             self._runner.start.remote(
@@ -171,15 +184,6 @@ made of whole groups. Set batch_size to a multiple of group_size.
         starts = {"seed": self.config.training.seed, "tasks": self.tasks or []}
         (folder.path / "starts.json").write_text(json.dumps(starts))
 
-    def _limits(self) -> Limits:
-        inference = self.config.inference
-        return Limits(
-            turns=inference.max_turns if inference.multi_turn else 1,
-            tokens=inference.max_episode_tokens,
-            seconds=inference.max_seconds,
-            prompt_tokens=inference.max_prompt_tokens,
-        )
-
     def _sampling(self) -> Sampling:
         inference = self.config.inference
         return Sampling(
@@ -194,15 +198,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
         import ray
         from ray.exceptions import RayError
 
-        while True:
-            done, _ = ray.wait([reference], timeout=0)
-            try:
-                for kind, content in ray.get(self._runner.next_events.remote(0.0 if done else _WATCH_SECONDS)):
-                    self._show(kind, content)
-                if done:
-                    return ray.get(reference)
-            except RayError as error:
-                raise self._in_words(error) from None
+        with Interrupt() as interrupt:
+            while True:
+                interrupt.check()
+                done, _ = ray.wait([reference], timeout=0)
+                try:
+                    for kind, content in ray.get(self._runner.next_events.remote(0.0 if done else _WATCH_SECONDS)):
+                        self._show(kind, content)
+                    if done:
+                        return ray.get(reference)
+                except RayError as error:
+                    raise self._in_words(error) from None
 
     def _show(self, kind: str, content: Any) -> None:
         if kind == "phase":
@@ -249,6 +255,7 @@ def create_trainer(
     reward_fn: Callable[..., Any] | None = None,
     dataset: Iterable[Mapping[str, Any]] | None = None,
     tokenizer: Any = None,
+    tools: ToolRegistry | None = None,
 ) -> RayPPOTrainer:
     """Make a `RayPPOTrainer`. The model's own tokenizer is always used; `tokenizer` must be it, if given.
 
@@ -262,7 +269,7 @@ def create_trainer(
         raise ConfigError(
             f"The tokenizer comes from {named!r}, but the model is {config.model.model_name!r}: leave tokenizer out."
         )
-    return RayPPOTrainer(config, environment, reward_fn, dataset)
+    return RayPPOTrainer(config, environment, reward_fn, dataset, tools)
 
 
 def _newest_checkpoint(path: Path) -> Path:

@@ -12,8 +12,8 @@ import pytest
 
 from turnwise.config import EnvironmentConfig
 from turnwise.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
-from turnwise.env.threads import ThreadPool
 from turnwise.errors import EnvironmentFailure
+from turnwise.threads import ThreadPool
 
 
 class Scripted(BaseEnvironment):

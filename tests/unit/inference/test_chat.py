@@ -91,7 +91,7 @@ def test_equals_the_rendering_for_any_text(byte_tokenizer, texts):
 
 
 def controls(chat: Chat, ids: list[int]) -> list[int]:
-    return [token for token in ids if token in chat._control_ids]
+    return [token for token in ids if token in chat._controls.ids]
 
 
 @settings(max_examples=150, deadline=None)

@@ -65,23 +65,9 @@ def test_the_dataset_is_read_once_and_copied() -> None:
     assert RayPPOTrainer(ConfigStore(), GuessNumber).tasks is None
 
 
-def test_one_turn_when_multi_turn_is_off() -> None:
-    assert trainer(inference__max_turns=7)._limits().turns == 7
-    assert trainer(inference__max_turns=7, inference__multi_turn=False)._limits().turns == 1
-
-
-def test_limits_and_sampling_are_those_of_the_settings() -> None:
-    made = trainer(
-        inference__max_tokens=11,
-        inference__max_episode_tokens=99,
-        inference__max_prompt_tokens=55,
-        inference__max_seconds=4.0,
-        inference__temperature=0.5,
-        inference__top_p=0.9,
-        inference__top_k=5,
-    )
-    limits, sampling = made._limits(), made._sampling()
-    assert (limits.tokens, limits.prompt_tokens, limits.seconds) == (99, 55, 4.0)
+def test_sampling_is_that_of_the_settings() -> None:
+    made = trainer(inference__max_tokens=11, inference__temperature=0.5, inference__top_p=0.9, inference__top_k=5)
+    sampling = made._sampling()
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (11, 0.5, 0.9, 5)
 
 

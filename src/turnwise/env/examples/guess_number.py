@@ -18,7 +18,7 @@ class GuessNumber(BaseEnvironment):
         >>> game.step("Is it 1?")
         ('Higher than 1.', 0.0, False, {'guess': 1})
         >>> game.step("2")
-        ('Yes, it is 2.', 1.0, True, {'guess': 2})
+        ('Yes, it is 2.', 1.0, True, {'guess': 2, 'success': True})
     """
 
     target: int = 0
@@ -33,7 +33,7 @@ class GuessNumber(BaseEnvironment):
         self.target = random.Random(seed).randint(1, self.highest)
         return f"Guess my number, from 1 to {self.highest}."
 
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, int]]:
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, int | bool]]:
         """Answer a guess: the first number in what the model said counts."""
         # At most 9 digits: Python refuses to read an integer of thousands of them, and models do write such things.
         found = re.search(r"\d{1,9}", action)
@@ -41,7 +41,7 @@ class GuessNumber(BaseEnvironment):
             return f"Answer with a number from 1 to {self.highest}.", 0.0, False, {}
         guess = int(found.group())
         if guess == self.target:
-            return f"Yes, it is {guess}.", 1.0, True, {"guess": guess}
+            return f"Yes, it is {guess}.", 1.0, True, {"guess": guess, "success": True}
         return f"{'Higher' if guess < self.target else 'Lower'} than {guess}.", 0.0, False, {"guess": guess}
 
     def get_prompt_prefix(self) -> str:

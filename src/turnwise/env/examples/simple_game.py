@@ -45,7 +45,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return self.get_state_description()
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Do the first thing in `action` that the game understands."""
+        """Do one thing that `action` asks for."""
         self.step_count += 1
         words = action.lower()
         if "complete quest" in words:

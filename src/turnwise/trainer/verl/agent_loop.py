@@ -12,6 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from turnwise.errors import TrainingFailure
 from turnwise.inference.chat import Chat
 from turnwise.rollout.episode import EpisodeStart, run_episode
+from turnwise.tools.parsing import ActionParser
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.rollout_registry import AGENT_LOOP
 from turnwise.trajectory import Trajectory
@@ -25,6 +26,7 @@ class EpisodeRoom:
 
     plan: EpisodePlan
     chat: Chat
+    parser: ActionParser
     finished: list[Trajectory]
 
 
@@ -76,6 +78,8 @@ class EpisodeAgentLoop(AgentLoopBase):
             limits=plan.limits,
             sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
             reward_fn=plan.reward_fn,
+            tools=plan.tools,
+            parser=_room.parser,
         )
         _room.finished.append(trajectory)
         return output_of(trajectory)

@@ -12,6 +12,7 @@ from typing import Any
 
 from turnwise.config import ConfigStore, TrainingConfig
 from turnwise.errors import ConfigError, MissingDependency
+from turnwise.tools.formats import FORMATS
 from turnwise.trainer.verl.rollout_registry import AGENT_LOOP, TRANSFORMERS
 
 ESTIMATORS = (
@@ -56,6 +57,7 @@ def check(config: ConfigStore) -> None:
     _one_of("model.device", config.model.device, ("auto", "cpu", "cuda"))
     _one_of("model.dtype", config.model.dtype, ("auto", *_DTYPES))
     _one_of("inference.backend", config.inference.backend, ("auto", TRANSFORMERS, "vllm", "sglang"))
+    _one_of("inference.tool_format", config.inference.tool_format, FORMATS)
     _one_of("training.adv_estimator", training.adv_estimator, ESTIMATORS)
     for name, value in {
         "training.batch_size": training.batch_size,

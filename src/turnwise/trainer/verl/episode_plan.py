@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.env.spec import EnvironmentSpec
 from turnwise.inference.engine import Sampling
 from turnwise.rollout.limits import Limits
+from turnwise.tools.registry import ToolRegistry
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,5 @@ class EpisodePlan:
     sampling: Sampling
     run_dir: str
     reward_fn: Callable[..., Any] | None = None
+    tools: ToolRegistry | None = None
+    tool_format: str = "function_calling"

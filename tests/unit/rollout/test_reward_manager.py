@@ -1,0 +1,122 @@
+"""The reward manager pays what the seeds' formula pays, says for what, and travels to workers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+
+from turnwise.env.examples import CustomGameEnvironment, SupportDesk
+from turnwise.errors import ConfigError
+from turnwise.rollout.reward import RewardFailure, compute_score
+from turnwise.rollout.reward_manager import (
+    RewardManager,
+    RewardTerm,
+    efficiency_bonus,
+    invalid_action_penalty,
+    step_rewards,
+    success_bonus,
+)
+from turnwise.trajectory import Trajectory
+
+
+def seeds_formula(trajectory: dict[str, Any], max_steps: int) -> float:
+    """The four methods as the architecture document writes them."""
+    total_reward = sum(trajectory["rewards"])
+    if trajectory["infos"] and trajectory["infos"][-1].get("success", False):
+        total_reward += 5.0
+    invalid_count = sum(1 for info in trajectory["infos"] if info.get("invalid_action", False))
+    total_reward -= invalid_count * 0.5
+    return total_reward + (max_steps - trajectory["num_turns"]) * 0.1
+
+
+def episode_of_chance(seed: int) -> dict[str, Any]:
+    chance = random.Random(seed)
+    turns = chance.randint(0, 8)
+    infos = [chance.choice([{}, {"invalid_action": True}, {"success": True}, {"success": False}]) for _ in range(turns)]
+    rewards = [chance.uniform(-2, 2) for _ in range(turns)]
+    return {"actions": ["go"] * turns, "rewards": rewards, "infos": infos, "num_turns": turns}
+
+
+def test_it_pays_what_the_seeds_formula_pays_for_dicts_and_trajectories() -> None:
+    manager = RewardManager(CustomGameEnvironment({"max_steps": 7}))
+    for seed in range(200):
+        episode = episode_of_chance(seed)
+        recorded = Trajectory(actions=episode["actions"], rewards=episode["rewards"], infos=episode["infos"])
+        assert manager.compute_trajectory_reward(episode) == pytest.approx(seeds_formula(episode, 7))
+        assert manager.compute_trajectory_reward(recorded) == manager.compute_trajectory_reward(episode)
+        assert sum(manager.shares(recorded).values()) == pytest.approx(manager(recorded))
+
+
+def test_a_dict_with_only_what_the_formula_reads_is_enough() -> None:
+    manager = RewardManager(CustomGameEnvironment())
+    assert manager.compute_trajectory_reward({"rewards": [1], "infos": [None], "num_turns": 4}) == pytest.approx(1.6)
+
+
+def test_a_batch_is_a_float32_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    manager = RewardManager(CustomGameEnvironment({"max_steps": 7}))
+    episodes = [episode_of_chance(seed) for seed in range(5)]
+    rewards = manager.compute_batch_rewards(episodes)
+    assert (rewards.shape, rewards.dtype) == ((5,), torch.float32)
+    assert rewards.tolist() == pytest.approx([seeds_formula(episode, 7) for episode in episodes])
+
+
+def test_importing_it_loads_no_torch() -> None:
+    code = "import sys, turnwise.rollout.reward_manager as m; m.RewardManager(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_terms_are_weighted_and_composed() -> None:
+    polite = RewardTerm("polite", 0.25, lambda trajectory, environment: "please" in trajectory.actions[0])
+    manager = RewardManager(terms=[step_rewards(2.0), success_bonus(1.0), invalid_action_penalty(-3), polite])
+    episode = Trajectory(actions=["please", "go"], rewards=[0.5, 1.0], infos=[{"invalid_action": True}, {}])
+    assert manager.shares(episode) == {
+        "step_rewards": 3.0,
+        "success_bonus": 0.0,
+        "invalid_action_penalty": -3.0,
+        "polite": 0.25,
+    }
+
+
+async def test_the_episodes_own_environment_counts_and_the_shares_are_left_on_the_trajectory() -> None:
+    manager = RewardManager(CustomGameEnvironment({"max_steps": 99}))
+    episode = Trajectory(actions=["go"], rewards=[1.0], infos=[{"success": True}])
+    assert await compute_score(manager, episode, CustomGameEnvironment({"max_steps": 3}), 9.0) == pytest.approx(6.2)
+    shares = {"step_rewards": 1.0, "success_bonus": 5.0, "invalid_action_penalty": 0.0, "efficiency_bonus": 0.2}
+    assert episode.reward_shares == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), None, "1", [1.0]])
+async def test_a_term_that_gives_no_number_is_named(amount: Any) -> None:
+    manager = RewardManager(terms=[step_rewards(), RewardTerm("odd", 1.0, lambda trajectory, environment: amount)])
+    with pytest.raises(RewardFailure, match="term 'odd' gave"):
+        await compute_score(manager, Trajectory(rewards=[1.0]), None, 9.0)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Two reward terms are called 'step_rewards'"):
+        RewardManager(terms=[step_rewards(), step_rewards(0.5)])
+    with pytest.raises(ConfigError, match="not a RewardTerm"):
+        RewardManager(terms=[step_rewards])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="needs an environment with max_steps"):
+        RewardManager(terms=[efficiency_bonus()]).compute_trajectory_reward({"rewards": []})
+
+
+def test_it_travels_even_with_an_environment_that_cannot() -> None:
+    desk = SupportDesk({"max_steps": 6})
+    desk.reset()
+    episode = {"rewards": [1.0], "infos": [{"success": True}], "num_turns": 2}
+    for manager in (
+        pickle.loads(pickle.dumps(RewardManager(desk))),  # noqa: S301
+        cloudpickle.loads(cloudpickle.dumps(RewardManager(desk))),
+    ):
+        assert manager.compute_trajectory_reward(episode) == pytest.approx(6.4)
+    local = RewardManager(desk, [RewardTerm("one", 1.0, lambda trajectory, environment: 1.0)])
+    assert cloudpickle.loads(cloudpickle.dumps(local)).shares(episode) == {"one": 1.0}
+    desk.close()

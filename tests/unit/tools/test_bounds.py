@@ -1,0 +1,113 @@
+"""Nothing that a model passes costs more than the limits, or reaches a tool beyond them."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnwise.tools.bounds import BadArguments, Bounds, clean_text
+
+TEXT = st.text(st.characters(), max_size=25)  # surrogates included
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(TEXT, inner, max_size=6),
+    max_leaves=12,
+)
+SMALL = Bounds(depth=3, size=60, string=20, digits=5, items=8)
+
+
+def outcome(bounds: Bounds, arguments: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return bounds.check(arguments), ""
+    except BadArguments as refused:
+        return None, str(refused)
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max((depth(item) for item in inner), default=0)
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in (key, *leaves(item))]
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
+
+
+@settings(deadline=None)
+@given(st.dictionaries(TEXT, JSON, max_size=6))
+def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str, Any]) -> None:
+    passed, sentence = outcome(SMALL, arguments)
+    if passed is None:
+        assert sentence.endswith(".")
+        assert len(sentence) < 120
+        return
+    json.dumps(passed, ensure_ascii=False, allow_nan=False).encode()
+    assert depth(passed) <= 3
+    texts = [leaf for leaf in leaves(passed) if isinstance(leaf, str)]
+    assert all(len(text) <= 20 for text in texts)
+    assert sum(len(text.encode()) for text in texts) <= 60
+    assert all(abs(leaf) < 10**5 for leaf in leaves(passed) if type(leaf) is int)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=9), JSON, max_size=4))
+def test_clean_arguments_pass_unchanged(arguments: dict[str, Any]) -> None:
+    passed, sentence = outcome(Bounds(), arguments)
+    if passed is None:
+        assert "finite" in sentence or "digits" in sentence
+    else:
+        assert passed == arguments or "\ufffd" in str(passed)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_each_limit_has_its_sentence() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    shared: Any = "x"
+    for _ in range(30):  # 10**30 values when written out
+        shared = [shared] * 10
+    for value, word in [
+        (nested(32), "nested more than 32 levels"),
+        (nested(100_000), "nested more than 32 levels"),
+        (endless, "nested"),
+        (shared, "more than 4096 values"),
+        (10**64, "more than 64 digits"),
+        (-(10**5000), "more than 64 digits"),
+        ("x" * 65_537, "longer than 65536 characters"),
+        (["é" * 20_000] * 2, "longer than 65536 bytes"),
+        (float("nan"), "not finite"),
+        ([0] * 4096, "more than 4096 values"),
+    ]:
+        began = time.perf_counter()
+        with pytest.raises(BadArguments, match=word):
+            Bounds().check({"value": value})
+        assert time.perf_counter() - began < 1
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    for value in (nested(31), 10**64 - 1, "x" * 65_000, [0] * 4095):
+        assert Bounds().check({"v": value}) == {"v": value}
+
+
+def test_arguments_must_be_an_object() -> None:
+    for wrong in (None, [], "text", 3):
+        with pytest.raises(BadArguments, match="must be an object"):
+            Bounds().check(wrong)
+
+
+def test_half_surrogate_pairs_are_replaced_in_keys_too() -> None:
+    assert Bounds().check({"a\ud800": ["\udc00b"]}) == {"a\ufffd": ["\ufffdb"]}
+
+
+def test_a_whole_surrogate_pair_becomes_its_character() -> None:
+    assert clean_text("\ud83d\ude00") == "\U0001f600"

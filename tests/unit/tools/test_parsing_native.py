@@ -1,0 +1,107 @@
+"""The native parser on the real parsers of `renderers`, with byte-level tokenizers that have a family's tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("renderers")
+
+from tests.fuzz.hostile import DEEPSEEK, QWEN, byte_tokenizer, check, hostile, native_parsers
+
+from turnwise.tools.definition import ToolDefinition
+from turnwise.tools.parsing import FunctionCallingParser, NativeParser, ProblemKind
+
+
+@pytest.fixture(scope="module")
+def qwen() -> NativeParser:
+    return NativeParser(byte_tokenizer(QWEN, "<|im_end|>"))
+
+
+def test_the_family_is_told_by_its_tokens(qwen, tiny_folder):
+    from transformers import AutoTokenizer
+
+    assert qwen.family == "qwen3"
+    assert NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1])).family == "deepseek-v3"
+    assert NativeParser(AutoTokenizer.from_pretrained(tiny_folder)).family == ""
+
+
+def test_qwen_calls_from_ids_with_their_stop_token(qwen):
+    tokenizer = byte_tokenizer(QWEN, "<|im_end|>")
+    call = '<tool_call>\n{"name": "a", "arguments": {"x": [1]}}\n</tool_call>'
+    ids = tokenizer.encode(
+        f"<think>\nhm {call}\n</think>\n\nLet me. {call}\n{call}<|im_end|>", add_special_tokens=False
+    )
+    action = qwen.parse_ids(ids)
+    assert [(one.name, one.arguments) for one in action.calls] == [("a", {"x": [1]})] * 2
+    assert (action.text, action.problem) == ("Let me.", None)
+
+
+def test_deepseek_calls():
+    begin, end, one, done, sep = DEEPSEEK[4], DEEPSEEK[5], DEEPSEEK[6], DEEPSEEK[7], DEEPSEEK[8]
+    parser = NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1]))
+    action = parser.parse(
+        f'Well.{begin}{one}function{sep}search\n```json\n{{"query": "rain"}}\n```{done}{end}{DEEPSEEK[1]}'
+    )
+    assert [(call.name, call.arguments) for call in action.calls] == [("search", {"query": "rain"})]
+    assert action.text == "Well."
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('{"name": "a", "arguments": {"x": }}', ProblemKind.INVALID_JSON),
+        ('{"name": "a", "arguments": {"x": ' + "1" * 5000 + "}}", ProblemKind.NUMBER_TOO_LARGE),
+        ('{"name": "a", "arguments": {"x": ' + "1" * 500 + "}}", ProblemKind.BAD_ARGUMENTS),
+        ('{"name": "a", "arguments": {"x": ' + "[" * 50_000 + "]" * 50_000 + "}}", ProblemKind.TOO_DEEP),
+        ('{"name": "a", "arguments": {"x": ' + "[" * 100 + "]" * 100 + "}}", ProblemKind.TOO_DEEP),
+        ('{"name": "a", "arguments": {"x": "\\ud800"}}', ProblemKind.BAD_ARGUMENTS),
+        ('{"name": "a", "arguments": 5}', ProblemKind.BAD_ARGUMENTS),
+        ('{"arguments": {}}', ProblemKind.MISSING_NAME),
+        ('{"name": {"x": 1}, "arguments": {}}', ProblemKind.MISSING_NAME),
+    ],
+)
+def test_what_renderers_raises_on_or_lets_through_is_a_problem(qwen, body, kind):
+    action = qwen.parse(f"<tool_call>{body}</tool_call>")
+    assert action.calls == []
+    assert action.problem is not None
+    assert action.problem.kind == kind
+
+
+def test_nan_becomes_null(qwen):
+    assert qwen.parse('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>').calls[0].arguments == {"x": None}
+
+
+def test_unfinished_turns_are_problems(qwen):
+    assert qwen.parse('<tool_call>{"name": "a"').problem.kind == ProblemKind.UNFINISHED
+    assert qwen.parse("<think>hm").problem.kind == ProblemKind.UNFINISHED
+
+
+def test_without_a_parser_of_the_family_the_tags_are_read(tiny_folder):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    parser = NativeParser(tokenizer)
+    text = 'Hi <tool_call>{"name": "a", "arguments": {}}</tool_call>'
+    ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    assert parser.parse_ids(ids) == parser.parse(text) == FunctionCallingParser().parse(text)
+    look = ToolDefinition("look", "Look around.")
+    assert parser.instructions([look]) == FunctionCallingParser().instructions([look])
+
+
+def test_ids_that_do_not_exist_do_not_raise(qwen, tiny_folder):
+    from transformers import AutoTokenizer
+
+    for parser in (qwen, NativeParser(AutoTokenizer.from_pretrained(tiny_folder))):
+        for ids in ([], [10**6], [-1], [2**70], [0] * 1000):
+            check(parser.parse_ids(ids))
+
+
+def test_hostile_texts_do_not_raise():
+    rng = random.Random(3)
+    parsers = native_parsers()
+    for _ in range(150):
+        text = hostile(rng)
+        for parser in parsers:
+            check(parser.parse(text))
