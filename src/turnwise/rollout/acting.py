@@ -10,6 +10,7 @@ from turnwise.env.host import EnvironmentHost
 from turnwise.inference.chat import Chat
 from turnwise.tools.definition import ToolCall, ToolResult
 from turnwise.tools.parsing import ActionParser, FormatProblem, NativeParser
+from turnwise.tools.parsing.base import PLAIN_INPUT
 from turnwise.tools.registry import ToolRegistry
 from turnwise.tools.tool import tools_of
 
@@ -83,14 +84,30 @@ async def react(
     parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(said)
     if parsed.calls:
         for call in parsed.calls:
+            _name_plain_input(call, toolbox.registry)
             call.result = await toolbox.registry.call(call, episode_id=episode_id, count=count)
         messages = [_tool_message(call, call.result) for call in parsed.calls if call.result]
         info: dict[str, Any] = {"tool_calls": [_record(call) for call in parsed.calls]}
-        return Reaction(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
-    if parsed.problem:
-        message = {"role": "user", "content": parsed.problem.sentence}
-        return Reaction([message], info={"format_problem": parsed.problem.kind.value}, problem=parsed.problem)
-    return await _step(parsed.text, host)
+        reaction = Reaction(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
+    elif parsed.problem:
+        reaction = Reaction([])
+    else:
+        return await _step(parsed.text, host)
+    if parsed.problem:  # also where some calls could be read and another one could not
+        reaction.problem = parsed.problem
+        reaction.messages.append({"role": "user", "content": parsed.problem.sentence})
+        reaction.info["format_problem"] = parsed.problem.kind.value
+    return reaction
+
+
+def _name_plain_input(call: ToolCall, registry: ToolRegistry) -> None:
+    """Give an input without a name, as ReAct allows, to the only parameter of the tool."""
+    found = registry.get(call.name)
+    if found is None or list(call.arguments) != [PLAIN_INPUT]:
+        return
+    names = list(found.definition.parameters.get("properties", {}))
+    if len(names) == 1:
+        call.arguments = {names[0]: call.arguments[PLAIN_INPUT]}
 
 
 async def _step(action: str, host: EnvironmentHost) -> Reaction:

@@ -177,6 +177,24 @@ async def test_given_tools_stand_beside_the_environments_own(chat: Chat) -> None
     assert trajectory.messages[3]["content"] == "42"
 
 
+async def test_a_plain_react_input_goes_to_the_only_parameter(chat: Chat) -> None:
+    trajectory = await play(chat, ["Action: refuse\nAction Input: 5", "Final Answer: done"], ReActActionParser())
+    assert trajectory.messages[3]["content"] == "5 is too much."
+
+
+async def test_calls_that_could_be_read_run_beside_one_that_could_not(chat: Chat) -> None:
+    trajectory = await play(chat, [call("work") + "<tool_call>{oops}</tool_call>", "done"])
+    assert trajectory.total_reward == 1.0
+    assert [message["role"] for message in trajectory.messages[2:]] == [
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert trajectory.infos[0]["format_problem"] == "invalid_json"
+
+
 async def test_rewards_and_tokens_of_tool_turns(chat: Chat) -> None:
     trajectory = await play(chat, [call("work"), "done"])
     assert trajectory.rewards == [0.0, 1.0]
