@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from turnwise.tools.registry import ToolRegistry
     from turnwise.tools.tool import EnvironmentStepTool, Tool, current_episode, tool, tools_of
     from turnwise.trainer import RayPPOTrainer, create_trainer
-    from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
+    from turnwise.trajectory import Outcome, RolloutData, TokenBuffer, Trajectory, TurnRecord
 
 __version__ = "0.1.0"
 
@@ -110,6 +110,7 @@ __all__ = [
     "RecordError",
     "RewardManager",
     "RewardTerm",
+    "RolloutData",
     "RunFolder",
     "SGLangInferenceEngine",
     "Sampling",
@@ -198,7 +199,7 @@ _HOME = {
     "turnwise.tools.registry": ("ToolRegistry",),
     "turnwise.tools.tool": ("EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"),
     "turnwise.trainer": ("RayPPOTrainer", "create_trainer"),
-    "turnwise.trajectory": ("Outcome", "TokenBuffer", "Trajectory", "TurnRecord"),
+    "turnwise.trajectory": ("Outcome", "RolloutData", "TokenBuffer", "Trajectory", "TurnRecord"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

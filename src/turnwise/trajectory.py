@@ -173,3 +173,24 @@ class Trajectory:
         for turn, reward in zip(self.turns, self.rewards, strict=False):
             placed[turn.stop - 1 - self.tokens.prompt_length] += reward
         return placed
+
+
+@dataclass(slots=True)
+class RolloutData:
+    """The episodes of one batch.
+
+    Example:
+        >>> batch = RolloutData([Trajectory(rewards=[0.0, 1.0]), Trajectory(rewards=[0.5])])
+        >>> len(batch), batch.rewards
+        (2, [1.0, 0.5])
+    """
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    @property
+    def rewards(self) -> list[float]:
+        """What each episode trains on."""
+        return [trajectory.total_reward for trajectory in self.trajectories]

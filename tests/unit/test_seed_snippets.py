@@ -125,6 +125,7 @@ trajectory.rewards = [1.0, 0.5]
 trajectory.dones = [False, True]
 """)["trajectory"]
     assert trajectory.total_reward == 1.5
+    assert run("from setup import RolloutData\nbatch = RolloutData([one])", one=trajectory)["batch"].rewards == [1.5]
 
 
 def test_algo() -> None:

@@ -42,6 +42,11 @@ class EpisodeReport:
     outcomes: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
+    tool_calls: int = 0
+    tool_failures: int = 0
+    """Calls in which the tool failed; a call that the tool refused is not one."""
+    format_problems: int = 0
+    """Turns in which a tool call could not be read."""
     first_error: str = ""
 
     def __add__(self, other: EpisodeReport) -> EpisodeReport:
@@ -49,6 +54,9 @@ class EpisodeReport:
             self.outcomes + other.outcomes,
             self.rewards + other.rewards,
             self.turns + other.turns,
+            self.tool_calls + other.tool_calls,
+            self.tool_failures + other.tool_failures,
+            self.format_problems + other.format_problems,
             self.first_error or other.first_error,
         )
 
@@ -62,6 +70,11 @@ def report_of(trajectories: list[Trajectory]) -> EpisodeReport:
         if outcome.is_behaviour:
             report.rewards.append(trajectory.total_reward)
             report.turns.append(trajectory.num_turns)
+        for info in trajectory.infos:
+            calls = info.get("tool_calls", ())
+            report.tool_calls += len(calls)
+            report.tool_failures += sum("failure" in call for call in calls)
+            report.format_problems += "format_problem" in info
         report.first_error = report.first_error or trajectory.error
     return report
 
@@ -81,5 +94,9 @@ def step_record(step: int, epoch: int, verl_metrics: dict[str, Any], episodes: E
         }
     record["episodes/total"] = sum(episodes.outcomes.values())
     record |= {f"episodes/{outcome}": count for outcome, count in sorted(episodes.outcomes.items())}
+    if episodes.tool_calls or episodes.format_problems:
+        record["tools/calls"] = episodes.tool_calls
+        record["tools/failures"] = episodes.tool_failures
+        record["tools/format_problems"] = episodes.format_problems
     record |= {ours: float(verl_metrics[theirs]) for ours, theirs in _FROM_VERL.items() if theirs in verl_metrics}
     return record

@@ -86,3 +86,17 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     record = step_record(1, 0, metrics, EpisodeReport())
     assert json.loads(json.dumps(record)) == record
     assert (record["grad_norm"], record["policy_loss"]) == (0.5, 0.25)
+
+
+def test_tool_calls_and_format_problems_are_counted() -> None:
+    done = episode(Outcome.COMPLETED, 0.0, 0.0, 1.0)
+    done.infos = [
+        {"tool_calls": [{"name": "a", "ok": True}, {"name": "b", "ok": False, "failure": "it broke"}]},
+        {"format_problem": "invalid_json"},
+        {},
+    ]
+    report = report_of([done]) + report_of([done])
+    assert (report.tool_calls, report.tool_failures, report.format_problems) == (4, 2, 2)
+    record = step_record(1, 0, {}, report)
+    assert (record["tools/calls"], record["tools/failures"], record["tools/format_problems"]) == (4, 2, 2)
+    assert "tools/calls" not in step_record(1, 0, {}, report_of([episode(Outcome.COMPLETED, 1.0)]))
