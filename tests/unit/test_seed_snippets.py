@@ -1,5 +1,5 @@
 """The snippets of the five seed documents, as they stand: only `setup` reads `turnwise`, and a model that needs a
-download is the tiny one. What starts training is in `tests/e2e/test_seed_training.py`."""
+download is the tiny one. Calls of `fit` are left out: `tests/e2e` trains, with environments of its own."""
 
 from __future__ import annotations
 
