@@ -5,7 +5,9 @@ function itself returns: `sum` for an input without an output, `clone` for one w
 them, so that another load on the machine meets all alike; the least of the rounds counts. Prints one line each, with
 the ratio to the floor, and the largest advantage where all rewards are equal, which should be 0.
 
-Run: python benchmarks/advantages.py [--rounds 5] [--no-verl] [--episodes 8192] [--tokens 4096]
+With `--cpu-time` it is one thread's CPU time that counts, which another load changes less.
+
+Run: python benchmarks/advantages.py [--rounds 5] [--no-verl] [--cpu-time] [--episodes 8192] [--tokens 4096]
 """
 
 from __future__ import annotations
@@ -32,19 +34,25 @@ def batch(episodes: int, tokens: int) -> tuple[Tensor, Tensor, Tensor, list[str]
     return rewards, torch.randn(episodes, tokens), mask, [str(row // GROUP) for row in range(episodes)]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def contenders(rewards: Tensor, values: Tensor, mask: Tensor, index: list[str]) -> dict[str, Callable[[], object]]:
+    # Every turn starts from one of four observations.
+    anchors = torch.randint(4, (1, mask.shape[1])).expand_as(mask)
     return {
         "floor of GAE": lambda: (rewards.sum(), values.clone(), mask.clone()),
         "GAE": lambda: algo.compute_gae_advantage_return(rewards, values, mask, 0.99, 0.95),
         "GAE, not whitened": lambda: algo.compute_gae_advantage_return(rewards, values, mask, 0.99, 0.95, whiten=False),
+        "turn GAE": lambda: algo.compute_turn_gae_advantage_return(rewards, values, mask, 0.99, 0.95),
+        "floor of turn returns": lambda: (rewards.sum(), mask.clone(), mask.clone()),
+        "turn returns": lambda: algo.compute_turn_return_advantage(rewards, mask, index, 0.99),
         "floor of GRPO": lambda: (rewards.sum(), mask.clone()),
         "GRPO": lambda: algo.compute_grpo_advantage(rewards, mask, index),
+        "GiGPO": lambda: algo.compute_gigpo_advantage(rewards, mask, index, anchors, 0.99),
         "RLOO": lambda: algo.compute_rloo_advantage(rewards, mask, index),
         "OPO": lambda: algo.compute_opo_advantage(rewards, mask, index),
         "REINFORCE++": lambda: algo.compute_reinforce_plus_plus_advantage(rewards, mask, 0.99),
@@ -85,21 +93,26 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=8192)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--no-verl", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
+    clock = time.perf_counter
+    if options.cpu_time:
+        torch.set_num_threads(1)
+        clock = time.process_time
     made = batch(options.episodes, options.tokens)
     ours = contenders(*made)
     best = {name: float("inf") for name in ours}
     for _ in range(options.rounds):
         for name, work in ours.items():
-            best[name] = min(best[name], seconds(work))
+            best[name] = min(best[name], seconds(work, clock))
     theirs = None
     if not options.no_verl:
         verls, theirs = with_verl(*made)
         # Seconds each: one round is enough to see how far away they are.
-        best |= {name: seconds(work) for name, work in verls.items()}
+        best |= {name: seconds(work, clock) for name, work in verls.items()}
     print(f"{options.episodes} x {options.tokens} float32, {torch.get_num_threads()} threads, best of {options.rounds}")
     for name, spent in best.items():
-        floor = best["floor of GAE" if "GAE" in name else "floor of GRPO"]
+        floor = best["floor of " + ("GAE" if "GAE" in name else "turn returns" if "turn" in name else "GRPO")]
         print(f"{name:24s} {spent:8.3f} s {spent / floor:8.2f} x its floor")
     print(f"largest advantage on equal rewards: {largest_on_constants(algo.compute_grpo_advantage, made[3])}")
     if theirs is not None:

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
+from collections.abc import Generator, Iterable
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Tests already run side by side; threads of torch on top of that wait for each other most of the time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Registered before all others, so it runs after them: taking a million objects apart takes seconds, for nothing.
+    atexit.register(os._exit, 0)
+
+# What is imported while tests are collected stays to the end: millions of objects that no collection of garbage frees.
+gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow start of verl first: then only short tests are left at the end, which all processes can share."""
+    items.sort(key=lambda item: item.path.name != "test_verl_contract.py")
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected again, without looking through all that was imported."""
+    gc.enable()
+    gc.freeze()
+    # Not before Python exits: pytest itself collects garbage five times at its end.
+    atexit.register(gc.unfreeze)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, Iterable[pytest.Collector], list[pytest.Collector]]:
+    """Doctests are looked for in the package, not in the tests and the files beside them."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
 @pytest.fixture(scope="session")

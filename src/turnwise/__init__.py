@@ -42,17 +42,29 @@ if TYPE_CHECKING:
     from turnwise.inference.batch import BatchInferenceManager
     from turnwise.inference.chat import Chat
     from turnwise.inference.engine import Engine, Generation, Sampling
-    from turnwise.inference.faces import SGLangInferenceEngine, TransformersInferenceEngine, VLLMInferenceEngine
+    from turnwise.inference.faces import (
+        OpenAIInferenceEngine,
+        SGLangInferenceEngine,
+        SGLangServerInferenceEngine,
+        TransformersInferenceEngine,
+        VLLMInferenceEngine,
+    )
     from turnwise.inference.factory import create_inference_engine
+    from turnwise.inference.openai_engine import OpenAIEngine
     from turnwise.inference.scripted import ScriptedEngine
+    from turnwise.inference.sglang_engine import SGLangEngine
+    from turnwise.inference.sglang_server import SGLangServerEngine
     from turnwise.models import resolve
     from turnwise.records.episodes import read_episodes
     from turnwise.records.run_folder import RunFolder
     from turnwise.rollout.episode import EpisodeStart, run_episode
+    from turnwise.rollout.evaluation import EvaluationPlan, evaluate, run_evaluation
+    from turnwise.rollout.evaluation_result import EvaluationResult
     from turnwise.rollout.harness import MultiTurnChatHarness, MultiTurnManager
     from turnwise.rollout.limits import Limits
     from turnwise.rollout.multi_turn import MultiTurnInferenceEngine
     from turnwise.rollout.reward_manager import RewardManager, RewardTerm
+    from turnwise.rollout.reward_wrapper import EnvironmentRewardWrapper
     from turnwise.tools.definition import ToolCall, ToolDefinition, ToolResult
     from turnwise.tools.mcp import add_mcp_server
     from turnwise.tools.parsing import (
@@ -68,6 +80,7 @@ if TYPE_CHECKING:
     from turnwise.tools.registry import ToolRegistry
     from turnwise.tools.tool import EnvironmentStepTool, Tool, current_episode, tool, tools_of
     from turnwise.trainer import RayPPOTrainer, create_trainer
+    from turnwise.trainer.dataset import CustomEnvironmentDataset
     from turnwise.trajectory import Outcome, RolloutData, TokenBuffer, Trajectory, TurnRecord
 
 __version__ = "0.1.0"
@@ -81,14 +94,18 @@ __all__ = [
     "CheckpointConfig",
     "ConfigError",
     "ConfigStore",
+    "CustomEnvironmentDataset",
     "CustomGameEnvironment",
     "Engine",
     "EngineFailure",
     "EnvironmentConfig",
     "EnvironmentFailure",
+    "EnvironmentRewardWrapper",
     "EnvironmentSpec",
     "EnvironmentStepTool",
     "EpisodeStart",
+    "EvaluationPlan",
+    "EvaluationResult",
     "FormatProblem",
     "FunctionCallingParser",
     "Generation",
@@ -101,6 +118,8 @@ __all__ = [
     "MultiTurnInferenceEngine",
     "MultiTurnManager",
     "NativeParser",
+    "OpenAIEngine",
+    "OpenAIInferenceEngine",
     "Outcome",
     "ParsedAction",
     "PlainTextParser",
@@ -112,7 +131,10 @@ __all__ = [
     "RewardTerm",
     "RolloutData",
     "RunFolder",
+    "SGLangEngine",
     "SGLangInferenceEngine",
+    "SGLangServerEngine",
+    "SGLangServerInferenceEngine",
     "Sampling",
     "ScriptedEngine",
     "SimpleGameEnvironment",
@@ -137,9 +159,11 @@ __all__ = [
     "create_inference_engine",
     "create_trainer",
     "current_episode",
+    "evaluate",
     "read_episodes",
     "resolve",
     "run_episode",
+    "run_evaluation",
     "tool",
     "tools_of",
 ]
@@ -173,17 +197,29 @@ _HOME = {
     "turnwise.inference.batch": ("BatchInferenceManager",),
     "turnwise.inference.chat": ("Chat",),
     "turnwise.inference.engine": ("Engine", "Generation", "Sampling"),
-    "turnwise.inference.faces": ("SGLangInferenceEngine", "TransformersInferenceEngine", "VLLMInferenceEngine"),
+    "turnwise.inference.faces": (
+        "OpenAIInferenceEngine",
+        "SGLangInferenceEngine",
+        "SGLangServerInferenceEngine",
+        "TransformersInferenceEngine",
+        "VLLMInferenceEngine",
+    ),
     "turnwise.inference.factory": ("create_inference_engine",),
+    "turnwise.inference.openai_engine": ("OpenAIEngine",),
     "turnwise.inference.scripted": ("ScriptedEngine",),
+    "turnwise.inference.sglang_engine": ("SGLangEngine",),
+    "turnwise.inference.sglang_server": ("SGLangServerEngine",),
     "turnwise.models": ("resolve",),
     "turnwise.records.episodes": ("read_episodes",),
     "turnwise.records.run_folder": ("RunFolder",),
     "turnwise.rollout.episode": ("EpisodeStart", "run_episode"),
+    "turnwise.rollout.evaluation": ("EvaluationPlan", "evaluate", "run_evaluation"),
+    "turnwise.rollout.evaluation_result": ("EvaluationResult",),
     "turnwise.rollout.harness": ("MultiTurnChatHarness", "MultiTurnManager"),
     "turnwise.rollout.limits": ("Limits",),
     "turnwise.rollout.multi_turn": ("MultiTurnInferenceEngine",),
     "turnwise.rollout.reward_manager": ("RewardManager", "RewardTerm"),
+    "turnwise.rollout.reward_wrapper": ("EnvironmentRewardWrapper",),
     "turnwise.tools.definition": ("ToolCall", "ToolDefinition", "ToolResult"),
     "turnwise.tools.mcp": ("add_mcp_server",),
     "turnwise.tools.parsing": (
@@ -199,6 +235,7 @@ _HOME = {
     "turnwise.tools.registry": ("ToolRegistry",),
     "turnwise.tools.tool": ("EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"),
     "turnwise.trainer": ("RayPPOTrainer", "create_trainer"),
+    "turnwise.trainer.dataset": ("CustomEnvironmentDataset",),
     "turnwise.trajectory": ("Outcome", "RolloutData", "TokenBuffer", "Trajectory", "TurnRecord"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -77,9 +77,9 @@ def to_dict(config: ConfigStore) -> dict[str, dict[str, Any]]:
 
     Example:
         >>> config = ConfigStore()
-        >>> config.verl["trainer.val_before_train"] = False
+        >>> config.verl["trainer.balance_batch"] = False
         >>> to_dict(config)["verl"]
-        {'trainer.val_before_train': False}
+        {'trainer.balance_batch': False}
         >>> config.training.learning_rat = 1e-3
         >>> to_dict(config)
         Traceback (most recent call last):
@@ -225,12 +225,21 @@ def _coerce(key: str, value: Any, expected: Any) -> Any:
             return int(value)
         if kind in (str, bool) and isinstance(value, kind):
             return value
+        if kind == list[str] and (texts := _texts(value)) is not None:
+            return texts
     wanted = " or ".join(_WORDS[kind] for kind in allowed)
     hint = " Put it in quotes." if str in allowed and not isinstance(value, dict | list) else ""
     raise ConfigError(f"{key} must be {wanted}, not {value!r} ({_kind(value)}).{hint}")
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+def _texts(value: Any) -> list[str] | None:
+    """`value` as a new list of texts, of which one alone may stand without a list; None if it is not that."""
+    items: list[Any] = cast("list[Any]", list(value)) if isinstance(value, list | tuple) else [value]
+    return items if all(isinstance(item, str) for item in items) else None
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS.update({NoneType: "null", list[str]: "a list of texts"})
 
 
 def _kind(value: Any) -> str:

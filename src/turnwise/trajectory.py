@@ -28,7 +28,11 @@ class Outcome(StrEnum):
     TURN_LIMIT = "turn_limit"
     """The episode used all the turns it was allowed."""
     TOKEN_LIMIT = "token_limit"
-    """The next turn did not fit into the episode's token budget."""
+    """The episode's token budget ran out: in the middle of a turn, or the next turn did not fit."""
+    TURN_TOKEN_LIMIT = "turn_token_limit"
+    """One turn grew to the most tokens a turn may have, and the model had not ended it."""
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    """The model asked for more tool calls than the episode may have; those of its last turn were not run."""
     TIME_LIMIT = "time_limit"
     """The episode ran out of wall-clock time."""
     ENVIRONMENT_FAILED = "environment_failed"
@@ -105,9 +109,16 @@ class TurnRecord:
     stop_reason: str
     """`stop` (the model ended its turn), `length` (it was cut) or `abort`."""
     weights_version: int
-    """The version of the weights that sampled this turn."""
+    """The version of the weights that sampled this turn, or the first tokens of it."""
     generate_seconds: float = 0.0
     step_seconds: float = 0.0
+    swaps: tuple[tuple[int, int], ...] = ()
+    """Where new weights came in the middle of the turn: (index of the first token that they sampled, their version)."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """All versions of the weights that sampled tokens of this turn, in order; nearly always one."""
+        return (self.weights_version, *(version for _, version in self.swaps))
 
 
 @dataclass(slots=True)
@@ -148,6 +159,9 @@ class Trajectory:
     """Episodes with the same group id began from the same start."""
     seed: int = 0
     seconds: float = 0.0
+    exact: bool = True
+    """Whether all tokens and log-probs are those that were sampled; if not (an engine that gives only text), the
+    episode counts for evaluation, and training refuses it."""
 
     @property
     def total_reward(self) -> float:
@@ -158,6 +172,27 @@ class Trajectory:
     def num_turns(self) -> int:
         """How many times the model acted."""
         return len(self.actions)
+
+    def token_versions(self) -> list[int]:
+        """For each token after the prompt, the version of the weights that sampled it; -1 where the model did not.
+
+        Example:
+            >>> trajectory = Trajectory()
+            >>> trajectory.tokens.open([5])
+            >>> span = trajectory.tokens.append_model([6, 7, 8], [-0.5, -0.5, -0.5])
+            >>> trajectory.tokens.append_context([9])
+            >>> trajectory.turns.append(TurnRecord(*span, "stop", weights_version=3, swaps=((2, 4),)))
+            >>> trajectory.token_versions()
+            [3, 4, 4, -1]
+        """
+        first = self.tokens.prompt_length
+        versions = [-1] * (len(self.tokens) - first)
+        for turn in self.turns:
+            starts = ((turn.start, turn.weights_version), *turn.swaps)
+            stops = (*(place for place, _ in turn.swaps), turn.stop)
+            for (start, version), stop in zip(starts, stops, strict=True):
+                versions[start - first : stop - first] = [version] * (stop - start)
+        return versions
 
     def token_rewards(self) -> list[float]:
         """One reward for each token after the prompt; a turn's reward sits on the last token the model sampled in it.

@@ -10,25 +10,13 @@ import time
 import uuid
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.e2e.marked_processes import processes_with
 from turnwise.records.episodes import read_episodes
 from turnwise.records.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
-
-
-def _processes(mark: str) -> list[psutil.Process]:
-    """All processes that inherited the mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TURNWISE_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
 
 
 def _wait_for_a_step(folder: Path, process: subprocess.Popen[bytes]) -> RunFolder:
@@ -55,15 +43,15 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     try:
         run = _wait_for_a_step(tmp_path, process)
-        assert len(_processes(mark)) > 5
+        assert len(processes_with(mark)) > 5
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         assert process.wait(timeout=10) == 130
-        while _processes(mark) and time.monotonic() - began < 10:
+        while processes_with(mark) and time.monotonic() - began < 10:
             time.sleep(0.1)
-        assert not [entry.cmdline() for entry in _processes(mark)]
+        assert not [entry.cmdline() for entry in processes_with(mark)]
     finally:
-        for left in _processes(mark):
+        for left in processes_with(mark):
             left.kill()
     again = RunFolder.open(run.path)
     assert again.read_metrics()[0]["step"] == 1

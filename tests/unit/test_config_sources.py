@@ -76,7 +76,7 @@ def test_an_override_is_read_as_its_setting_needs_it(override, read, value) -> N
         ("batch_size=1", "There is no setting batch_size. Did you mean training.batch_size?"),
         ("model.temperature=1", "Did you mean inference.temperature?"),
         ("trainin.batch_size=1", "Did you mean training.batch_size?"),
-        ("training.zzzz=1", "Settings of training: adv_estimator, learning_rate"),
+        ("training.zzzz=1", "Settings of training: adv_estimator, credit, learning_rate"),
         ("zzzz=1", "Sections: model, inference, training"),
         ("training=1", "training is a section"),
         ("training.batch_size", "write section.name=value"),

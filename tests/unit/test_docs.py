@@ -108,8 +108,8 @@ def test_commands_and_settings_are_accepted(page: Path, tmp_path: Path) -> None:
         for command in re.findall(r"^\$ turnwise (.+)$", block.text, re.MULTILINE):
             args, extra = build_parsers()["turnwise"].parse_known_args(shlex.split(command))
             assert not [word for word in extra if word.startswith("-")]
-            if args.command == "train":
-                read_config(None, args.model, [*args.overrides, *extra])
+            if hasattr(args, "overrides"):
+                read_config(None, getattr(args, "model", None), [*args.overrides, *extra])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -117,7 +117,7 @@ def test_names_in_the_text_exist(page: Path) -> None:
     known = [*known_keys(), "environment.max_steps"]
     verl = Path(next(iter(importlib.util.find_spec("verl").submodule_search_locations)))  # type: ignore[union-attr, arg-type]
     for name in re.findall(r"`([^`\n]+)`", prose_of(page)):
-        setting = re.fullmatch(r"((?:model|inference|training|checkpoint|ray)\.[a-z_]+)(=\S+)?", name)
+        setting = re.fullmatch(r"((?:model|inference|training|checkpoint|ray|logging)\.[a-z_]+)(=\S+)?", name)
         if setting:
             assert setting[1] in known, f"there is no setting {setting[1]}"
         file = re.fullmatch(r"[\w./-]+/[\w.-]+\.py|trajectory\.py", name)

@@ -1,9 +1,9 @@
 """`import turnwise` and `turnwise --help` stay light; the limits are those of the design."""
 
 import ast
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import turnwise
@@ -11,18 +11,22 @@ import turnwise
 HEAVY = ("torch", "ray", "verl", "vllm", "numpy", "pydantic")
 
 
-def best_seconds(*arguments: str, runs: int = 7) -> float:
-    """The best of several runs: other work shares the cores, and only ever adds time."""
-    times: list[float] = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - start)
-    return min(times)
+def cpu_seconds(*arguments: str) -> float:
+    """What Python computes for this; not how long it takes, which depends on what else the machine does."""
+    before = os.times()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def is_ever_below(limit: float, *arguments: str) -> bool:
+    """The best of several runs counts: other work shares the caches, and only ever adds time."""
+    return any(cpu_seconds(*arguments) < limit for _ in range(9))
 
 
 def test_import_adds_less_than_150_ms_to_bare_python() -> None:
-    assert best_seconds("-c", "import turnwise") - best_seconds("-c", "pass") < 0.15
+    bare = min(cpu_seconds("-c", "pass") for _ in range(3))
+    assert is_ever_below(bare + 0.15, "-c", "import turnwise")
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -32,7 +36,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_help_takes_less_than_400_ms() -> None:
-    assert best_seconds("-m", "turnwise.cli.main", "--help") < 0.4
+    assert is_ever_below(0.4, "-m", "turnwise.cli.main", "--help")
 
 
 def test_help_loads_nothing_heavy() -> None:

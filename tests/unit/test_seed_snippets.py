@@ -1,5 +1,6 @@
 """The snippets of the five seed documents, as they stand: only `setup` reads `turnwise`, and a model that needs a
-download is the tiny one. Calls of `fit` are left out: `tests/e2e` trains, with environments of its own."""
+download is the tiny one. Those that call `fit` are in `tests/e2e/test_seed_training.py`, those that start vLLM in
+`tests/e2e/test_vllm_engine.py`; where each name of the documents is, is in `test_seed_names.py`."""
 
 from __future__ import annotations
 
@@ -344,6 +345,57 @@ engine.close()
     assert names["log_probs"].shape == (2,)
     assert all(episode["outcome"].is_behaviour for episode in names["trajectories"])
     assert all(1 <= episode["num_turns"] <= 5 for episode in names["trajectories"])
+
+
+def test_custom_dataset_and_reward(tiny_folder: str) -> None:
+    from transformers import AutoTokenizer
+
+    names = run(
+        """
+from setup import CustomEnvironmentDataset, EnvironmentRewardWrapper, SimpleGameEnvironment, RayPPOTrainer, ConfigStore
+
+environment = SimpleGameEnvironment()
+# Create dataset from environment
+dataset = CustomEnvironmentDataset(environment, tokenizer)
+print(f'Dataset size: {len(dataset)}')
+print(f'Sample: {dataset[0]}')
+
+# Wrap reward function
+reward_wrapper = EnvironmentRewardWrapper(environment, reward_fn)
+rewards = reward_wrapper.compute_batch_rewards(responses)
+
+trainer = RayPPOTrainer(
+    config=ConfigStore(),
+    environment=environment,
+    reward_fn=reward_wrapper,
+    dataset=dataset,
+)
+""",
+        tokenizer=AutoTokenizer.from_pretrained(tiny_folder),
+        reward_fn=lambda trajectory, environment: sum(trajectory.rewards) + environment.step_count,
+        responses=["move north", "sing"],
+    )
+    row = names["dataset"][0]
+    assert "Quest: bring the sword" in row["prompt"]
+    assert len(row["input_ids"]) == len(row["attention_mask"])
+    assert names["rewards"].tolist() == pytest.approx([1.1, 0.9])
+    assert names["trainer"].dataset is names["dataset"]
+
+
+def test_the_environment_as_a_tool() -> None:
+    names = run("""
+from setup import EnvironmentStepTool, JSONActionParser, MultiTurnManager, ReActActionParser, ToolRegistry
+from setup import SimpleGameEnvironment
+env = SimpleGameEnvironment()
+registry = ToolRegistry()
+registry.register(EnvironmentStepTool(env))
+manager = MultiTurnManager(registry, JSONActionParser(), env)
+turn = manager.step('{"tool": "environment_step", "arguments": {"action": "move north"}}', env.reset())
+manager = MultiTurnManager(registry, ReActActionParser(), env)
+other = manager.step('Thought: on.\\nAction: environment_step\\nAction Input: {"action": "move east"}')
+""")
+    assert "You go north." in names["turn"].tool_call.result.text
+    assert "You go east." in names["other"].tool_call.result.text
 
 
 def test_saving_before_training_is_told_in_words(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from turnwise.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
 from turnwise.algo.cispo import compute_cispo_policy_loss
 from turnwise.algo.episodes import episode_scores, nonfinite_episodes
 from turnwise.algo.gae import compute_gae_advantage_return
+from turnwise.algo.gigpo import compute_gigpo_advantage
 from turnwise.algo.grpo import compute_dr_grpo_advantage, compute_grpo_advantage
 from turnwise.algo.gspo import compute_gspo_policy_loss
 from turnwise.algo.kl import KLEstimator, apply_kl_penalty, kl_estimate
@@ -29,6 +30,8 @@ from turnwise.algo.reinforce_plus_plus import (
     compute_reinforce_plus_plus_baseline_advantage,
 )
 from turnwise.algo.rloo import compute_rloo_advantage
+from turnwise.algo.turn_gae import compute_turn_gae_advantage_return
+from turnwise.algo.turn_returns import TurnScale, compute_turn_return_advantage
 from turnwise.algo.value_loss import compute_value_loss
 from turnwise.algo.whitening import whiten
 
@@ -41,6 +44,9 @@ __all__ = [
     "compute_pass_at_k_advantage",
     "compute_reinforce_plus_plus_advantage",
     "compute_reinforce_plus_plus_baseline_advantage",
+    "compute_turn_return_advantage",
+    "compute_turn_gae_advantage_return",
+    "compute_gigpo_advantage",
     "compute_policy_loss",
     "compute_gspo_policy_loss",
     "compute_cispo_policy_loss",
@@ -55,4 +61,5 @@ __all__ = [
     "Aggregation",
     "BatchTotals",
     "KLEstimator",
+    "TurnScale",
 ]

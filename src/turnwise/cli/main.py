@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from turnwise import __version__
-from turnwise.cli import model, train
+from turnwise.cli import eval as evaluation
+from turnwise.cli import export, model, play, report, resume, runs, train
 from turnwise.errors import TurnwiseError
 
-_COMMANDS = (train, model)
+_COMMANDS = (train, resume, runs, report, evaluation, play, export, model)
 
 
 def build_parsers(width: int | None = None) -> dict[str, argparse.ArgumentParser]:

@@ -39,6 +39,8 @@ class BaseEnvironment(ABC):
     """After this many actions the episode is cut."""
     last_observation: str = ""
     """What the model was told last; kept for you."""
+    reward_range: tuple[float, float] | None = None
+    """The least and the most that an episode can get, if you declare it; training warns of a reward outside it."""
 
     def __init__(self, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
         if config is None:

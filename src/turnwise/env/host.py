@@ -174,7 +174,9 @@ class EnvironmentHost:
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         self._busy = self._threads.start(function, *args)
         # Shielded: when the episode is cancelled or out of time the future lives on, so that `close` can wait for it.
-        return await asyncio.shield(self._busy)
+        result = await asyncio.shield(self._busy)
+        self._busy = None  # it holds the result, which may be large
+        return result
 
     async def _finish(self, method: str, returned: Any) -> Any:
         """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""

@@ -20,7 +20,7 @@ import numpy as np
 from turnwise.errors import ConfigError, EngineFailure
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Generation, Sampling
-from turnwise.inference.loop_thread import LoopThread
+from turnwise.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,8 @@ class InferenceOutput:
     """One for each sampled token, under the distribution it was sampled from."""
     stop_reasons: list[str]
     """`stop` (the model ended) or `length` (it was cut)."""
+    exact: bool = True
+    """Whether ids and log-probs are those that were sampled; False where a server gave only text."""
 
 
 class BaseInferenceEngine:
@@ -185,7 +187,8 @@ class BaseInferenceEngine:
         for row, own in zip(tokens, ids, strict=True):
             row[: len(own)] = own
         texts = [self.decode(own) for own in ids]
-        return InferenceOutput(texts, tokens, ids, [list(one.log_probs) for one in said], [o.stop_reason for o in said])
+        log_probs, reasons = [list(one.log_probs) for one in said], [one.stop_reason for one in said]
+        return InferenceOutput(texts, tokens, ids, log_probs, reasons, exact=all(one.exact for one in said))
 
 
 def make_sampling(max_tokens: int, temperature: float, top_p: float, seed: int | None = None) -> Sampling:

@@ -2,7 +2,8 @@
 
 All sequences share one left-padded key-value cache. A new request is prefilled on its own and its cache is padded to
 the batch's length; a finished one is cut out. Every sequence draws its tokens from a generator of its own, so what it
-samples does not depend on who it shares the batch with (up to float rounding).
+samples does not depend on who it shares the batch with, but for rounding: the sums inside the model are grouped by the
+shape of the batch. Where a sequence has a seed, that too is taken out (`solo`).
 
 Knows nothing of asyncio, threads, chat or training. Works for models whose cache is plain keys and values.
 """
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 
 from turnwise.errors import EngineFailure
+from turnwise.inference.drawing import draw
 from turnwise.inference.engine import Sampling
+from turnwise.inference.solo import Opening
 
 
 @dataclass(slots=True)
@@ -29,6 +32,14 @@ class Sequence:
     log_probs: list[float] = field(default_factory=list)
     stop_reason: str = ""
     """Empty while the sequence runs, then `stop` or `length`; `abort` if whoever asked for it gave it up."""
+    weights_version: int = 0
+    """Of the weights that sampled its first token."""
+    swaps: list[tuple[int, int]] = field(default_factory=list)
+    """Index of the first token that newer weights sampled, and their version."""
+    numbers: list[float] = field(default_factory=list)
+    """The random numbers that chose the tokens."""
+    opening: Opening | None = None
+    """What the model made of the prompt alone; only for a sequence with a seed."""
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,6 +53,19 @@ class Sequence:
             self.stop_reason = "stop"
         elif len(self.token_ids) >= self.sampling.max_tokens:
             self.stop_reason = "length"
+
+    def number(self) -> float:
+        """The random number that chooses the next token."""
+        if len(self.numbers) == len(self.token_ids):
+            self.numbers.append(self.random.random())
+        return self.numbers[len(self.token_ids)]
+
+    def swap(self, version: int) -> None:
+        """Note that the next token is the first one that weights of this version sample."""
+        place = len(self.token_ids)
+        if self.swaps and self.swaps[-1][0] == place:  # new weights twice between two tokens
+            self.swaps.pop()
+        self.swaps.append((place, version))
 
 
 class ContinuousBatch:
@@ -57,29 +81,38 @@ class ContinuousBatch:
     @torch.inference_mode()
     def join(self, sequences: list[Sequence]) -> list[Sequence]:
         """Prefill new sequences, sample their first token, and add them; return those that ended at once."""
-        longest = max(len(sequence.prompt_ids) for sequence in sequences)
-        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-        mask = torch.zeros(len(sequences), longest, dtype=torch.long)
-        for row, sequence in enumerate(sequences):
-            ids[row, longest - len(sequence.prompt_ids) :] = torch.tensor(sequence.prompt_ids)
-            mask[row, longest - len(sequence.prompt_ids) :] = 1
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        last = _sample(output.logits[:, -1], sequences)
+        seeded = [[sequence] for sequence in sequences if sequence.sampling.seed is not None]
+        together = [sequence for sequence in sequences if sequence.sampling.seed is None]
+        for part in [*seeded, together] if together else seeded:
+            output, mask = self._prefill([sequence.prompt_ids for sequence in part])
+            if part is not together:
+                part[0].opening = Opening.of(output)
+            self._add(part, output.past_key_values, mask, _sample(output.logits[:, -1], part))
+        return self.remove_ended()
+
+    def _add(self, sequences: list[Sequence], cache: Any, mask: torch.Tensor, last: torch.Tensor) -> None:
         if self.sequences:
-            _append_cache(self._cache, self._mask.shape[1], output.past_key_values, longest)
-            length = max(self._mask.shape[1], longest)
+            _append_cache(self._cache, self._mask.shape[1], cache, mask.shape[1])
+            length = max(self._mask.shape[1], mask.shape[1])
             self._mask = torch.cat([_pad_left(self._mask, length), _pad_left(mask, length)])
             self._last = torch.cat([self._last, last])
         else:
-            self._cache, self._mask, self._last = output.past_key_values, mask, last
+            self._cache, self._mask, self._last = cache, mask, last
         self.sequences.extend(sequences)
-        return self.remove_ended()
+
+    @torch.inference_mode()
+    def refresh(self) -> None:
+        """Compute the cache anew, because the model has new weights.
+
+        The next token then has the very probability that the new weights give it, and not that of a mixture.
+        """
+        if self.sequences:
+            for sequence in self.sequences:
+                sequence.opening = None
+            # The last token is not in the cache yet: the next step puts it there.
+            seen = [sequence.prompt_ids + sequence.token_ids[:-1] for sequence in self.sequences]
+            output, self._mask = self._prefill(seen)
+            self._cache = output.past_key_values
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
@@ -102,11 +135,17 @@ class ContinuousBatch:
         finished = [sequence for sequence in self.sequences if sequence.stop_reason]
         if not finished:
             return []
-        keep = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
+        self._keep([row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason])
+        for sequence in finished:
+            if sequence.opening is not None and sequence.stop_reason != "abort":
+                self._confirm(sequence, sequence.opening)
+        return [sequence for sequence in finished if sequence.stop_reason]
+
+    def _keep(self, keep: list[int]) -> None:
         self.sequences = [self.sequences[row] for row in keep]
         if not keep:
             self._cache = None
-            return finished
+            return
         rows = torch.tensor(keep)
         mask = self._mask[rows]
         # What no remaining sequence attends to is dropped, so that the cache shrinks with its longest member.
@@ -115,7 +154,36 @@ class ContinuousBatch:
             layer.keys = layer.keys[rows][:, :, start:].contiguous()
             layer.values = layer.values[rows][:, :, start:].contiguous()
         self._mask, self._last = mask[:, start:], self._last[rows]
-        return finished
+
+    def _confirm(self, sequence: Sequence, opening: Opening) -> None:
+        """Put what the sequence would have sampled alone in place of what it did; it comes back if it goes on."""
+        ids, log_probs = opening.draw_again(self.model, sequence.token_ids, sequence.sampling, sequence.numbers)
+        same = next(
+            (place for place, pair in enumerate(zip(ids, sequence.token_ids, strict=True)) if len({*pair}) > 1), None
+        )
+        length = len(ids) if same is None else same + 1
+        sequence.token_ids, sequence.log_probs, sequence.stop_reason = [], [], ""
+        for token_id, log_prob in zip(ids[:length], log_probs, strict=False):
+            sequence.take(token_id, log_prob)
+        if sequence.stop_reason:
+            return
+        # Rounding decided a token, once in some ten million: everything after it is void.
+        output, mask = self._prefill([sequence.prompt_ids + sequence.token_ids[:-1]])
+        self._add([sequence], output.past_key_values, mask, torch.tensor([sequence.token_ids[-1:]]))
+
+    def _prefill(self, rows: list[list[int]]) -> tuple[Any, torch.Tensor]:
+        """Run the model over prompts of any lengths, padded on the left; also returns which places are no padding."""
+        longest = max(map(len, rows))
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        mask = torch.zeros(len(rows), longest, dtype=torch.long)
+        for place, row in enumerate(rows):
+            ids[place, longest - len(row) :] = torch.tensor(row)
+            mask[place, longest - len(row) :] = 1
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        output = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+        )
+        return output, mask
 
 
 def check_model(model: Any) -> None:
@@ -145,40 +213,8 @@ def _append_cache(cache: Any, length: int, new_cache: Any, new_length: int) -> N
 
 def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     """Draw one token a row, hand it to its sequence, and return the ids as a column."""
-    logits = logits.float()
-    temperature = torch.tensor([sequence.sampling.temperature for sequence in sequences]).unsqueeze(1)
-    greedy = temperature == 0
-    log_probs = torch.log_softmax(logits / temperature.masked_fill(greedy, 1.0), dim=-1)
-    log_probs = _truncate(log_probs, sequences)
-    draws = torch.tensor([sequence.random.random() for sequence in sequences], dtype=torch.float64).unsqueeze(1)
-    cumulative = log_probs.double().exp().cumsum(-1)
-    total = cumulative[:, -1:].contiguous()
-    if total.isnan().any():
-        raise EngineFailure("The model's logits are not numbers: its weights are broken, or overflow in this dtype.")
-    # Kept below the last sum, so that rounding can never point past the last token with any probability.
-    points = torch.minimum(draws * total, total.nextafter(torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, points, right=True)
-    ids = torch.where(greedy, logits.argmax(-1, keepdim=True), drawn)
-    chosen = log_probs.gather(1, ids)
-    for sequence, token_id, log_prob in zip(sequences, ids[:, 0].tolist(), chosen[:, 0].tolist(), strict=True):
+    samplings = [sequence.sampling for sequence in sequences]
+    ids, log_probs = draw(logits, samplings, [sequence.number() for sequence in sequences])
+    for sequence, token_id, log_prob in zip(sequences, ids, log_probs, strict=True):
         sequence.take(token_id, log_prob)
-    return ids
-
-
-def _truncate(log_probs: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """Apply top-k and top-p, and renormalise; rows that ask for neither are untouched."""
-    for row, sequence in enumerate(sequences):
-        sampling = sequence.sampling
-        if sampling.top_k < 1 and sampling.top_p >= 1.0:
-            continue
-        ordered, index = log_probs[row].sort(descending=True)
-        keep = torch.ones_like(ordered, dtype=torch.bool)
-        if sampling.top_k >= 1:
-            keep[sampling.top_k :] = False
-        if sampling.top_p < 1.0:
-            before = ordered.exp().cumsum(0) - ordered.exp()
-            keep &= before < sampling.top_p
-        keep[0] = True
-        kept = torch.full_like(ordered, float("-inf")).masked_scatter(keep, ordered[keep])
-        log_probs[row, index] = kept - kept.logsumexp(0)
-    return log_probs
+    return torch.tensor(ids).unsqueeze(1)

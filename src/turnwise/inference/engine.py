@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -30,6 +30,12 @@ class Generation:
     stop_reason: str = "stop"
     """`stop`, `length` or `abort`."""
     weights_version: int = 0
+    """The version of the weights that sampled the tokens, or the first of them."""
+    exact: bool = True
+    """Whether ids and log-probs are those that were sampled. False: the engine got only text, or log-probs of another
+    distribution; the episode counts for evaluation, and training refuses it."""
+    swaps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    """Where new weights came in the middle of it: (index of the first token that they sampled, their version)."""
 
 
 class Engine(Protocol):

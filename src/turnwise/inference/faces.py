@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from turnwise.errors import MissingDependency
+from turnwise.errors import ConfigError, MissingDependency
 from turnwise.inference.base import BaseInferenceEngine
-from turnwise.models import resolve
-from turnwise.threads import shared_threads
+from turnwise.inference.remote import is_url
+from turnwise.models import BUILT_MODELS, resolve
 
 if TYPE_CHECKING:
+    from turnwise.inference.openai_engine import OpenAIEngine
+    from turnwise.inference.sglang_engine import SGLangEngine
+    from turnwise.inference.sglang_server import SGLangServerEngine
     from turnwise.inference.transformers_engine import TransformersEngine
     from turnwise.inference.vllm_engine import VLLMEngine
 
@@ -35,7 +37,7 @@ class TransformersInferenceEngine(BaseInferenceEngine):
         except ImportError as error:
             raise MissingDependency("transformers and torch are missing: pip install 'turnwise[cpu]'.") from error
         path = resolve(model_path)
-        tokenizer, stops = _load_tokenizer(path, trust_remote_code)
+        tokenizer, stops = load_tokenizer(path, trust_remote_code)
         engine = TransformersEngine(
             path,
             dtype="float32" if dtype == "auto" else dtype,
@@ -43,10 +45,6 @@ class TransformersInferenceEngine(BaseInferenceEngine):
             trust_remote_code=trust_remote_code,
         )
         super().__init__(engine, tokenizer, stop_token_ids=stops)
-
-    async def _score_all(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        # In a thread, so that other calls of this face go on meanwhile.
-        return await shared_threads().run(_score_rows, self.engine.model, rows)
 
 
 class VLLMInferenceEngine(BaseInferenceEngine):
@@ -61,21 +59,126 @@ class VLLMInferenceEngine(BaseInferenceEngine):
         from turnwise.inference.vllm_engine import VLLMEngine
 
         path = resolve(model_path)
-        tokenizer, stops = _load_tokenizer(path, settings.get("trust_remote_code", False))
+        tokenizer, stops = load_tokenizer(path, settings.get("trust_remote_code", False))
         super().__init__(VLLMEngine(path, **settings), tokenizer, stop_token_ids=stops)
 
 
 class SGLangInferenceEngine(BaseInferenceEngine):
-    """Not there yet: raises MissingDependency. For training with SGLang on GPUs set `inference.backend=sglang`."""
+    """SGLang, in processes of its own that `close` ends. Not run with SGLang itself, which starts only on a GPU.
 
-    def __init__(self, model_path: str) -> None:
-        raise MissingDependency(
-            f"turnwise has no SGLang engine outside training yet, so {model_path} cannot be loaded with it: "
-            "use backend='vllm' or backend='transformers'."
+    Settings are those of `SGLangEngine`.
+    """
+
+    engine: SGLangEngine
+
+    def __init__(self, model_path: str, **settings: Any) -> None:
+        from turnwise.inference.sglang_engine import SGLangEngine
+
+        path = resolve(model_path)
+        tokenizer, stops = load_tokenizer(path, settings.get("trust_remote_code", False))
+        super().__init__(SGLangEngine(path, **settings), tokenizer, stop_token_ids=stops)
+
+
+class SGLangServerInferenceEngine(BaseInferenceEngine):
+    """SGLang's own server, token ids in and out. Not run with SGLang itself. Other settings are those of
+    `SGLangServerEngine`.
+
+    Args:
+        url: Where the server is, such as `http://127.0.0.1:30000`.
+        tokenizer: A folder or an id; None: the one that the server names.
+        trust_remote_code: Whether to run Python code that comes with the tokenizer.
+    """
+
+    engine: SGLangServerEngine
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tokenizer: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        retries: int = 4,
+        max_concurrency: int = 64,
+        trust_remote_code: bool = False,
+    ) -> None:
+        from turnwise.inference.sglang_server import SGLangServerEngine
+
+        engine = SGLangServerEngine(
+            url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
         )
+        loaded, stops = _tokenizer_for(engine, tokenizer, trust_remote_code)
+        super().__init__(engine, loaded, stop_token_ids=stops)
 
 
-def _load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
+class OpenAIInferenceEngine(BaseInferenceEngine):
+    """Any OpenAI-compatible server: `vllm serve`, SGLang's, or a hosted API. Other settings are those of
+    `OpenAIEngine`.
+
+    Args:
+        model_path: The server's URL; or the model's folder or id, whose tokenizer is used, and `url` is the server's.
+        url: The server's URL, where `model_path` is not.
+        model: Which of the server's models; None: the only one it has.
+        tokenizer: A folder, an id, `tiny` or `smollm2`; None: that of the model which the server names. Where the
+            server gives only text any will do.
+        trust_remote_code: Whether to run Python code that comes with the tokenizer.
+    """
+
+    engine: OpenAIEngine
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        url: str | None = None,
+        model: str | None = None,
+        tokenizer: str | None = None,
+        api_key: str | None = None,
+        api: Literal["auto", "completions", "chat"] = "auto",
+        timeout: float = 600.0,
+        retries: int = 4,
+        max_concurrency: int = 64,
+        trust_remote_code: bool = False,
+    ) -> None:
+        from turnwise.inference.openai_engine import OpenAIEngine
+
+        if url is None and not is_url(model_path):
+            raise ConfigError(f"The openai engine needs a server's URL: {model_path!r} is none, and url is not set.")
+        if url is not None and tokenizer is None:
+            tokenizer = model_path
+        engine = OpenAIEngine(
+            url or model_path,
+            model,
+            api_key=api_key,
+            api=api,
+            timeout=timeout,
+            retries=retries,
+            max_concurrency=max_concurrency,
+        )
+        engine.tokenizer, stops = _tokenizer_for(engine, tokenizer, trust_remote_code)
+        super().__init__(engine, engine.tokenizer, stop_token_ids=stops)
+
+
+def _tokenizer_for(
+    engine: OpenAIEngine | SGLangServerEngine, name: str | None, trust_remote_code: bool
+) -> tuple[Any, list[int]]:
+    """The tokenizer of this name, or else of the model which the server says it has."""
+    try:
+        found = engine.model_folder() if name is None else name
+        try:
+            return load_tokenizer(resolve(found) if found in BUILT_MODELS else found, trust_remote_code)
+        except (OSError, ValueError) as error:
+            whose = " (so the server calls its model)" if name is None else ""
+            raise ConfigError(
+                f"There is no tokenizer at {found!r}{whose}: pass tokenizer=, the folder or the id of the model that "
+                "is served. Where the server gives only text, any will do: tokenizer='smollm2'."
+            ) from error
+    except BaseException:
+        engine.close()
+        raise
+
+
+def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     """The tokenizer, and every token that the model's makers say ends a text."""
     try:
         from transformers import AutoTokenizer, GenerationConfig
@@ -88,23 +191,3 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]
         told = None
     ends = told if isinstance(told, list) else [told]
     return tokenizer, [int(token) for token in dict.fromkeys([tokenizer.eos_token_id, *ends]) if token is not None]
-
-
-def _score_rows(model: Any, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-    """Log-probs of each row's response after its prompt, one row at a time.
-
-    Nothing is padded, so that a score does not depend on who else is there.
-    """
-    import torch
-
-    scores: list[list[float]] = []
-    with torch.inference_mode():
-        for prompt, response in rows:
-            if not response:
-                scores.append([])
-                continue
-            ids = torch.tensor([prompt + response])
-            logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(response) + 1).logits[0, :-1]
-            own = torch.log_softmax(logits.float(), -1).gather(1, ids[0, len(prompt) :, None])
-            scores.append(own[:, 0].tolist())
-    return scores

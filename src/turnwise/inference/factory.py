@@ -10,13 +10,24 @@ from typing import Any
 
 from turnwise.errors import ConfigError
 from turnwise.inference.base import BaseInferenceEngine
-from turnwise.inference.faces import SGLangInferenceEngine, TransformersInferenceEngine, VLLMInferenceEngine
+from turnwise.inference.faces import (
+    OpenAIInferenceEngine,
+    SGLangInferenceEngine,
+    SGLangServerInferenceEngine,
+    TransformersInferenceEngine,
+    VLLMInferenceEngine,
+)
+from turnwise.inference.remote import is_url
 
-_FACES: dict[str, Callable[..., BaseInferenceEngine]] = {
+_Face = Callable[..., BaseInferenceEngine]
+_LOCAL: dict[str, _Face] = {
     "transformers": TransformersInferenceEngine,
     "vllm": VLLMInferenceEngine,
     "sglang": SGLangInferenceEngine,
+    "openai": OpenAIInferenceEngine,
 }
+_SERVERS: dict[str, _Face] = {"openai": OpenAIInferenceEngine, "sglang": SGLangServerInferenceEngine}
+"""For a model that is given as the URL of a server."""
 
 
 def create_inference_engine(
@@ -25,8 +36,10 @@ def create_inference_engine(
     """Load a model into an engine. Close it, or use it in a `with`, so that no process is left behind.
 
     Args:
-        model_path: A folder, a Hugging Face id, or a model that turnwise makes itself: `tiny` or `smollm2`.
-        backend: `transformers`, `vllm`, `sglang`, or `auto`: vllm on a GPU where it is installed, else transformers.
+        model_path: A folder, a Hugging Face id, a model that turnwise makes itself (`tiny` or `smollm2`), or the URL of
+            a server.
+        backend: `transformers`, `vllm`, `sglang`, `openai`, or `auto`: openai for a URL, else vllm on a GPU where it is
+            installed, else transformers.
         config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
 
     Raises:
@@ -42,16 +55,18 @@ def create_inference_engine(
         Traceback (most recent call last):
         turnwise.errors.ConfigError: The transformers engine has no setting dtyp. Did you mean dtype?
     """
-    chosen = choose_backend() if backend == "auto" else backend
-    if chosen not in _FACES:
-        known = ", ".join([*_FACES, "auto"])
+    faces = _SERVERS if is_url(model_path) else _LOCAL
+    chosen = backend if backend != "auto" else "openai" if faces is _SERVERS else choose_backend()
+    if chosen not in _LOCAL:
+        known = ", ".join([*_LOCAL, "auto"])
         raise ConfigError(f"There is no backend {backend!r}: choose one of {known}.")
-    face, settings = _FACES[chosen], dict(config or {})
-    known = _settings_of(chosen)
+    if chosen not in faces:
+        raise ConfigError(f"The {chosen} engine loads a model and takes no URL: use backend='openai' or 'sglang'.")
+    settings, known = dict(config or {}), _settings_of(chosen, faces)
     for name in settings:
         if name not in known:
-            raise ConfigError(_unknown(chosen, str(name), known))
-    return face(model_path, **settings)
+            raise ConfigError(_unknown(chosen, str(name), faces))
+    return faces[chosen](model_path, **settings)
 
 
 def choose_backend() -> str:
@@ -63,12 +78,16 @@ def choose_backend() -> str:
     return "vllm" if torch.cuda.is_available() else "transformers"
 
 
-def _settings_of(backend: str) -> list[str]:
-    if backend == "vllm":
+def _settings_of(backend: str, faces: Mapping[str, _Face]) -> list[str]:
+    if faces[backend] is VLLMInferenceEngine:
         from turnwise.inference.vllm_engine import VLLMEngine
 
         return _keywords(VLLMEngine)
-    return _keywords(_FACES[backend])
+    if faces[backend] is SGLangInferenceEngine:
+        from turnwise.inference.sglang_engine import SGLangEngine
+
+        return _keywords(SGLangEngine)
+    return _keywords(faces[backend])
 
 
 def _keywords(made: Callable[..., Any]) -> list[str]:
@@ -76,9 +95,10 @@ def _keywords(made: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def _unknown(backend: str, name: str, known: list[str]) -> str:
+def _unknown(backend: str, name: str, faces: Mapping[str, _Face]) -> str:
+    known = _settings_of(backend, faces)
     close = get_close_matches(name, known, 1)
-    hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known) or 'none yet'}."
-    elsewhere = [other for other in _FACES if other != backend and name in _settings_of(other)]
+    hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known)}."
+    elsewhere = [other for other in faces if other != backend and name in _settings_of(other, faces)]
     owner = f" (the {elsewhere[0]} engine has)" if elsewhere else ""
     return f"The {backend} engine has no setting {name}{owner}. {hint}"

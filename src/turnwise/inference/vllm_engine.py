@@ -2,25 +2,33 @@
 
 vLLM is bound to one event loop; here that is a loop in a thread of the engine's own, so that `generate` can be awaited
 from any loop. Prefix caching is on: the next turn of an episode only computes what is new in it.
+
+New weights come while no request is in vLLM. Those that are taken out in the middle go back in with the tokens they
+have, so that every token is sampled by one version of the weights from a cache of that same version.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import importlib.metadata
 import os
 import warnings
+import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import EngineFailure, MissingDependency
 from turnwise.inference.engine import Generation, Sampling
-from turnwise.inference.loop_thread import LoopThread
-from turnwise.threads import is_cancelled_from_outside
+from turnwise.inference.gate import Gate
+from turnwise.inference.weights import as_folder, is_folder
+from turnwise.loop_thread import LoopThread
+from turnwise.threads import shared_threads
+
+if TYPE_CHECKING:
+    from turnwise.inference.weights import Weights
 
 _GRACE_SECONDS = 10.0
 _CPU_VARIABLES = {
@@ -63,6 +71,8 @@ class VLLMEngine:
         self.on_cpu = _is_on_cpu()
         self.weights_version = 0
         self._requests = count()
+        self._gate = Gate()
+        self._broken = ""
         arguments: dict[str, Any] = {
             "model": model_path,
             "dtype": "float32" if dtype == "auto" and self.on_cpu else dtype,
@@ -74,6 +84,7 @@ class VLLMEngine:
             # Of the distribution that was sampled from, not of the one before temperature and top-p.
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
+            "worker_extension_cls": "turnwise.inference.vllm_worker.WeightLoader",
         }
         if self.on_cpu:
             arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": int(cpu_cache_gib * 2**30)}
@@ -93,33 +104,33 @@ class VLLMEngine:
         """Continue `prompt_ids`; tokens that an earlier call had too come from the prefix cache."""
         if not prompt_ids:
             raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
-        params = self._vllm.SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=max(sampling.top_k, 0),
-            seed=sampling.seed,
-            stop_token_ids=list(sampling.stop_token_ids),
-            ignore_eos=True,  # the caller alone says where to stop
-            logprobs=0,
-            detokenize=False,
-            output_kind=_final_only(),
-        )
-        output = await self._ask(list(prompt_ids), params, session)
-        said = output.outputs[0]
-        ids = list(said.token_ids)
-        log_probs = [entry[token].logprob for entry, token in zip(said.logprobs, ids, strict=True)]
-        return Generation(ids, log_probs, str(said.finish_reason), self.weights_version)
+        return await self._loop.share(self._sample(list(prompt_ids), sampling, session))
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """The log-prob of each response token after the prompt, at temperature 1."""
         if not response_ids:
             return []
-        params = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=_final_only())
-        ids = [*prompt_ids, *response_ids]
-        output = await self._ask(ids, params, "score")
-        told = output.prompt_logprobs[len(prompt_ids) :]
-        return [entry[token].logprob for entry, token in zip(told, response_ids, strict=True)]
+        return await self._loop.share(self._score(list(prompt_ids), list(response_ids)))
+
+    async def update_weights(self, source: Weights, version: int, *, drain: bool = False) -> None:
+        """Replace the model's weights while requests are in flight; none of them is lost.
+
+        What is being decoded goes on with the new weights, as if they had been there from its first token;
+        `Generation.swaps` says where. If this raises the weights may be half new: then the engine refuses to generate
+        until new ones have been loaded.
+
+        Args:
+            source: A folder of safetensors, which must hold all weights; or names and tensors, which may be some.
+            version: What tokens that the new weights sample are marked with.
+            drain: Let requests that have begun end with the old weights first. Others wait.
+        """
+        # Written before anybody has to wait for it, and in a thread: it may be gigabytes.
+        context, threads = as_folder(source), shared_threads()
+        folder = await threads.run(context.__enter__)
+        try:
+            await self._loop.share(self._replace(folder, is_folder(source), version, drain))
+        finally:
+            await threads.run(context.__exit__, None, None, None)
 
     def close(self) -> None:
         """End vLLM's processes; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
@@ -130,18 +141,60 @@ class VLLMEngine:
             self._llm = None  # deleted while Python exits, it would complain
         atexit.unregister(self.close)
 
-    async def _ask(self, ids: list[int], params: Any, session: str) -> Any:
-        """One request, on vLLM's own loop; cancelling the waiting task takes it out of the batch."""
-        work = self._loop.start(self._finish(ids, params, f"{session}/{next(self._requests)}"))
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError as error:
-            if is_cancelled_from_outside(error):
-                raise
-            raise EngineFailure("The engine was closed before the tokens were sampled.") from None
+    # What runs on vLLM's own loop.
 
-    async def _finish(self, ids: list[int], params: Any, request: str) -> Any:
+    async def _sample(self, prompt: list[int], sampling: Sampling, session: str) -> Generation:
+        said = Generation([], [], "abort")
+        ids, log_probs, swaps = list[int](), list[float](), list[tuple[int, int]]()
+        while said.stop_reason == "abort":
+            async with self._gate.inside():
+                version = self.weights_version
+                output = await self._finish(prompt + ids, self._params(sampling, len(ids)), session)
+            part = output.outputs[0]
+            if part.token_ids and ids:
+                swaps.append((len(ids), version))
+            elif part.token_ids:
+                said.weights_version = version
+            ids += part.token_ids
+            log_probs += [part.logprobs.logprobs[place] for place in part.logprobs.start_indices]
+            said.stop_reason = str(part.finish_reason)
+        said.token_ids, said.log_probs, said.swaps = ids, log_probs, tuple(swaps)
+        return said
+
+    def _params(self, sampling: Sampling, done: int) -> Any:
+        """What is left to sample, after `done` tokens."""
+        seed = sampling.seed
+        if done and seed is not None:  # the same seed again would draw the same numbers again
+            seed = zlib.crc32(f"{seed}/{done}".encode())
+        return self._vllm.SamplingParams(
+            max_tokens=sampling.max_tokens - done,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=max(sampling.top_k, 0),
+            seed=seed,
+            stop_token_ids=list(sampling.stop_token_ids),
+            ignore_eos=True,  # the caller alone says where to stop
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=_final_only(),
+        )
+
+    async def _score(self, prompt: list[int], response: list[int]) -> list[float]:
+        params = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=_final_only())
+        while True:
+            async with self._gate.inside():
+                output = await self._finish(prompt + response, params, "score")
+            if output.outputs[0].finish_reason != "abort":
+                break
+        told = output.prompt_logprobs[len(prompt) :]
+        return [entry[token].logprob for entry, token in zip(told, response, strict=True)]
+
+    async def _finish(self, ids: list[int], params: Any, session: str) -> Any:
+        if self._broken:
+            raise EngineFailure(self._broken)
         last: Any = None
+        request = f"{session}/{next(self._requests)}"
         try:
             async for output in self._llm.generate({"type": "token", "prompt_token_ids": ids}, params, request):
                 last = output
@@ -149,6 +202,23 @@ class VLLMEngine:
             cause = error.__cause__ or error
             raise EngineFailure(f"vLLM could not generate: {type(cause).__name__}: {cause}") from error
         return last
+
+    async def _replace(self, folder: str, whole: bool, version: int, drain: bool) -> None:
+        async with self._gate.closed():
+            try:
+                if drain:
+                    await self._gate.emptied()
+                # Also empties the prefix cache, which is of the old weights.
+                await self._llm.pause_generation(mode="abort")
+                while not self._gate.is_empty:  # a request that was on its way to vLLM came after the pause
+                    await self._llm.pause_generation(mode="abort")
+                self._broken = "The weights are half new, because replacing them failed: call update_weights again."
+                await self._llm.collective_rpc("turnwise_load_weights", args=(folder, whole))
+                self._broken, self.weights_version = "", version
+            except Exception as error:
+                raise EngineFailure(f"vLLM could not replace its weights: {type(error).__name__}: {error}") from error
+            finally:
+                await self._llm.resume_generation()
 
     async def _start(self, arguments: dict[str, Any]) -> Any:
         try:

@@ -14,6 +14,7 @@ FORMAT = "1"
 
 _WORD = pa.dictionary(pa.int8(), pa.string())
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+_SWAP = pa.struct([("token", pa.int32()), ("version", pa.int64())])
 
 SCHEMA: Any = pa.schema(
     [
@@ -45,6 +46,8 @@ SCHEMA: Any = pa.schema(
         ("dones", pa.list_(pa.bool_())),
         ("infos", pa.string()),
         ("reward_shares", pa.string()),
+        ("exact", pa.bool_()),
+        ("turn_weights_swaps", pa.list_(pa.list_(_SWAP))),
     ],
     metadata={"turnwise.format": FORMAT},
 )

@@ -135,6 +135,8 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "dones": [episode.dones for episode in episodes],
         "infos": [to_json(episode.infos) for episode in episodes],
         "reward_shares": [to_json(episode.reward_shares) for episode in episodes],
+        "exact": [episode.exact for episode in episodes],
+        "turn_weights_swaps": [[_swaps(turn) for turn in episode.turns] for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -145,6 +147,10 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
 
 def _message(message: dict[str, str]) -> dict[str, str]:
     return {"role": message["role"], "content": clean_text(message["content"])}
+
+
+def _swaps(turn: TurnRecord) -> list[dict[str, int]]:
+    return [{"token": token, "version": version} for token, version in turn.swaps]
 
 
 def _packed(arrays: list[array[Any]], kind: Any) -> Any:
@@ -203,6 +209,8 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         row["turn_weights_version"],
         row["generate_seconds"],
         row["step_seconds"],
+        # A file of before there was such a column has none.
+        row.get("turn_weights_swaps") or [()] * len(row["turn_start"]),
         strict=True,
     )
     return Trajectory(
@@ -211,9 +219,9 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         rewards=row["turn_rewards"],
         dones=row["dones"],
         infos=json.loads(row["infos"]),
-        reward_shares=json.loads(row["reward_shares"]),
+        reward_shares=json.loads(row.get("reward_shares") or "{}"),  # the same
         messages=row["messages"],
-        turns=[TurnRecord(*turn) for turn in turns],
+        turns=[TurnRecord(*turn, swaps=_pairs(swaps)) for *turn, swaps in turns],
         tokens=tokens,
         outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
         error=row["error"],
@@ -222,4 +230,9 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         group_id=row["group_id"],
         seed=row["seed"],
         seconds=row["seconds"],
+        exact=row.get("exact", True),  # files of before there was such a column hold only exact ones
     )
+
+
+def _pairs(swaps: Sequence[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((swap["token"], swap["version"]) for swap in swaps)

@@ -3,10 +3,11 @@
 run.json          what wrote this folder, and in which format
 config.yaml       all settings, resolved
 verl.yaml         the config that verl was given
+resume.json       what the run is made from, by names to import
 metrics.jsonl     one record a step
 events.jsonl      what happened besides, with its time
 episodes/         every episode, Parquet
-checkpoints/      saved models
+checkpoints/      the run as it was after some steps
 """
 
 from __future__ import annotations

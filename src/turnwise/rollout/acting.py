@@ -31,6 +31,8 @@ class Reaction:
     """The tool calls of this turn, each with its result."""
     problem: FormatProblem | None = None
     """Why no call could be read, when the model seems to have tried one."""
+    is_over_limit: bool = False
+    """Whether the turn asked for more calls than were left; then none of them was run."""
 
     @property
     def done(self) -> bool:
@@ -42,7 +44,10 @@ class Toolbox:
     """The tools one episode offers: those given to the run, and the environment's own `@tool` methods."""
 
     def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
-        self.registry = ToolRegistry([*(given or ()), *tools_of(environment)])
+        own = tools_of(environment)
+        if own or given is None:
+            given = ToolRegistry([*(given or ()), *own], bounds=given.bounds if given else None)
+        self.registry = given
         self.parser = parser
 
     def __bool__(self) -> bool:
@@ -71,17 +76,22 @@ async def react(
     ids: Sequence[int] = (),
     episode_id: str = "",
     count: Callable[[str], Sequence[int]] | None = None,
+    calls_left: int | None = None,
 ) -> Reaction:
     """Call the tools that the model asked for; where it asked for none, let the environment step.
 
     Calls of one turn run one after another, in the order they were written, because they may share state. A call that
-    cannot be read is told to the model in a sentence and costs it the turn, nothing else.
+    cannot be read is told to the model in a sentence and costs it the turn, nothing else. A turn with more calls than
+    `calls_left` has none of them run.
     """
     if not toolbox:
         return await _step(said, host)
     parser = toolbox.parser
     # A family's own marks may be control tokens, which the text no longer shows.
     parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(said)
+    if calls_left is not None and len(parsed.calls) > calls_left:
+        asked = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
+        return Reaction([], info={"tool_calls_not_run": asked}, is_over_limit=True)
     if parsed.calls:
         for call in parsed.calls:
             _name_plain_input(call, toolbox.registry)

@@ -10,6 +10,7 @@ import math
 import time
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from turnwise.env.host import EnvironmentHost
@@ -18,12 +19,15 @@ from turnwise.errors import EnvironmentFailure, describe_failure
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Generation, Sampling
 from turnwise.rollout.acting import Reaction, Toolbox, join_prompts, react
+from turnwise.rollout.draft import Draft
 from turnwise.rollout.limits import Limits
 from turnwise.rollout.reward import RewardFailure, RewardFunction, compute_score
 from turnwise.threads import is_cancelled_from_outside
 from turnwise.tools.parsing import ActionParser, FunctionCallingParser
 from turnwise.tools.registry import ToolRegistry
-from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
+from turnwise.trajectory import Outcome, Trajectory
+
+_PARSER = FunctionCallingParser()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,15 @@ async def run_episode(
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
     began = time.perf_counter()
-    trajectory = Trajectory(episode_id=start.episode_id, group_id=start.group_id, seed=start.seed)
     host = EnvironmentHost(environment)
-    episode = _Episode(start, trajectory, host, engine, chat, limits, sampling, tools, parser)
+    episode = _Episode(start, Draft(), host, engine, chat, limits, sampling, tools, parser)
     try:
-        await episode.play()
-        if reward_fn is not None and trajectory.outcome is not None and trajectory.outcome.is_behaviour:
+        outcome, told = await episode.play()
+        # Only now: while it waits for the engine an episode is a draft, which takes less room.
+        trajectory = Trajectory(episode_id=start.episode_id, group_id=start.group_id, seed=start.seed)
+        trajectory.outcome, trajectory.error = outcome, told
+        episode.draft.write(trajectory, chat)
+        if reward_fn is not None and outcome.is_behaviour:
             try:
                 trajectory.score = await compute_score(reward_fn, trajectory, host.environment, limits.seconds)
             except RewardFailure as failure:
@@ -110,7 +117,7 @@ class _End(Exception):
 @dataclass(slots=True)
 class _Episode:
     start: EpisodeStart
-    trajectory: Trajectory
+    draft: Draft
     host: EnvironmentHost
     engine: Engine
     chat: Chat
@@ -119,38 +126,37 @@ class _Episode:
     tools: ToolRegistry | None = None
     parser: ActionParser | None = None
     toolbox: Toolbox | None = None
+    tool_calls: int = 0
 
-    async def play(self) -> None:
-        """Run to the end and set the outcome."""
-        trajectory = self.trajectory
-        stops = tuple(dict.fromkeys((*self.chat.stop_token_ids, *self.sampling.stop_token_ids)))
-        self.sampling = replace(self.sampling, stop_token_ids=stops)
+    async def play(self) -> tuple[Outcome, str]:
+        """Run to the end; returns the outcome, and what went wrong if something did."""
+        self.sampling = _with_stops(self.sampling, self.chat.stop_token_ids)
         try:
             # One timer for the whole episode; a waiting episode holds no thread.
             async with asyncio.timeout(self.limits.seconds):
                 try:
-                    observation = await self._open()
+                    await self._open()
                     while True:
-                        observation = await self._turn(observation)
+                        await self._turn()
                 except _End as end:
-                    trajectory.outcome, trajectory.error = end.outcome, end.error
+                    return end.outcome, end.error
         except TimeoutError:
-            trajectory.outcome = Outcome.TIME_LIMIT
+            return Outcome.TIME_LIMIT, ""
         except Exception as error:  # a fault of our own must not cost other episodes either
-            trajectory.outcome, trajectory.error = Outcome.ENGINE_FAILED, describe_failure("turnwise", error)
+            return Outcome.ENGINE_FAILED, describe_failure("turnwise", error)
 
-    async def _open(self) -> str:
+    async def _open(self) -> None:
         """Reset the environment and render the opening prompt."""
-        trajectory = self.trajectory
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            self.toolbox = Toolbox(self.host.environment, self.tools, self.parser or FunctionCallingParser())
+            toolbox = Toolbox(self.host.environment, self.tools, self.parser or _PARSER)
+            self.toolbox = toolbox or None
             told = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
-            prefix, offered = self.toolbox.introduce(told, self.chat)
-            if prefix:
-                trajectory.messages.append({"role": "system", "content": prefix})
-            trajectory.messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
-            prompt = self.chat.open(trajectory.messages, tools=offered)
+            prefix, offered = toolbox.introduce(told, self.chat)
+            messages = [{"role": "system", "content": prefix}] if prefix else []
+            messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
+            self.draft.open(observation, messages)
+            prompt = self.chat.open(messages, tools=offered)
         except Exception as error:
             raise _failed_environment(error) from error
         if len(prompt) > self.limits.prompt_tokens:
@@ -159,87 +165,87 @@ class _Episode:
                 f"The opening prompt has {len(prompt)} tokens, more than the {self.limits.prompt_tokens} allowed: "
                 "shorten the first observation or the system prompt, or raise inference.max_prompt_tokens.",
             )
-        trajectory.tokens.open(prompt)
-        return observation
+        self.draft.prompt(prompt)
 
-    async def _turn(self, observation: str) -> str:
+    async def _turn(self) -> None:
         """One model action and the observation after it; raises `_End` when there is no next turn."""
-        trajectory, tokens = self.trajectory, self.trajectory.tokens
-        action = await self._act(observation)
-        # Entered before the step, so that the lists keep one entry a turn when the step fails or runs out of time.
-        trajectory.rewards.append(0.0)
-        trajectory.dones.append(False)
-        trajectory.infos.append({})
-        reaction = await self._react(action)
-        trajectory.rewards[-1] = reaction.reward
-        trajectory.dones[-1] = reaction.done
-        trajectory.infos[-1] = reaction.info
-        trajectory.messages.extend(reaction.messages)
+        draft = self.draft
+        reaction = await self._react(*await self._act())
+        self.tool_calls += len(reaction.calls)
+        draft.hear(reaction)
+        if reaction.is_over_limit:
+            raise _End(Outcome.TOOL_CALL_LIMIT)
         if reaction.done:
             raise _End(Outcome.COMPLETED if reaction.terminated else Outcome.TRUNCATED)
-        if len(trajectory.turns) >= self.limits.turns:
+        if draft.turns >= self.limits.turns:
             raise _End(Outcome.TURN_LIMIT)
         try:
-            bridge = self.chat.bridge(reaction.messages, closed=self.chat.is_closed(tokens.ids))
+            bridge = self.chat.bridge(reaction.messages, closed=self.chat.is_closed(draft.ids))
         except Exception as error:
             raise _failed_environment(error) from error
         if len(bridge) >= self._tokens_left():  # the model must be able to say at least one token
             raise _End(Outcome.TOKEN_LIMIT)
-        tokens.append_context(bridge)
-        return "\n".join(message["content"] for message in reaction.messages)
+        draft.go_on(bridge)
 
-    async def _act(self, observation: str) -> str:
-        """Let the model speak and record its tokens."""
-        trajectory, tokens = self.trajectory, self.trajectory.tokens
-        before, began = len(tokens), time.perf_counter()
+    async def _act(self) -> tuple[str, Generation]:
+        """Let the model speak and record its tokens; returns them as text too."""
+        began = time.perf_counter()
         try:
-            # The live buffer, not a copy: an engine that keeps it must copy it.
             sampling = self._sampling()
-            said = await self.engine.generate(tokens.ids, sampling, session=self.start.episode_id)
+            said = await self.engine.generate(self.draft.ids, sampling, session=self.start.episode_id)
             _check(said, sampling)
-            span = tokens.append_model(said.token_ids, said.log_probs)
             action = self.chat.text(said.token_ids)
+            self.draft.speak(said, time.perf_counter() - began)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
-            _cut(tokens, before)
             told = describe_failure(f"{type(self.engine).__name__}.generate", error)
             raise _End(Outcome.ENGINE_FAILED, told) from error
-        took = time.perf_counter() - began
-        trajectory.turns.append(TurnRecord(*span, said.stop_reason, said.weights_version, took))
-        trajectory.states.append(observation)
-        trajectory.actions.append(action)
-        trajectory.messages.append({"role": "assistant", "content": action})
-        return action
+        self._check_turn_ended(said, sampling)
+        return action, said
 
-    async def _react(self, action: str) -> Reaction:
+    def _check_turn_ended(self, said: Generation, sampling: Sampling) -> None:
+        """End the episode if a limit stopped the model in the middle of its turn; half an action is never acted on."""
+        if said.stop_reason != "length" or self.chat.is_closed(said.token_ids):
+            return
+        # An engine that gives less than it was asked for has its own context full. Text alone does not tell how much.
+        is_short = said.exact and len(said.token_ids) < sampling.max_tokens
+        if is_short or sampling.max_tokens < self._turn_tokens():
+            raise _End(Outcome.TOKEN_LIMIT)
+        if self.limits.turn_tokens is not None:
+            raise _End(Outcome.TURN_TOKEN_LIMIT)
+
+    async def _react(self, action: str, said: Generation) -> Reaction:
         began = time.perf_counter()
         try:
-            turn = self.trajectory.turns[-1]
             return await react(
                 action,
                 self.host,
                 self.toolbox,
-                ids=self.trajectory.tokens.ids[turn.start : turn.stop],
+                ids=said.token_ids,
                 episode_id=self.start.episode_id,
                 count=self.chat.encode,
+                calls_left=None if self.limits.tool_calls is None else self.limits.tool_calls - self.tool_calls,
             )
         except Exception as error:
             raise _failed_environment(error) from error
         finally:
-            self.trajectory.turns[-1].step_seconds = time.perf_counter() - began
+            self.draft.wait(time.perf_counter() - began)
 
     def _tokens_left(self) -> int:
-        tokens = self.trajectory.tokens
-        return self.limits.tokens - (len(tokens.ids) - tokens.prompt_length)
+        return self.limits.tokens - (len(self.draft.ids) - self.draft.prompt_length)
+
+    def _turn_tokens(self) -> int:
+        """Most tokens of a turn, were the episode's budget endless."""
+        return self.sampling.max_tokens if self.limits.turn_tokens is None else self.limits.turn_tokens
 
     def _sampling(self) -> Sampling:
-        sampling, left = self.sampling, self._tokens_left()
+        sampling, most = self.sampling, min(self._turn_tokens(), self._tokens_left())
         if sampling.seed is None:
-            return sampling if left >= sampling.max_tokens else replace(sampling, max_tokens=left)
+            return sampling if most == sampling.max_tokens else replace(sampling, max_tokens=most)
         # Episodes of one group must differ, and so must the turns of one episode; the same run again must not.
-        mixed = f"{sampling.seed}/{self.start.episode_id}/{len(self.trajectory.turns)}"
-        return replace(sampling, max_tokens=min(left, sampling.max_tokens), seed=zlib.crc32(mixed.encode()))
+        mixed = f"{sampling.seed}/{self.start.episode_id}/{self.draft.turns}"
+        return replace(sampling, max_tokens=most, seed=zlib.crc32(mixed.encode()))
 
 
 def _failed_environment(error: Exception) -> _End:
@@ -247,9 +253,10 @@ def _failed_environment(error: Exception) -> _End:
     return _End(Outcome.ENVIRONMENT_FAILED, told)
 
 
-def _cut(tokens: TokenBuffer, length: int) -> None:
-    """Take back what an engine's broken answer left in one array and not in the others."""
-    del tokens.ids[length:], tokens.log_probs[length:], tokens.mask[length:]
+@lru_cache(maxsize=64)
+def _with_stops(sampling: Sampling, stops: tuple[int, ...]) -> Sampling:
+    """One object for all episodes that sample alike."""
+    return replace(sampling, stop_token_ids=tuple(dict.fromkeys((*stops, *sampling.stop_token_ids))))
 
 
 def _check(said: Generation, sampling: Sampling) -> None:

@@ -17,10 +17,10 @@ from turnwise.errors import ConfigError
 from turnwise.inference.base import BaseInferenceEngine
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Sampling
+from turnwise.loop_thread import run_blocking
 from turnwise.rollout.acting import Reaction, Toolbox, react
 from turnwise.rollout.episode import EpisodeStart, run_episode
 from turnwise.rollout.limits import Limits
-from turnwise.tools.background import run_blocking
 from turnwise.tools.definition import ToolCall
 from turnwise.tools.parsing import ActionParser, FormatProblem
 from turnwise.tools.registry import ToolRegistry

@@ -30,7 +30,7 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
         3.0
     """
     name = getattr(function, "__name__", type(function).__name__)
-    args = (trajectory, environment) if _takes_environment(function) else (trajectory,)
+    args = (trajectory, environment) if takes_environment(function) else (trajectory,)
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
@@ -45,12 +45,20 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
         raise RewardFailure(
             f"{name} took longer than {seconds:g} seconds." if late else describe_failure(name, error)
         ) from error
+    except RewardFailure:
+        raise
     except Exception as error:
         raise RewardFailure(describe_failure(name, error)) from error
-    return _finite(name, value)
+    return finite_reward(name, value)
 
 
-def _takes_environment(function: RewardFunction) -> bool:
+def takes_environment(function: RewardFunction) -> bool:
+    """Whether a reward function is called with the environment too.
+
+    Example:
+        >>> takes_environment(lambda trajectory, environment: 0.0), takes_environment(lambda trajectory: 0.0)
+        (True, False)
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin such as `len` shows no signature
@@ -63,7 +71,13 @@ def _takes_environment(function: RewardFunction) -> bool:
     return any(p.default is inspect.Parameter.empty or p.name in ("environment", "env") for p in second)
 
 
-def _finite(name: str, value: Any) -> float:
+def finite_reward(name: str, value: Any) -> float:
+    """What `name` paid as a float, or a `RewardFailure` in words.
+
+    Example:
+        >>> finite_reward("judge", True)
+        1.0
+    """
     try:
         score = math.nan if value is None or isinstance(value, (str, bytes)) else float(value)
     except Exception:

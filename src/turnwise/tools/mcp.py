@@ -1,6 +1,6 @@
 """Tools of any MCP server in a registry, over stdio or streamable HTTP, through the official `mcp` package.
 
-The connection lives in the background loop, so that the registry can be used from any event loop and from plain code.
+The connection lives in the loop of the process, so that the registry works from any event loop and from plain code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import ConfigError, MissingDependency, ToolError
-from turnwise.tools.background import shared_loop
+from turnwise.loop_thread import shared_loop
 from turnwise.tools.definition import ToolDefinition
 from turnwise.tools.registry import ToolRegistry
 from turnwise.tools.tool import Tool
@@ -102,7 +102,7 @@ class McpServer:
             return self
         self._is_open = True
         try:
-            for listed in await shared_loop().run(self._link.connect()):
+            for listed in await shared_loop().share(self._link.connect()):
                 described = ToolDefinition(
                     self._prefix + listed.name, (listed.description or "").strip(), dict(listed.input_schema)
                 )
@@ -120,7 +120,7 @@ class McpServer:
         for tool in self.tools:
             self._registry.remove(tool.definition.name)
         self.tools.clear()
-        await shared_loop().run(self._link.close())
+        await shared_loop().share(self._link.close())
 
 
 class McpTool(Tool):
@@ -137,11 +137,11 @@ class McpTool(Tool):
 
     async def execute(self, **arguments: Any) -> str:
         """Call it on the server. What the server reports as an error is told to the model."""
-        return await shared_loop().run(self._link.call(self._name, arguments))
+        return await shared_loop().share(self._link.call(self._name, arguments))
 
 
 class _Link:
-    """The connection itself. All of it runs in the background loop, but for the constructor."""
+    """The connection itself. All of it runs in the loop of the process, but for the constructor."""
 
     def __init__(self, command: list[str], url: str, env: dict[str, str], headers: dict[str, str]) -> None:
         self.name = " ".join(command) or url

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from turnwise.errors import ConfigError, ToolError, describe_failure
-from turnwise.tools.background import run_blocking
+from turnwise.loop_thread import run_blocking
 from turnwise.tools.bounds import BadArguments, Bounds
 from turnwise.tools.definition import ToolCall, ToolDefinition, ToolResult
 from turnwise.tools.output import Count, WrongType, cut, to_text

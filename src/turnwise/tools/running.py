@@ -86,16 +86,28 @@ async def _guard(function: Callable[..., Any], arguments: dict[str, Any], episod
 
 async def _wait_for_task(work: Any, limit: float) -> Ended:
     # A task of its own, so that a tool that cancels "the current task" or ignores its cancellation harms only itself.
-    task: asyncio.Task[Ended] = asyncio.get_running_loop().create_task(work)
+    loop = asyncio.get_running_loop()
+    task: asyncio.Task[Ended] = loop.create_task(work)
+    # By hand what `asyncio.wait` does for any number of tasks, at half the cost.
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(limit, _release, waiter)
+    task.add_done_callback(lambda _: _release(waiter))
     try:
-        await asyncio.wait((task,), timeout=limit)
+        await waiter
     except asyncio.CancelledError:
         await _stop(task)
         raise
+    finally:
+        timer.cancel()
     if task.done():
         return Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
     await _stop(task)
     return Ended(error=Late())
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _stop(task: asyncio.Task[Any]) -> None:
@@ -132,9 +144,15 @@ class _Work:
 
 async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str) -> Ended:
     work = _Work(function, arguments, episode_id)
-    future = shared_threads().start(contextvars.copy_context().run, work)
+    future: asyncio.Future[Ended] = shared_threads().start(contextvars.copy_context().run, work)
+    timer = asyncio.get_running_loop().call_later(limit, _expire, future)
     try:
-        await asyncio.wait((future,), timeout=limit)
+        return await future
     finally:
-        work.is_late = not future.done()
-    return future.result() if future.done() else Ended(error=Late())
+        timer.cancel()
+        work.is_late = True
+
+
+def _expire(future: asyncio.Future[Ended]) -> None:
+    if not future.done():
+        future.set_result(Ended(error=Late()))

@@ -28,11 +28,15 @@ class Cluster:
         self.is_local = self._owned and not config.ray.address
         """Whether Ray runs on this machine alone, started by us."""
         self._actors: list[Any] = []
+        self._processes: list[Any] = []
         if not self._owned:
             return
+        before = _children()
         # Processes on this machine inherit the variables: sooner than through a runtime environment.
         with _in_environment(self._variables if self.is_local else {}):
             ray.init(**_init_arguments(config, device))
+        # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
+        self._processes = [process for process in _children() if process not in before] if self.is_local else []
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
 
@@ -60,7 +64,8 @@ class Cluster:
     def close(self) -> None:
         """Stop Ray, then every process that it or its workers had started and that did not stop with it.
 
-        In a Ray that the user's script had started itself, stop only what was started here.
+        Leave a cluster that was joined. In a Ray that the user's script had started itself, stop only what was started
+        here.
         """
         import psutil
         import ray
@@ -72,12 +77,27 @@ class Cluster:
             return
         self._owned = False
         atexit.unregister(self.close)
-        started = psutil.Process().children(recursive=True)
+        started = [each for process in self._processes for each in _with_descendants(process)]
         ray.shutdown()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
+
+
+def _children() -> list[Any]:
+    import psutil
+
+    return psutil.Process().children()
+
+
+def _with_descendants(process: Any) -> list[Any]:
+    import psutil
+
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
@@ -87,7 +107,8 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     }
     if config.ray.address:
         return arguments | {"address": config.ray.address}
-    arguments |= {"include_dashboard": False, "num_cpus": max(8, os.cpu_count() or 1)}
+    # "local": without it Ray joins any cluster that somebody has started on this machine.
+    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, os.cpu_count() or 1)}
     if device == "cpu":
         # Logical slots: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = config.ray.num_nodes * config.ray.gpus_per_node

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from turnwise.plain_text import wrapped
 from turnwise.trainer.progress_text import plain_line
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class ProgressView:
     def note(self, text: str) -> None:
         """Say something that should stay to be read, such as a warning."""
         with self._lock:
-            self._print(text)
+            width = None if self._live is None else self._live.console.width - 1
+            self._print(text if width is None else "\n".join(wrapped(text, width)))
 
     def finish(self, summary: str = "") -> None:
         """End the view, leave its last picture standing, and say how the run ended."""

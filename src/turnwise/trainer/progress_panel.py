@@ -11,10 +11,12 @@ from typing import Any
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from turnwise.trainer.progress_text import duration, number, outcome_counts, phase_times, sparkline
+from turnwise.plain_text import duration, number, sparkline
+from turnwise.trainer.progress_text import outcome_counts, phase_times
 
 _ROWS = (("entropy", "entropy"), ("kl", "KL"), ("grad_norm", "gradient norm"), ("rollout_diff/max", "rollout diff"))
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_black")
+_BETWEEN = " · "
 _LABEL = 15
 _NUMBER = 9
 _KEPT = 10_000
@@ -66,7 +68,8 @@ class Panel:
 
     def _rows(self, width: int) -> Iterator[Text]:
         yield Text("")
-        yield Text(self._header.replace("\n", " "), style="bold")
+        for part in _wrapped(self._header.replace("\n", " "), width):
+            yield Text(part, style="bold")
         yield self._progress(width)
         if self._ended is None:
             yield self._row("now", f"{self._phase} {duration(time.monotonic() - self._phase_began)}", "bright_black")
@@ -98,19 +101,19 @@ class Panel:
     def _row(self, label: str, text: str, style: str = "") -> Text:
         return Text(label.ljust(_LABEL), style="bright_black").append(text, style=style or "default")
 
-    def _curve(self, name: str, label: str, width: int, beside: str = "") -> Text:
+    def _curve(self, name: str, label: str, width: int, beside: str = "", style: str = "bright_black") -> Text:
         values = self._history[name]
         row = self._row(label, number(values[-1]).ljust(_NUMBER), "" if math.isfinite(values[-1]) else "bold red")
         room = min(60, width - _LABEL - _NUMBER - len(beside))
-        return row.append(sparkline(values, room), "cyan").append(beside, "bright_black")
+        return row.append(sparkline(values, room), "cyan").append(beside, style)
 
     def _reward(self, width: int) -> Text:
         if "reward/mean" not in self._history:
             return self._row("reward", "-")
         low, high, spread = (self._last.get(f"reward/{name}") for name in ("min", "max", "std"))
         if spread == 0:
-            row = self._row("reward", number(self._history["reward/mean"][-1]).ljust(_NUMBER))
-            return row.append("the same for all episodes: nothing to learn from in this step", "yellow")
+            note = "  all the same: nothing to learn from" if width >= 80 else "  all the same"
+            return self._curve("reward/mean", "reward", width, note, "yellow")
         return self._curve("reward/mean", "reward", width, "" if low is None else f"  {number(low)} to {number(high)}")
 
     def _times(self, width: int) -> Iterator[Text]:
@@ -119,7 +122,9 @@ class Panel:
         bar, legend = self._row("step time", duration(total).ljust(_NUMBER)), self._row("", "")
         for (name, seconds), colour in zip(phases, _COLOURS, strict=False):
             bar.append("█" * round(room * seconds / total if total > 0 else 0), colour)
-            legend.append("■ ", colour).append(f"{name} {duration(seconds)}  ")
+            label = f"{name} {duration(seconds)}  "
+            if len(legend) + len(label) <= width:  # half a name says less than none
+                legend.append("■ ", colour).append(label)
         yield bar
         if phases:
             yield legend
@@ -131,3 +136,15 @@ class Panel:
         for index, (name, count) in enumerate(counts):
             row.append(", " if index else "").append(f"{count} {name}", "red" if name.endswith("failed") else "default")
         return row
+
+
+def _wrapped(header: str, width: int) -> list[str]:
+    """The header in rows that are cut between its parts, where it has parts; what is still too long is cut later."""
+    rows = [""]
+    for part in header.split(_BETWEEN):
+        joined = f"{rows[-1]}{_BETWEEN}{part}" if rows[-1] else part
+        if rows[-1] and len(joined) > width:
+            rows.append(part)
+        else:
+            rows[-1] = joined
+    return rows

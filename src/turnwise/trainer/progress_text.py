@@ -1,67 +1,12 @@
-"""What the progress view says, as plain strings and numbers: one line a step, sparklines, shares of the step's time."""
+"""What the progress view says, as plain strings and numbers: one line a step, shares of the step's time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def number(value: Any) -> str:
-    """A number in at most eight characters that a person can compare with the line above.
-
-    Example:
-        >>> [number(value) for value in (0.3125, 12.5, 0.0123, -0.00012, 1e-7, 32, 12345.6, float("nan"), None)]
-        ['0.312', '12.5', '0.0123', '-1.2e-04', '1.0e-07', '32', '12346', 'nan', '-']
-    """
-    try:
-        value = float(value)
-    except (TypeError, ValueError):
-        return "-"
-    if not math.isfinite(value):
-        return str(value)
-    size = abs(value)
-    if value == int(value) and size < 1e6:
-        return str(int(value))
-    if size >= 1e6 or size < 1e-3:
-        return f"{value:.1e}"
-    if size < 0.1:
-        return f"{value:.4f}"
-    return f"{value:.{0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    Example:
-        >>> duration(0.42), duration(42.3), duration(95), duration(7265)
-        ('0.4 s', '42 s', '1:35', '2:01:05')
-    """
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a small picture, newest at the right; more values than `width` are averaged into `width` bins.
-
-    Example:
-        >>> sparkline([0.0, 0.5, 1.0], width=10), sparkline([2.0, 2.0], width=10), len(sparkline(range(100), width=10))
-        ('▁▅█', '▁▁', 10)
-    """
-    finite = [float(value) for value in values if math.isfinite(value)]
-    if not finite or width < 1:
-        return ""
-    if len(finite) > width:
-        edges = [round(index * len(finite) / width) for index in range(width + 1)]
-        finite = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, span = min(finite), max(finite) - min(finite)
-    return "".join(_BARS[round((value - low) / span * (len(_BARS) - 1)) if span > 0 else 0] for value in finite)
+from turnwise.plain_text import duration, number
 
 
 def phase_times(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:

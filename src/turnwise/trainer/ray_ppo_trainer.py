@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnwise.config import ConfigStore
 from turnwise.config_sources import to_dict
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import ConfigError, RecordError, TrainingFailure, TurnwiseError
-from turnwise.inference.engine import Sampling
+from turnwise.errors import TrainingFailure, TurnwiseError
 from turnwise.records.run_folder import RunFolder
+from turnwise.records.run_state import this_process
+from turnwise.records.run_warnings import RunWarning
 from turnwise.rollout.limits import Limits
 from turnwise.tools.registry import ToolRegistry
+from turnwise.trainer.checkpointing import Saving, check_fit, find_checkpoint
 from turnwise.trainer.cluster import Cluster
+from turnwise.trainer.dataset import CustomEnvironmentDataset, Tasks
 from turnwise.trainer.interrupt import Interrupt
 from turnwise.trainer.progress import ProgressView
+from turnwise.trainer.rebuild import Recipe
+from turnwise.trainer.resume import Parts, StoppedRun, reopen
+from turnwise.trainer.starting import header_of, sampling_of, start_servers_early
 
 _WATCH_SECONDS = 0.25
-_CHECKPOINT = re.compile(r"global_step_(\d+)")
+_TRACKER_SECONDS = 20.0
 
 
 class RayPPOTrainer:
@@ -32,7 +38,8 @@ class RayPPOTrainer:
         environment: The environment's class, `"module:Name"`, or an instance (then its class and config are taken).
         reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async, pays for a whole
             episode; None: the rewards of the environment's own `step` count, each on the turn that earned it.
-        dataset: Tasks, one mapping each, given to `reset(task=...)` in turn; None: only seeds differ.
+        dataset: A `CustomEnvironmentDataset`, or tasks as it takes them, given to `reset(task=...)` in turn; None: only
+            seeds differ.
         tools: Tools to offer besides the environment's own `@tool` methods.
 
     Example:
@@ -50,16 +57,16 @@ made of whole groups. Set batch_size to a multiple of group_size.
         config: ConfigStore,
         environment: Any,
         reward_fn: Callable[..., Any] | None = None,
-        dataset: Iterable[Mapping[str, Any]] | None = None,
+        dataset: CustomEnvironmentDataset | Tasks | None = None,
         tools: ToolRegistry | None = None,
     ) -> None:
-        from turnwise.trainer.verl.config_mapping import check
+        from turnwise.trainer.verl.config_checks import check
 
         check(config)
         self.config = config
         self.environment = EnvironmentSpec.of(environment, config.environment)
         self.reward_fn = reward_fn
-        self.tasks = [dict(task) for task in dataset] if dataset is not None else None
+        self.dataset = CustomEnvironmentDataset.of(dataset)
         self.tools = tools
         self.metrics_history: list[dict[str, Any]] = []
         """One record for each optimizer step made so far."""
@@ -69,21 +76,65 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._runner: Any = None
         self._servers: list[Any] = []  # kept, because an actor ends with its last handle
         self._view = ProgressView()
+        self._stopped: StoppedRun | None = None  # the run to go on with, until it has been started
+
+    @classmethod
+    def resume(
+        cls,
+        run_folder: str | Path,
+        environment: Any = None,
+        reward_fn: Callable[..., Any] | None = None,
+        tools: ToolRegistry | None = None,
+        curriculum: Callable[..., Any] | None = None,
+        *,
+        overrides: Sequence[str] = (),
+        trust: bool = False,
+    ) -> RayPPOTrainer:
+        """A trainer that goes on with a run which stopped, in the same folder, from its newest good checkpoint.
+
+        What the folder holds of later steps is removed now. `fit()` then makes the steps that are left.
+
+        Args:
+            run_folder: The run's folder.
+            environment: Like `reward_fn`, `tools` and `curriculum`: only needed if it cannot be imported by its name.
+            overrides: Settings to change, as in `["training.num_epochs=4"]`.
+            trust: Whether to load checkpoints that this user's turnwise did not write: doing so runs code in them.
+
+        Example:
+            >>> RayPPOTrainer.resume("runs/gone")
+            Traceback (most recent call last):
+            turnwise.errors.RecordError: There is no run folder runs/gone.
+        """
+        stopped = reopen(run_folder, Parts(environment, reward_fn, tools, curriculum), overrides, trust=trust)
+        parts = stopped.parts
+        trainer = cls(stopped.config, parts.environment, parts.reward_fn, stopped.dataset, parts.tools)
+        trainer.metrics_history = stopped.run.read_metrics()
+        trainer.run, trainer._stopped = stopped.run, stopped
+        for sentence in [*stopped.warnings, f"{stopped.run.path} goes on after step {stopped.step}."]:
+            trainer._view.note(sentence)
+        return trainer
 
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
         """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the records of all steps.
 
-        Ctrl-C stops every process of the run and leaves its folder readable. A second call goes on from the first.
+        Ctrl-C stops every process of the run and leaves its folder readable. A second call goes on from the first. In a
+        resumed run, a call that names no steps makes those that are left.
         """
-        training = self.config.training
-        steps_in_epoch = num_iters_per_epoch or training.steps_per_epoch
-        steps = (num_epochs or training.num_epochs) * steps_in_epoch
+        steps, steps_in_epoch = self._steps_to_make(num_epochs, num_iters_per_epoch)
+        if steps <= 0:  # of a resumed run
+            self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are made.")
+            return self.metrics_history
         began = time.monotonic()
         try:
-            self._view.start(steps, self._header())
-            self._start(steps_in_epoch)
-            self._watch(self._runner.train_until.remote(self._watch(self._runner.step.remote()) + steps))
+            self._view.start(self._steps_made() + steps, header_of(self.config, self.environment.name))
+            self._start(steps_in_epoch, self._steps_made() + steps)
+            last = self._watch(self._runner.step.remote()) + steps
+            self._write_recipe(last, steps_in_epoch)
+            self._folder().append_event("training", steps=last, **this_process())
+            self._watch(self._runner.train_until.remote(last))
+            self._folder().append_event("finished", step=last)
         except BaseException as error:
+            self._note_end(error)
             self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
             self.cleanup()
             raise
@@ -96,77 +147,90 @@ made of whole groups. Set batch_size to a multiple of group_size.
             raise TrainingFailure("There is nothing to save yet: call fit() or load_checkpoint() first.")
         return Path(self._watch(self._runner.save.remote(str(Path(path).absolute()))))
 
-    def load_checkpoint(self, path: str | Path) -> int:
-        """Load what `save_checkpoint(path)` saved (the newest, if several); return its step."""
-        checkpoint = _newest_checkpoint(Path(path).absolute())
-        self._start(self.config.training.steps_per_epoch)
-        return int(self._watch(self._runner.load.remote(str(checkpoint))))
+    def load_checkpoint(self, path: str | Path, trust: bool = False) -> int:
+        """Load what `save_checkpoint(path)` saved (the newest that is whole, if several); return its step.
+
+        Args:
+            path: A checkpoint's own folder, a folder of checkpoints, or a run's folder.
+            trust: Whether to load what this user's turnwise did not write: doing so runs code that is in its files.
+        """
+        checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
+        check_fit(checkpoint, self.config, self._view.note)
+        self._start(self.config.training.steps_per_epoch, 0)
+        return int(self._watch(self._runner.load.remote(str(checkpoint.path))))
 
     def cleanup(self) -> None:
         """Stop Ray and every process of the run, and free their memory. Safe to call twice."""
         if self._cluster is not None:
+            self._finish_trackers()
             self._cluster.close()
         self._cluster = self._runner = None
         self._servers = []
 
-    def _start(self, steps_in_epoch: int) -> None:
+    def _finish_trackers(self) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        if self._runner is not None and self.config.logging.trackers:
+            try:
+                ray.get(self._runner.finish_trackers.remote(), timeout=_TRACKER_SECONDS)
+            except RayError:
+                pass  # The runner may be what failed; its run ends all the same.
+
+    def _steps_to_make(self, epochs: int | None, steps_in_epoch: int | None) -> tuple[int, int]:
+        """How many steps, and how many make an epoch."""
+        if self._stopped is not None and epochs is None and steps_in_epoch is None:
+            return self._stopped.recipe.steps - self._stopped.step, self._stopped.recipe.steps_in_epoch
+        steps_in_epoch = steps_in_epoch or self.config.training.steps_per_epoch
+        return (epochs or self.config.training.num_epochs) * steps_in_epoch, steps_in_epoch
+
+    def _start(self, steps_in_epoch: int, last_step: int) -> None:
         if self._runner is not None:
             return
         from turnwise.models import resolve
-        from turnwise.trainer.verl.config_mapping import device_of, verl_config
+        from turnwise.trainer.verl.choices import device_of
+        from turnwise.trainer.verl.config_mapping import verl_config
         from turnwise.trainer.verl.episode_plan import EpisodePlan
         from turnwise.trainer.verl.task_runner import TaskRunner
+        from turnwise.trainer.verl.trackers import tracker_variables
 
         config = self.config
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
-        self.run = self._new_folder()
+        self.run = self._new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=10**9)
         self._write_inputs(theirs)
+        self._write_recipe(last_step, steps_in_epoch)
+        self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
         self._cluster = Cluster(config, device_of(config))
         self._runner = self._cluster.actor(TaskRunner, threads=4)
-        self._start_servers_early(model_path)
+        self._servers = start_servers_early(config, self._cluster, model_path)
         plan = EpisodePlan(
             environment=self.environment,
             limits=Limits.of(config.inference),
-            sampling=self._sampling(),
+            sampling=sampling_of(config),
             run_dir=run_dir,
             reward_fn=self.reward_fn,
             tools=self.tools,
             tool_format=config.inference.tool_format,
+            with_anchors=config.training.credit == "anchored",
+            curriculum=self.dataset.curriculum,
         )
-        save_every = config.checkpoint.save_interval * steps_in_epoch
         self._watch(
             self._runner.start.remote(
                 theirs,
                 plan,
                 num_actors=config.ray.num_actors,
-                save_every=save_every,
+                saving=Saving.of(config, steps_in_epoch),
                 steps_in_epoch=steps_in_epoch,
+                tracker_variables=tracker_variables(run_dir),
             )
         )
-
-    def _start_servers_early(self, model_path: str) -> None:
-        from turnwise.trainer.verl.config_mapping import backend_of, dtype_of
-        from turnwise.trainer.verl.rollout_registry import TRANSFORMERS
-        from turnwise.trainer.verl.transformers_server import start_server
-
-        config = self.config
-        if backend_of(config) != TRANSFORMERS or self._cluster is None or not self._cluster.is_local:
-            return
-        self._servers = [
-            start_server(
-                rank,
-                self._cluster.node_id(),
-                model_path=model_path,
-                dtype=dtype_of(config),
-                max_concurrency=config.inference.max_concurrency,
-                trust_remote_code=config.model.trust_remote_code,
-            )
-            for rank in range(config.ray.gpus_per_node)
-        ]
+        if self._stopped is not None and self._stopped.checkpoint is not None:
+            self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
+        self._stopped = None
 
     def _new_folder(self) -> RunFolder:
         checkpoint = self.config.checkpoint
@@ -174,24 +238,20 @@ made of whole groups. Set batch_size to a multiple of group_size.
         return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
 
     def _write_inputs(self, theirs: Any) -> None:
-        import json
-
         from omegaconf import OmegaConf
 
         folder = self._folder()
         folder.write_config(to_dict(self.config))
         folder.write_verl_config(OmegaConf.to_yaml(theirs))
-        starts = {"seed": self.config.training.seed, "tasks": self.tasks or []}
-        (folder.path / "starts.json").write_text(json.dumps(starts))
+        if self._stopped is None:  # else the starts are there, as they were at the beginning
+            self.dataset.save(folder.path, self.config.training.seed)
 
-    def _sampling(self) -> Sampling:
-        inference = self.config.inference
-        return Sampling(
-            max_tokens=inference.max_tokens,
-            temperature=inference.temperature,
-            top_p=inference.top_p,
-            top_k=inference.top_k,
-        )
+    def _write_recipe(self, last_step: int, steps_in_epoch: int) -> None:
+        """Keep what resuming needs besides the settings."""
+        settings, curriculum = self.config.environment, self.dataset.curriculum
+        recipe = Recipe.of(self.environment, settings, self.reward_fn, self.tools, curriculum)
+        recipe.steps, recipe.steps_in_epoch = last_step, steps_in_epoch
+        recipe.write(self._folder().path)
 
     def _watch(self, reference: Any) -> Any:
         """Show what happens until a call to the task runner ends; return its result or raise its error in words."""
@@ -218,6 +278,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._view.step(content)
         elif kind == "checkpoint":
             self._view.note(f"saved {content}")
+        elif kind == "warning":
+            self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
 
     def _in_words(self, error: Exception) -> TurnwiseError:
         """The error of a remote call as one of ours; the full text goes to the run's folder."""
@@ -231,6 +293,12 @@ made of whole groups. Set batch_size to a multiple of group_size.
         reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
         return TrainingFailure(f"The run stopped after step {self._steps_made()}: {reason} (full text in {log})")
 
+    def _note_end(self, error: BaseException) -> None:
+        if self.run is not None:
+            kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+            with suppress(OSError):  # A full disk may be what stopped it; that error is the one to show.
+                self.run.append_event(kind, content=str(error))
+
     def _steps_made(self) -> int:
         return self.metrics_history[-1]["step"] if self.metrics_history else 0
 
@@ -238,44 +306,3 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self.run is None:
             raise TrainingFailure("The run has no folder yet: call fit() first.")
         return self.run
-
-    def _header(self) -> str:
-        from turnwise.trainer.verl.config_mapping import backend_of, device_of
-
-        training, model = self.config.training, self.config.model.local_path or self.config.model.model_name
-        return (
-            f"{self.environment.name} · {model} · {training.adv_estimator}, {training.batch_size} episodes a step in "
-            f"groups of {training.group_size} · {backend_of(self.config)} on {device_of(self.config)}"
-        )
-
-
-def create_trainer(
-    config: ConfigStore,
-    environment: Any,
-    reward_fn: Callable[..., Any] | None = None,
-    dataset: Iterable[Mapping[str, Any]] | None = None,
-    tokenizer: Any = None,
-    tools: ToolRegistry | None = None,
-) -> RayPPOTrainer:
-    """Make a `RayPPOTrainer`. The model's own tokenizer is always used; `tokenizer` must be it, if given.
-
-    Example:
-        >>> from turnwise import ConfigStore
-        >>> create_trainer(ConfigStore(), "turnwise.env.examples:GuessNumber").environment.name
-        'GuessNumber'
-    """
-    named = getattr(tokenizer, "name_or_path", None)
-    if named and named not in (config.model.model_name, config.model.local_path):
-        raise ConfigError(
-            f"The tokenizer comes from {named!r}, but the model is {config.model.model_name!r}: leave tokenizer out."
-        )
-    return RayPPOTrainer(config, environment, reward_fn, dataset, tools)
-
-
-def _newest_checkpoint(path: Path) -> Path:
-    if _CHECKPOINT.fullmatch(path.name) and path.is_dir():
-        return path
-    found = {int(match[1]): folder for folder in path.glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))}
-    if not found:
-        raise RecordError(f"{path} holds no checkpoint: expected a folder called global_step_N in it.")
-    return found[max(found)]

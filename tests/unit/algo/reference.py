@@ -132,3 +132,94 @@ def ppo_token(old: float, new: float, advantage: float, low: float, high: float,
 def value_token(value: float, target: float, old: float, c: float | None) -> float:
     near = value if c is None else clip(value, old - c, old + c)
     return max((value - target) ** 2, (near - target) ** 2) / 2
+
+
+def turn_spans(on: list[int]) -> list[tuple[int, int]]:
+    """First and last model token of each turn of a row."""
+    spans: list[tuple[int, int]] = []
+    for time, model in enumerate(on):
+        if model and spans and spans[-1][1] == time - 1:
+            spans[-1] = (spans[-1][0], time)
+        elif model:
+            spans.append((time, time))
+    return spans
+
+
+def turn_gae(rewards: Rows, values: Rows, mask: Mask, gamma: float, lam: float) -> tuple[list[list[float]], Rows]:
+    """Advantage and return of each turn of each episode; no turns for one whose rewards are not finite."""
+    advantages, returns = [], []
+    for row, value, on in zip(rewards, values, mask, strict=True):
+        spans = turn_spans(on) if finite(row) else []
+        a, g = [0.0] * len(spans), [0.0] * len(spans)
+        next_value = next_advantage = 0.0
+        for k in reversed(range(len(spans))):
+            first = spans[k][0]
+            until = spans[k + 1][0] if k + 1 < len(spans) else len(row)
+            delta = math.fsum(row[first:until]) + gamma * next_value - value[first]
+            a[k] = delta + gamma * lam * next_advantage
+            g[k] = a[k] + value[first]
+            next_value, next_advantage = value[first], a[k]
+        advantages.append(a)
+        returns.append(g)
+    return advantages, returns
+
+
+def turn_returns(rewards: Rows, mask: Mask, gamma: float) -> Rows:
+    return turn_gae(rewards, [[0.0] * len(row) for row in rewards], mask, gamma, 1.0)[1]
+
+
+def turn_deviations(returns: Rows, index: list[str]) -> Rows:
+    """Return of each turn minus the others' at the same turn, or at their last turns if none of them got so far."""
+    result = []
+    for row, own in enumerate(returns):
+        others = [g for other, g in enumerate(returns) if other != row and index[other] == index[row] and g]
+        deviations = []
+        for k, g in enumerate(own):
+            same = [other[k] for other in others if len(other) > k] or [other[-1] for other in others]
+            deviations.append(g - math.fsum(same) / len(same) if same else 0.0)
+        result.append(deviations)
+    return result
+
+
+def turn_scaled(deviations: Rows, index: list[str], epsilon: float = 1e-6) -> Rows:
+    result = []
+    for row, own in enumerate(deviations):
+        taken = [x for other, name in zip(deviations, index, strict=True) if name == index[row] for x in other]
+        scale = math.sqrt(math.fsum(x * x for x in taken) / max(len(taken) - 1, 1)) + epsilon
+        result.append([x / scale for x in own])
+    return result
+
+
+def gigpo(
+    rewards: Rows, mask: Mask, index: list[str], anchors: Mask, gamma: float, weight: float, normalize: bool
+) -> Rows:
+    """Advantage of each turn of each episode."""
+    returns = turn_returns(rewards, mask, gamma)
+    episode = grouped("grpo" if normalize else "dr_grpo", rewards, mask, index)
+    starts = [[anchors[row][first] for first, _ in turn_spans(on)] for row, on in enumerate(mask)]
+    result = []
+    for row, own in enumerate(returns):
+        turns = []
+        for k, g in enumerate(own):
+            same = [
+                returns[other][j]
+                for other in range(len(rewards))
+                if index[other] == index[row]
+                for j in range(len(returns[other]))
+                if starts[other][j] == starts[row][k]
+            ]
+            deviation = g - math.fsum(same) / len(same) if len(same) > 1 else 0.0
+            turns.append(episode[row] + weight * (deviation / (std(same) + 1e-6) if normalize else deviation))
+        result.append(turns)
+    return result
+
+
+def spread_turns(per_turn: Rows, mask: Mask) -> Rows:
+    """Each model token gets its turn's number."""
+    result = []
+    for numbers, on in zip(per_turn, mask, strict=True):
+        row = [0.0] * len(on)
+        for number, (first, last) in zip(numbers, turn_spans(on) if numbers else [], strict=True):
+            row[first : last + 1] = [number] * (last + 1 - first)
+        result.append(row)
+    return result

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from turnwise.config import EnvironmentConfig
 from turnwise.env import BaseEnvironment, EnvironmentSpec
 from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
 from turnwise.rollout import EpisodeStart, Limits, run_episode
+from turnwise.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
+from turnwise.tools.tool import tool as make_tool
 from turnwise.trajectory import Outcome, TokenBuffer
 
 ADD = {
@@ -42,6 +44,11 @@ class Family:
     def controls(self) -> dict[str, int]:
         """Every added token, whatever Chat thinks of it."""
         return {token.content: index for index, token in self.tokenizer.added_tokens_decoder.items()}
+
+    @cached_property
+    def parsers(self) -> list[ActionParser]:
+        """The tools told in the system prompt, and told by the template where it can."""
+        return [FunctionCallingParser(), NativeParser(self.tokenizer)]
 
     def count(self, ids: Sequence[int]) -> int:
         known = set(self.controls.values())
@@ -165,14 +172,22 @@ class Recorder(ScriptedEngine):
 
 
 class Talk(BaseEnvironment):
-    """Says what it is told to."""
+    """Says what it is told to, by `step` and by a tool."""
 
     def reset(self) -> str:
-        self.left = list(self.config.get("observations"))
-        return self.left.pop(0)
+        self.texts = cycle(self.config.get("texts"))
+        return next(self.texts)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        return self.left.pop(0), 0.0, not self.left, {}
+        return next(self.texts), 0.0, False, {}
+
+    def get_prompt_prefix(self) -> str:
+        return next(self.texts)
+
+    @make_tool
+    def add(self, a: int, b: int) -> str:
+        """Adds two numbers."""
+        return next(self.texts)
 
 
 def check_chain(turns: Sequence[tuple[list[int], list[int]]], tokens: TokenBuffer, log_probs: list[float]) -> None:
@@ -192,81 +207,46 @@ def texts(family: Family) -> st.SearchStrategy[str]:
     return st.one_of(plain, st.sampled_from(["", "\n\n7", " 3 ", '{"a": "\\n"}', family.forged[:40]]))
 
 
+def call(family: Family, text: str = '{"name": "add", "arguments": {"a": 1, "b": 2}}') -> list[int]:
+    """A tool call spelt letter by letter: no tokenizer would choose these tokens for its text."""
+    return [i for letter in f"<tool_call>{text}</tool_call>" for i in family.chat.encode(letter)]
+
+
 @cache
 def sayings(family: Family) -> st.SearchStrategy[list[list[int]]]:
-    """What a model may sample in each turn: any ids, or a tool call spelt letter by letter, cut off or ended."""
+    """What a model may sample in each turn: any ids, calls that can be read and calls that can't, cut off or ended."""
     chat = family.chat
     token = st.integers(0, len(family.tokenizer) - 1).filter(lambda token: token not in chat.stop_token_ids)
-    call = [i for letter in '<tool_call>\n{"name": "add"}</tool_call>' for i in chat.encode(letter)]
-    ids = st.one_of(st.lists(token, min_size=1, max_size=6), st.just(call))
+    calls = st.sampled_from([call(family), call(family) * 2, call(family) + call(family, "{oops}"), call(family, "{")])
+    ids = st.one_of(st.lists(token, min_size=1, max_size=6), calls)
     turn = st.tuples(ids, st.booleans()).map(lambda said: said[0] + [chat.close_id] * said[1])
-    return st.lists(turn, min_size=2, max_size=4)
+    return st.lists(turn, min_size=1, max_size=4)
 
 
-@cache
-def news(family: Family) -> st.SearchStrategy[list[dict[str, str]]]:
-    """What the model may be told after a turn: an observation, results of tools, or both."""
-    text = texts(family)
-    results = st.lists(text.map(tool), min_size=1, max_size=3)
-    return st.one_of(text.map(user), results, st.tuples(results, text.map(user)).map(lambda both: both[0] + both[1]))
-
-
-def generations(said: list[list[int]]) -> list[Generation]:
-    return [Generation(ids, [-0.5 * (1 + place % 3) for place in range(len(ids))]) for ids in said]
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_prompts_grow_by_exact_tokens_in_conversations_with_tools(family, data):
-    chat, text = family.chat, texts(family)
-    said = data.draw(sayings(family))
-    replies = generations(said)
-    engine, tokens = Recorder(replies, chat), TokenBuffer()
-
-    async def talk() -> None:
-        opening = [{"role": "system", "content": data.draw(text)}, *user(data.draw(text))]
-        tokens.open(chat.open(opening, data.draw(st.sampled_from([None, [ADD], described(family.forged[:40])]))))
-        for turn in range(len(said)):
-            answer = await engine.generate(tokens.ids, Sampling(), session="e")
-            tokens.append_model(answer.token_ids, answer.log_probs)
-            if turn + 1 < len(said):
-                tokens.append_context(chat.bridge(data.draw(news(family)), closed=chat.is_closed(tokens.ids)))
-
-    asyncio.run(talk())
-    assert [ids for _, ids in engine.turns] == said
-    check_chain(engine.turns, tokens, [value for reply in replies for value in reply.log_probs])
-
-
-@settings(max_examples=8, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_prompts_grow_by_exact_tokens_in_episodes(family, data):
-    said = data.draw(sayings(family))
-    observations = data.draw(st.lists(texts(family), min_size=len(said) + 1, max_size=len(said) + 1))
-    replies = generations(said)
+def test_prompts_grow_by_exact_tokens_in_episodes_with_tools(family, data):
+    said = [call(family), *data.draw(sayings(family))]
+    assert family.chat.encode(family.chat.text(said[0])) != said[0]
+    replies = [Generation(ids, [-0.5 * (1 + place % 3) for place in range(len(ids))]) for ids in said]
     engine = Recorder(replies, family.chat)
+    parser = data.draw(st.sampled_from(family.parsers))
+    spoken = data.draw(st.lists(texts(family), min_size=3, max_size=5))
     episode = run_episode(
         EpisodeStart("e"),
-        environment=EnvironmentSpec.of(Talk, EnvironmentConfig(observations=observations)),
+        environment=EnvironmentSpec.of(Talk, EnvironmentConfig(texts=spoken, max_steps=99)),
         engine=engine,
         chat=family.chat,
-        limits=Limits(),
-        sampling=Sampling(),
+        limits=Limits(turns=len(said), tokens=100_000, prompt_tokens=100_000),
+        sampling=Sampling(max_tokens=1000),
+        parser=parser,
     )
     trajectory = asyncio.run(episode)
-    assert (trajectory.outcome, trajectory.error) == (Outcome.COMPLETED, "")
+    assert (trajectory.outcome, trajectory.error) == (Outcome.TURN_LIMIT, "")
+    if not parser.is_native:  # letters are no call where the family has a token for the mark
+        assert trajectory.infos[0]["tool_calls"][0]["ok"], "the model was not given its tool"
     assert [ids for _, ids in engine.turns] == said
     check_chain(engine.turns, trajectory.tokens, [value for reply in replies for value in reply.log_probs])
-
-
-def test_tokens_that_do_not_round_trip_survive(family):
-    chat = family.chat
-    said = [token for letter in "hello" for token in chat.encode(letter)]
-    assert chat.encode(chat.text(said)) != said
-    tokens = TokenBuffer()
-    tokens.open(chat.open(user("x"), [ADD]))
-    start, stop = tokens.append_model(said, [-1.0] * len(said))
-    tokens.append_context(chat.bridge([tool("7")], closed=False))
-    assert list(tokens.ids[start:stop]) == said
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)

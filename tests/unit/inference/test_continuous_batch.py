@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -132,7 +133,9 @@ def test_different_seeds_and_no_seed_give_different_tokens(model: Any) -> None:
 
 def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None:
     batch = ContinuousBatch(model)
-    sequences = [Sequence(prompt(5), Sampling(max_tokens=1, seed=seed)) for seed in range(4000)]
+    sequences = [Sequence(prompt(5), Sampling(max_tokens=1)) for _ in range(4000)]
+    for seed, sequence in enumerate(sequences):
+        sequence.random = random.Random(seed)  # a seed to sample by would have each prefilled alone
     batch.join(sequences)
     expected = plain_log_probs(model, sequences[0])[0].exp()
     drawn = torch.bincount(torch.tensor([sequence.token_ids[0] for sequence in sequences]), minlength=len(expected))
@@ -274,3 +277,59 @@ def test_a_model_without_plain_keys_and_values_is_refused_in_words() -> None:
     )
     with pytest.raises(EngineFailure, match=r"cannot batch MambaForCausalLM.*inference\.backend=vllm"):
         check_model(recurrent)
+
+
+def bits_in_company(model: Any, company: int) -> tuple[list[int], list[float]]:
+    """What one seeded sequence samples in a batch with others that come and go."""
+    batch = ContinuousBatch(model)
+    for mate in range(company):
+        batch.join([Sequence(prompt(3 + 7 * mate, mate), Sampling(max_tokens=4 + 3 * mate, seed=50 + mate))])
+        batch.step()
+    own = Sequence(prompt(21), Sampling(max_tokens=40, seed=3, temperature=0.9))
+    batch.join([own])
+    run_to_the_end(batch)
+    return own.token_ids, own.log_probs
+
+
+def test_a_seeded_sequence_is_the_same_to_the_last_bit_whatever_the_batch(model: Any) -> None:
+    alone = bits_in_company(model, 0)
+    assert all(bits_in_company(model, company) == alone for company in (1, 5))
+
+
+def test_without_a_seed_rounding_shows(model: Any) -> None:
+    """The check above can fail: log-probs straight from a batch differ in their last bits."""
+
+    def straight(company: int) -> list[float]:
+        batch = ContinuousBatch(model)
+        greedy = [
+            Sequence(prompt(3 + 7 * mate, mate), Sampling(max_tokens=40, temperature=0.0)) for mate in range(company)
+        ]
+        own = Sequence(prompt(21), Sampling(max_tokens=40, temperature=0.0))
+        batch.join([*greedy, own])
+        run_to_the_end(batch)
+        return own.log_probs
+
+    assert straight(0) == pytest.approx(straight(6), abs=1e-5)
+    assert straight(0) != straight(6)
+
+
+def test_a_token_that_rounding_decided_is_drawn_again_and_decoding_goes_on_from_it(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = bits_in_company(model, 0)
+    step, calls = ContinuousBatch.step, 0
+
+    @torch.inference_mode()
+    def broken_step(batch: ContinuousBatch) -> list[Sequence]:
+        nonlocal calls
+        calls += 1
+        if calls == 10:  # as if rounding had led to another token here
+            own = batch.sequences[-1]
+            own.token_ids[-1] = (own.token_ids[-1] + 1) % VOCABULARY
+            batch._last = batch._last.clone()
+            batch._last[-1] = own.token_ids[-1]
+        return step(batch)
+
+    monkeypatch.setattr(ContinuousBatch, "step", broken_step)
+    assert bits_in_company(model, 0) == right
+    assert calls > 40, "nothing was decoded again"

@@ -84,11 +84,14 @@ async def test_new_weights_arrive_between_two_tokens_and_change_the_version(engi
     assert after.log_probs != before.log_probs
 
 
-async def test_what_was_running_when_weights_came_says_the_newest_version(engine: TransformersEngine) -> None:
+async def test_what_was_running_when_weights_came_says_where_they_came(engine: TransformersEngine) -> None:
     running = asyncio.create_task(engine.generate([4], Sampling(max_tokens=300), session="b"))
     await first_token_of(engine)
     await asyncio.to_thread(engine.load_weights, [], 3)
-    assert (await running).weights_version == 3
+    said = await running
+    [(place, version)] = said.swaps
+    assert (said.weights_version, version) == (0, 3)
+    assert 0 < place < len(said.token_ids)
 
 
 async def test_only_the_last_bucket_of_weights_brings_the_version(engine: TransformersEngine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnwise.config import InferenceConfig
+from turnwise.config_sources import apply_overrides, from_dict
 from turnwise.errors import ConfigError
 from turnwise.rollout import Limits
 
@@ -14,9 +15,18 @@ def test_limits_of_a_config():
     assert Limits.of(config) == Limits(turns=4, tokens=99, seconds=5.0, prompt_tokens=7)
     config.multi_turn = False
     assert Limits.of(config).turns == 1
+    assert Limits.of(InferenceConfig(max_turn_tokens=5, max_tool_calls=2)) == Limits(turn_tokens=5, tool_calls=2)
 
 
-@pytest.mark.parametrize("name", ["turns", "tokens", "seconds", "prompt_tokens"])
-def test_a_limit_of_nothing_is_refused(name):
+def test_limits_of_a_command_line():
+    config = apply_overrides(from_dict({}), ["inference.max_turn_tokens=64", "inference.max_tool_calls=3"])
+    limits = Limits.of(config.inference)
+    assert (limits.turn_tokens, limits.tool_calls) == (64, 3)
+    assert Limits.of(apply_overrides(config, ["inference.max_tool_calls=null"]).inference).tool_calls is None
+
+
+@pytest.mark.parametrize("name", ["turns", "tokens", "seconds", "prompt_tokens", "turn_tokens", "tool_calls"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_of_nothing_is_refused(name, value):
     with pytest.raises(ConfigError, match=name):
-        Limits(**{name: 0})
+        Limits(**{name: value})

@@ -37,7 +37,7 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
 
 
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(TEXT, JSON, max_size=6))
 def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str, Any]) -> None:
     passed, sentence = outcome(SMALL, arguments)
@@ -53,7 +53,7 @@ def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str
     assert all(abs(leaf) < 10**5 for leaf in leaves(passed) if type(leaf) is int)
 
 
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=4))
 def test_clean_arguments_pass_unchanged(arguments: dict[str, Any]) -> None:
     passed, sentence = outcome(Bounds(), arguments)

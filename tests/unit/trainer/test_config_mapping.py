@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from turnwise.config import ConfigStore
 from turnwise.config_sources import apply_overrides
-from turnwise.errors import ConfigError
-from turnwise.trainer.verl import config_mapping
-from turnwise.trainer.verl.config_mapping import backend_of, check, device_of, dtype_of, verl_config
+from turnwise.errors import ConfigError, MissingDependency
+from turnwise.trainer.verl import choices, config_mapping, trackers
+from turnwise.trainer.verl.choices import backend_of, device_of, dtype_of
+from turnwise.trainer.verl.config_checks import check
+from turnwise.trainer.verl.config_mapping import verl_config
 
 
 def settings(*overrides: str) -> ConfigStore:
@@ -34,18 +39,62 @@ def test_the_defaults_are_fine() -> None:
         ),
         (["model.device=gpu"], r"model\.device='gpu' is unknown: use one of auto, cpu, cuda"),
         (["training.adv_estimator=grop"], r"training\.adv_estimator='grop' is unknown: use one of grpo"),
-        (["training.adv_estimator=gae"], r"training\.adv_estimator='gae' is unknown"),
+        (["training.credit=turns"], r"training\.credit='turns' is unknown: use one of episode, turn, anchored"),
+        (["training.adv_estimator=gae", "training.credit=anchored"], r"credit='anchored' does not go with"),
+        (["training.policy_loss=dpo"], r"policy_loss='dpo' is unknown: use one of ppo, gspo, cispo"),
+        (["training.rollout_correction=all"], r"rollout_correction='all' is unknown"),
         (["training.group_size=0"], r"training\.group_size=0 must be at least 1"),
         (["training.batch_size=0"], r"training\.batch_size=0 must be at least 1"),
         (["training.micro_batch_size=0"], r"micro_batch_size=0 must be at least 1"),
         (["ray.gpus_per_node=0"], r"ray\.gpus_per_node=0 must be at least 1"),
         (["inference.backend=sglang"], r"SGLang has no CPU build"),
+        (["training.loss_aggregation=mean"], r"loss_aggregation='mean' is unknown: use one of token-mean, token-sum"),
+        (["training.schedule=async"], r"schedule='async' is unknown: use one of sync, colocate_async, separate_async"),
+        (
+            ["training.schedule=colocate_async"],
+            r"'colocate_async' cannot run yet: use training\.schedule=sync",
+        ),
+        (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
+        (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
+        (["ray.use_ray=false"], r"ray\.use_ray=false is not possible: verl trains on Ray"),
+        (["ray.num_actors=-1"], r"ray\.num_actors=-1 must be at least 0"),
+        (
+            ["logging.trackers=[wandbb]"],
+            r"has 'wandbb', which is unknown: use any of tensorboard, wandb, mlflow",
+        ),
+        (["ray.gpus_per_node=3"], r"batch_size=32 episodes .* over 3 ranks .*set it to a multiple of 24"),
+        (
+            ["ray.gpus_per_node=4", "ray.num_nodes=2", "training.mini_batch_size=4", "training.group_size=4"],
+            r"mini_batch_size=4 episodes .* over 8 ranks \(ray.num_nodes=2 x .*=4\).* multiple of 8 that",
+        ),
+        (["model.sequence_parallel_size=2"], r"sequence_parallel_size=2 needs GPUs.*Set it to 1 on a CPU"),
         (["model.tensor_parallel_size=2"], r"does not split a model: set model\.tensor_parallel_size=1"),
     ],
 )
 def test_settings_that_cannot_work_together_are_told_in_words(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         check(settings(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["model.sequence_parallel_size=3"], r"sequence_parallel_size=3 does not divide the 16 GPUs that train"),
+        (["model.tensor_parallel_size=3"], r"does not fit 2 nodes of 8 GPUs: .* Use one of 1, 2, 4, 8, 16\."),
+        (["model.tensor_parallel_size=32"], r"tensor_parallel_size=32 does not fit 2 nodes"),
+        (["model.tensor_parallel_size=16", "training.batch_size=8"], r"batch_size=8 episodes .* over 16 ranks"),
+    ],
+)
+def test_layouts_that_gpus_cannot_have_are_told_in_words(overrides: list[str], sentence: str) -> None:
+    two_nodes = ["model.device=cuda", "ray.num_nodes=2", "ray.gpus_per_node=8"]
+    with pytest.raises(ConfigError, match=sentence):
+        check(settings(*two_nodes, *overrides))
+
+
+def test_a_tracker_that_is_not_installed_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="has 'mlflow', but its package is not installed: pip install mlflow"):
+        check(settings("logging.trackers=mlflow"))
 
 
 def test_verl_config_checks_first() -> None:
@@ -68,12 +117,12 @@ def test_what_the_user_says_wins() -> None:
 
 def test_the_device_is_a_gpu_only_where_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, device in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(config_mapping.Path, "exists", lambda path, there=there: there)
+        monkeypatch.setattr(choices.Path, "exists", lambda path, there=there: there)
         assert device_of(ConfigStore()) == device
 
 
 def test_a_cluster_is_taken_to_have_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_mapping.Path, "exists", lambda path: False)
+    monkeypatch.setattr(choices.Path, "exists", lambda path: False)
     assert device_of(apply_overrides(ConfigStore(), ["ray.address=auto"])) == "cuda"
 
 
@@ -141,26 +190,66 @@ def test_the_longest_episode_fits_into_the_engine() -> None:
     assert keys["actor_rollout_ref.rollout.max_num_batched_tokens"] >= 9500
 
 
-@pytest.mark.parametrize(("kept", "saved"), [("true", True), ("false", False)])
-def test_a_checkpoint_holds_a_plain_model_unless_told_otherwise(kept: str, saved: bool) -> None:
-    contents = keys_of(f"checkpoint.save_model={kept}")["actor_rollout_ref.actor.checkpoint.save_contents"]
-    assert ("hf_model" in contents) is saved
-    assert {"model", "optimizer", "extra"} <= set(contents)
+def test_verl_writes_what_it_loads_again_and_no_model_folder() -> None:
+    keys = keys_of()
+    for part in ("actor_rollout_ref.actor", "critic"):
+        contents = keys[f"{part}.checkpoint.save_contents"]
+        assert contents == keys[f"{part}.checkpoint.load_contents"] == ["model", "optimizer", "extra"]
 
 
-def test_settings_of_verl_itself_win_over_ours() -> None:
-    theirs = verl_config(settings("verl.trainer.test_freq=5", "verl.actor_rollout_ref.rollout.n=2"))
-    assert theirs.trainer.test_freq == 5
-    assert theirs.actor_rollout_ref.rollout.n == 2
+@pytest.mark.parametrize(
+    ("overrides", "micro"),
+    [
+        ([], 8),
+        (["ray.gpus_per_node=8"], 4),  # a rank has 4 of 32
+        (["training.batch_size=24"], 8),
+        (["training.batch_size=24", "training.group_size=6", "training.mini_batch_size=12"], 6),
+        (["training.batch_size=14", "training.group_size=2", "ray.gpus_per_node=2"], 7),
+    ],
+)
+def test_a_forward_pass_takes_as_many_episodes_as_divide_a_share(overrides: list[str], micro: int) -> None:
+    keys = keys_of(*overrides)
+    names = [name for name in keys if name.endswith("micro_batch_size_per_gpu")]
+    assert len(names) == 4
+    assert {keys[name] for name in names} == {micro}
 
 
-@pytest.mark.parametrize("key", ["trainer.no_such_setting", "no_such_section.x", "trainer.test_freq.deeper"])
-def test_a_setting_that_verl_does_not_have_is_an_error_with_its_name(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"verl has no setting '{key}'.*--dry-run"):
-        verl_config(settings(f"verl.{key}=1"))
+def test_half_precision_is_half_precision_in_the_trainer_too() -> None:
+    keys = keys_of("model.device=cuda", "model.dtype=float16")
+    assert keys["actor_rollout_ref.rollout.dtype"] == "float16"
+    for place in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
+        assert keys[f"{place}.dtype"] == "float16"
+        assert keys[f"+{place}.mixed_precision"]["param_dtype"] == "fp16"
 
 
-def test_a_plus_adds_a_setting_that_the_files_of_verl_do_not_name() -> None:
-    config = settings()
-    config.verl["+actor_rollout_ref.model.override_config.rope_theta"] = 5
-    assert verl_config(config).actor_rollout_ref.model.override_config.rope_theta == 5
+def test_a_sync_schedule_trains_on_the_newest_weights_only() -> None:
+    keys = keys_of()
+    assert keys["trainer.v1.trainer_mode"] == "sync"
+    assert not [name for name in keys if "async" in name]
+
+
+@pytest.mark.parametrize("schedule", ["colocate_async", "separate_async"])
+def test_an_asynchronous_schedule_waits_for_what_would_be_too_old(schedule: str) -> None:
+    keys = keys_of(f"training.schedule={schedule}", "training.max_staleness=3")
+    assert keys["trainer.v1.trainer_mode"] == schedule
+    # verl counts versions of the weights: the one an episode began with, and three more.
+    assert keys["trainer.v1.sampler.max_off_policy_threshold"] == 4
+    assert keys["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
+    assert keys[f"trainer.v1.{schedule}.num_warmup_batches"] == 1
+
+
+def test_separate_rollout_nodes_get_weights_once_a_batch() -> None:
+    keys = keys_of("training.schedule=separate_async", "training.mini_batch_size=8", "ray.rollout_nodes=2")
+    assert keys["trainer.v1.separate_async.parameter_sync_step"] == 4
+    assert keys["actor_rollout_ref.hybrid_engine"] is False
+    assert keys["actor_rollout_ref.rollout.nnodes"] == 2
+    assert keys["actor_rollout_ref.rollout.checkpoint_engine.backend"] == "nccl"
+
+
+def test_the_names_of_loss_aggregations_are_those_of_algo() -> None:
+    text = (
+        Path(config_mapping.__file__).parents[2] / "algo" / "aggregation.py"
+    ).read_text()  # importing it takes seconds
+    named = re.search(r"Aggregation = Literal\[(.+)\]", text)
+    assert named is not None
+    assert sorted(ast.literal_eval(f"[{named[1]}]")) == sorted(choices.LOSS_AGGREGATIONS)

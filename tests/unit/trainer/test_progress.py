@@ -4,9 +4,10 @@ import math
 import pytest
 from rich.console import Console
 
+from turnwise.plain_text import number, sparkline
 from turnwise.trainer.progress import ProgressView
 from turnwise.trainer.progress_panel import Panel
-from turnwise.trainer.progress_text import number, plain_line, sparkline
+from turnwise.trainer.progress_text import plain_line
 
 METRICS = {
     "step": 3,
@@ -138,3 +139,16 @@ def test_numbers_are_short_and_sparklines_keep_their_ends() -> None:
     assert sparkline([math.nan, 0.0, math.inf, 1.0], 10) == "▁█"
     assert sparkline([], 10) == sparkline([1.0], 0) == ""
     assert sparkline([0.0] * 999 + [1.0] * 999, 4) == "▁▁██"
+
+
+def test_a_long_header_is_cut_between_its_parts_and_a_note_keeps_its_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = Panel(4, "game · a/model · grpo, 32 episodes a step · transformers on cpu")
+    assert drawn(panel, 40)[1:4] == ["game · a/model", "grpo, 32 episodes a step", "transformers on cpu"]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
+    file = Terminal()
+    with ProgressView(file) as view:
+        view.start(4, "game")
+        view.note("warning at step 1: something\n  what to do: look at the episodes, all of them")
+    text = file.getvalue().replace("\x1b[2K", "").replace("\r", "")
+    assert "  what to do: look at the episodes, all\n      of them" in text

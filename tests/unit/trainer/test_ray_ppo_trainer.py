@@ -12,7 +12,7 @@ from turnwise.env.base import BaseEnvironment
 from turnwise.env.examples.guess_number import GuessNumber
 from turnwise.errors import ConfigError, RecordError, TrainingFailure, TurnwiseError
 from turnwise.trainer import RayPPOTrainer, create_trainer
-from turnwise.trainer.ray_ppo_trainer import _newest_checkpoint
+from turnwise.trainer.starting import header_of, sampling_of
 
 
 def trainer(**settings: object) -> RayPPOTrainer:
@@ -61,18 +61,18 @@ def test_the_dataset_is_read_once_and_copied() -> None:
     tasks = [{"question": 1}, {"question": 2}]
     made = RayPPOTrainer(ConfigStore(), GuessNumber, dataset=iter(tasks))
     tasks[0]["question"] = 9
-    assert made.tasks == [{"question": 1}, {"question": 2}]
-    assert RayPPOTrainer(ConfigStore(), GuessNumber).tasks is None
+    assert [row["task"] for row in made.dataset] == [{"question": 1}, {"question": 2}]
+    assert RayPPOTrainer(ConfigStore(), GuessNumber).dataset[3] == {"index": 3, "seed": 3, "task": None}
 
 
 def test_sampling_is_that_of_the_settings() -> None:
     made = trainer(inference__max_tokens=11, inference__temperature=0.5, inference__top_p=0.9, inference__top_k=5)
-    sampling = made._sampling()
+    sampling = sampling_of(made.config)
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (11, 0.5, 0.9, 5)
 
 
 def test_the_header_says_what_is_trained_where() -> None:
-    header = trainer(model__model_name="tiny", model__device="cpu")._header()
+    header = header_of(trainer(model__model_name="tiny", model__device="cpu").config, "GuessNumber")
     assert header == "GuessNumber · tiny · grpo, 32 episodes a step in groups of 8 · transformers on cpu"
 
 
@@ -103,23 +103,4 @@ def test_create_trainer_passes_everything_on() -> None:
 
     made = create_trainer(ConfigStore(), GuessNumber, reward_fn=pay, dataset=[{"a": 1}])
     assert made.reward_fn is pay
-    assert made.tasks == [{"a": 1}]
-
-
-def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
-    for step in (9, 100, 20):
-        (tmp_path / f"global_step_{step}").mkdir()
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
-    assert _newest_checkpoint(tmp_path) == tmp_path / "global_step_100"
-
-
-def test_a_checkpoints_own_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    for step in (9, 100):
-        (tmp_path / f"global_step_{step}").mkdir()
-    assert _newest_checkpoint(tmp_path / "global_step_9") == tmp_path / "global_step_9"
-
-
-@pytest.mark.parametrize("name", ["", "missing", "global_step_7"])
-def test_a_folder_without_checkpoints_is_an_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RecordError, match="expected a folder called global_step_N"):
-        _newest_checkpoint(tmp_path / name)
+    assert made.dataset[0]["task"] == {"a": 1}

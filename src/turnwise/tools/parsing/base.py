@@ -119,6 +119,23 @@ class ActionParser(ABC):
         """What the system prompt says about the tools and how to call them."""
 
 
+class TextParser(ActionParser):
+    """A parser of plain text, which reads what the model said after its thinking. Subclasses give `_read_answer`."""
+
+    def parse(self, text: str) -> ParsedAction:
+        """Read the calls. Never raises."""
+        if len(text) > self.max_chars:
+            return too_large(len(text), self.max_chars)
+        if not text.isascii():
+            text = without_lone_surrogates(text)
+        start = thinking_end(text)
+        return unfinished_thinking() if start < 0 else self._read_answer(text, start)
+
+    @abstractmethod
+    def _read_answer(self, text: str, start: int) -> ParsedAction:
+        """Read the text from `start` on; it is within the limit and has no halves of characters."""
+
+
 def too_large(length: int, limit: int) -> ParsedAction:
     """The answer to a text that is not read because of its length."""
     sentence = f"The answer has {length:,} characters; at most {limit:,} are read, so nothing was done. Be shorter."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnwise.tools.parsing import base
-from turnwise.tools.parsing.base import ActionParser, ParsedAction, ProblemKind
+from turnwise.tools.parsing.base import ParsedAction, ProblemKind, TextParser
 from turnwise.tools.parsing.calls import Turn, called, schemas, usual_call
 from turnwise.tools.parsing.json_action import scan_objects
 from turnwise.tools.parsing.json_text import JSONDecodeError, loads, read_on
@@ -21,7 +21,7 @@ SHAPE = 'write <tool_call>{"name": ..., "arguments": {...}}</tool_call>'
 _LONG = 4096
 
 
-class FunctionCallingParser(ActionParser):
+class FunctionCallingParser(TextParser):
     """Reads `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, and JSON as OpenAI-like servers write it.
 
     Any number of tags; the last may lack its end. In a text without tags it reads `{"tool_calls": [...]}`,
@@ -38,15 +38,7 @@ class FunctionCallingParser(ActionParser):
         at `"arguments": {}}`): write <tool_call>{"name": ..., "arguments": {...}}</tool_call>.'
     """
 
-    def parse(self, text: str) -> ParsedAction:
-        """Read the calls. Never raises."""
-        if len(text) > self.max_chars:
-            return base.too_large(len(text), self.max_chars)
-        if not text.isascii():
-            text = base.without_lone_surrogates(text)
-        start = base.thinking_end(text)
-        if start < 0:
-            return base.unfinished_thinking()
+    def _read_answer(self, text: str, start: int) -> ParsedAction:
         turn = Turn(text, start, SHAPE)
         opened = base.find_tag(text, OPEN, start)
         if opened < 0:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnwise.tools.parsing import base
-from turnwise.tools.parsing.base import ActionParser, ParsedAction
+from turnwise.tools.parsing.base import ParsedAction, TextParser
 from turnwise.tools.parsing.calls import ARGUMENT_KEYS, NAME_KEYS, Turn, called, schemas, usual_call
 from turnwise.tools.parsing.json_text import JSONDecodeError, first_window, loads, read_on
 
@@ -25,7 +25,7 @@ _BEFORE = 64
 _KEY_STARTS = ('"', "\n", " ")
 
 
-class JSONActionParser(ActionParser):
+class JSONActionParser(TextParser):
     """Reads `{"tool": ..., "arguments": {...}}` anywhere in the text or in a fenced block; several, or a list of them.
 
     The name may also be under `action` or `name`, the arguments under `args`, `parameters`, `action_input` or `input`.
@@ -40,15 +40,7 @@ class JSONActionParser(ActionParser):
         {...}}.'
     """
 
-    def parse(self, text: str) -> ParsedAction:
-        """Read the calls. Never raises."""
-        if len(text) > self.max_chars:
-            return base.too_large(len(text), self.max_chars)
-        if not text.isascii():
-            text = base.without_lone_surrogates(text)
-        start = base.thinking_end(text)
-        if start < 0:
-            return base.unfinished_thinking()
+    def _read_answer(self, text: str, start: int) -> ParsedAction:
         usual = _usual(text, start)
         if usual is not None:
             return usual

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from turnwise.tools.definition import ToolCall
 from turnwise.tools.parsing import base
-from turnwise.tools.parsing.base import ActionParser, ParsedAction, ProblemKind
+from turnwise.tools.parsing.base import ParsedAction, ProblemKind, TextParser
 from turnwise.tools.parsing.calls import FINAL, MAX_NAME, PLAIN, Turn, called, schemas, show
 from turnwise.tools.parsing.json_text import JSONDecodeError, Reading, loads, read_on, value_problem
 
@@ -26,7 +26,7 @@ _LINE = 24
 _USUAL = re.compile(r"Action:[ \t]{0,4}+([\w.-]{1,64}+)[ \t]{0,4}+\nAction Input:[ \t]{0,4}+(?=\{)")
 
 
-class ReActActionParser(ActionParser):
+class ReActActionParser(TextParser):
     """Reads `Action: name` and `Action Input: {...}`, any number of times, and `Final Answer: ...`.
 
     A label counts at the start of a line. An input that is not a JSON object is plain text, under the argument
@@ -42,15 +42,7 @@ class ReActActionParser(ActionParser):
         '42'
     """
 
-    def parse(self, text: str) -> ParsedAction:
-        """Read the calls. Never raises."""
-        if len(text) > self.max_chars:
-            return base.too_large(len(text), self.max_chars)
-        if not text.isascii():
-            text = base.without_lone_surrogates(text)
-        start = base.thinking_end(text)
-        if start < 0:
-            return base.unfinished_thinking()
+    def _read_answer(self, text: str, start: int) -> ParsedAction:
         usual = _usual(text, start)
         if usual is not None:
             return usual

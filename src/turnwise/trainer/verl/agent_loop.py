@@ -13,9 +13,13 @@ from turnwise.errors import TrainingFailure
 from turnwise.inference.chat import Chat
 from turnwise.rollout.episode import EpisodeStart, run_episode
 from turnwise.tools.parsing import ActionParser
+from turnwise.trainer.credit import turn_anchors
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.rollout_registry import AGENT_LOOP
 from turnwise.trajectory import Trajectory
+
+ANCHORS = "turn_anchors"
+"""The field of verl's batch that holds the observation each turn began from, when `training.credit` asks for it."""
 
 
 @dataclass
@@ -43,11 +47,15 @@ class EpisodeOutput(AgentLoopOutput):
     """verl's output with a reward for each token: the base class keeps only one, on the very last token."""
 
     token_rewards: list[float]
+    anchors: list[int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The fields verl stores, with our rewards in `rm_scores`."""
         output = super().as_dict()
         output["rm_scores"] = torch.tensor(output.pop("token_rewards"), dtype=torch.float32)
+        anchors = output.pop("anchors", None)
+        if anchors is not None:
+            output[ANCHORS] = torch.tensor(anchors, dtype=torch.int64)
         return output
 
 
@@ -66,7 +74,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         plan = _room.plan
         start = EpisodeStart(
             episode_id=f"{row['uid']}-{row['session_id']}",
-            group_id=row["uid"],
+            group_id=str(row["index"]),
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
         )
@@ -82,16 +90,21 @@ class EpisodeAgentLoop(AgentLoopBase):
             parser=_room.parser,
         )
         _room.finished.append(trajectory)
-        return output_of(trajectory)
+        return output_of(trajectory, with_anchors=plan.with_anchors)
 
 
-def output_of(trajectory: Trajectory) -> EpisodeOutput:
+def output_of(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
     """What verl trains on, from a recorded episode."""
     if trajectory.outcome is None or not trajectory.outcome.is_behaviour or not trajectory.turns:
         # verl drops the one episode that raises and trains on the rest of its group.
         raise TrainingFailure(f"Episode {trajectory.episode_id} ended in {trajectory.outcome}: {trajectory.error}")
+    if not trajectory.exact:
+        raise TrainingFailure(
+            f"Episode {trajectory.episode_id} cannot be trained on: its engine gave text, or log-probs of another "
+            "distribution, so its tokens are not those that were sampled. Use it for evaluation only."
+        )
     tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
-    versions = [turn.weights_version for turn in trajectory.turns]
+    versions = [version for turn in trajectory.turns for version in turn.versions]
     return EpisodeOutput(
         prompt_ids=tokens.ids[:prompt].tolist(),
         response_ids=tokens.ids[prompt:].tolist(),
@@ -106,4 +119,5 @@ def output_of(trajectory: Trajectory) -> EpisodeOutput:
             "reward_extra_info": {},
         },
         token_rewards=trajectory.token_rewards(),
+        anchors=turn_anchors(trajectory) if with_anchors else None,
     )

@@ -1,105 +1,29 @@
-"""Turns our settings into verl's: its own defaults, composed by hydra, with what we decide written over them.
-
-Imports no verl: its YAML files are read where the package lies, so a dry run stays quick and needs no accelerator.
-"""
+"""Turns our settings into verl's: every key of verl that we set, and to what."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from turnwise.config import ConfigStore, TrainingConfig
-from turnwise.errors import ConfigError, MissingDependency
-from turnwise.tools.formats import FORMATS
-from turnwise.trainer.verl.rollout_registry import AGENT_LOOP, TRANSFORMERS
+from turnwise.config import ConfigStore
+from turnwise.trainer.credit import needs_critic
+from turnwise.trainer.verl.choices import POLICY_LOSSES, backend_of, device_of, dtype_of
+from turnwise.trainer.verl.config_checks import check
+from turnwise.trainer.verl.escape_hatch import checked_verl_section
+from turnwise.trainer.verl.estimators import verl_name
+from turnwise.trainer.verl.layout import micro_batch_of
+from turnwise.trainer.verl.rollout_registry import AGENT_LOOP
+from turnwise.trainer.verl.verl_settings import compose
 
-ESTIMATORS = (
-    "grpo",
-    "grpo_passk",
-    "rloo",
-    "opo",
-    "gpg",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-)
-"""Advantage estimators of verl that need no critic and have a data path in its V1 trainer."""
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-def device_of(config: ConfigStore) -> str:
-    """`cpu` or `cuda`: what the settings say, or what the machine has."""
-    if config.model.device != "auto":
-        return config.model.device
-    # The driver's device file, because asking torch would cost the user's process a second of import. A cluster that is
-    # joined by its address is taken to have GPUs, whatever this machine has.
-    return "cuda" if Path("/dev/nvidia0").exists() or config.ray.address else "cpu"
-
-
-def backend_of(config: ConfigStore) -> str:
-    """The rollout engine's name: what the settings say, or the one that fits the device."""
-    if config.inference.backend != "auto":
-        return config.inference.backend
-    return TRANSFORMERS if device_of(config) == "cpu" else "vllm"
-
-
-def dtype_of(config: ConfigStore) -> str:
-    """The dtype in which model and rollout compute."""
-    if config.model.dtype != "auto":
-        return config.model.dtype
-    return "float32" if device_of(config) == "cpu" else "bfloat16"
-
-
-def check(config: ConfigStore) -> None:
-    """Raise a ConfigError for settings that are unknown or cannot work together."""
-    training = config.training
-    _one_of("model.device", config.model.device, ("auto", "cpu", "cuda"))
-    _one_of("model.dtype", config.model.dtype, ("auto", *_DTYPES))
-    _one_of("inference.backend", config.inference.backend, ("auto", TRANSFORMERS, "vllm", "sglang"))
-    _one_of("inference.tool_format", config.inference.tool_format, FORMATS)
-    _one_of("training.adv_estimator", training.adv_estimator, ESTIMATORS)
-    for name, value in {
-        "training.batch_size": training.batch_size,
-        "training.group_size": training.group_size,
-        "training.micro_batch_size": training.micro_batch_size,
-        "training.steps_per_epoch": training.steps_per_epoch,
-        "ray.num_nodes": config.ray.num_nodes,
-        "ray.gpus_per_node": config.ray.gpus_per_node,
-    }.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} must be at least 1.")
-    _check_groups(training)
-    if backend_of(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
-        raise ConfigError("The transformers engine does not split a model: set model.tensor_parallel_size=1.")
-    if backend_of(config) == "sglang" and device_of(config) == "cpu":
-        raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
-
-
-def _check_groups(training: TrainingConfig) -> None:
-    if training.batch_size % training.group_size:
-        raise ConfigError(
-            f"training.batch_size={training.batch_size} is not a multiple of training.group_size="
-            f"{training.group_size}: a batch is made of whole groups. Set batch_size to a multiple of group_size."
-        )
-    mini_batch = training.mini_batch_size or training.batch_size
-    if mini_batch % training.group_size or training.batch_size % mini_batch:
-        raise ConfigError(
-            f"training.mini_batch_size={mini_batch} must be a multiple of group_size={training.group_size} and divide "
-            f"batch_size={training.batch_size}."
-        )
-
-
-def _one_of(name: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}={value!r} is unknown: use one of {', '.join(known)}.")
+_SHORT_DTYPES = {"float32": "fp32", "float16": "fp16"}
+"""Those that differ from what verl trains in unasked, by the name it has for them."""
 
 
 def overrides(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
     """Every key of verl that we set, by dotted name."""
-    keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _rollout(config)
-    keys |= _algorithm(config) | _trainer(config, run_dir, steps)
-    return keys | (_cpu(config) if device_of(config) == "cpu" else {})
+    keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _critic(config, model_path)
+    keys |= _rollout(config) | _algorithm(config) | _trainer(config, run_dir, steps) | _schedule(config)
+    return keys | (_cpu() if device_of(config) == "cpu" else {})
 
 
 def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
@@ -123,20 +47,26 @@ def _model(config: ConfigStore, model_path: str) -> dict[str, Any]:
     return {
         "actor_rollout_ref.model.path": model_path,
         "actor_rollout_ref.model.trust_remote_code": config.model.trust_remote_code,
+        "actor_rollout_ref.model.lora_rank": config.model.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": config.model.lora_alpha,
+        # Every engine takes plain weights, so the adapter is added to them before they are sent.
+        "actor_rollout_ref.model.lora.merge": config.model.lora_rank > 0,
     }
 
 
 def _actor(config: ConfigStore) -> dict[str, Any]:
-    training, dtype = config.training, _DTYPES[dtype_of(config)]
+    training = config.training
     prompts_per_mini_batch = (training.mini_batch_size or training.batch_size) // training.group_size
     actor: dict[str, Any] = {
         "strategy": "fsdp2",
         "ppo_mini_batch_size": prompts_per_mini_batch,
-        "ppo_micro_batch_size_per_gpu": training.micro_batch_size,
+        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
         "ppo_epochs": training.updates_per_batch,
+        "policy_loss.loss_mode": POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
         "clip_ratio": training.clip_ratio,
         "clip_ratio_low": training.clip_ratio,
-        "clip_ratio_high": training.clip_ratio,
+        "clip_ratio_high": training.clip_ratio if training.clip_ratio_high is None else training.clip_ratio_high,
+        "loss_agg_mode": training.loss_aggregation,
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
@@ -145,23 +75,56 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "optim.weight_decay": training.weight_decay,
         "optim.clip_grad": training.max_grad_norm,
         "grad_clip": training.max_grad_norm,
-        "fsdp_config.strategy": "fsdp2",
-        "fsdp_config.seed": training.seed,
         "data_loader_seed": training.seed,
-        "checkpoint.save_contents": ["model", "optimizer", "extra"]
-        + (["hf_model"] if config.checkpoint.save_model else []),
-        "checkpoint.load_contents": ["model", "optimizer", "extra"],
+        # The one that verl checks; those in fsdp_config are the ones that count.
+        "ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
+        **_fsdp("fsdp_config", config),
+        **_checkpoint("checkpoint"),
     }
-    if dtype == "fp32":
-        actor |= {
-            "fsdp_config.dtype": "float32",
-            "+fsdp_config.mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-        }
     keys = {_join("actor_rollout_ref.actor", name): value for name, value in actor.items()}
     keys["actor_rollout_ref.ref.strategy"] = "fsdp2"
-    keys["actor_rollout_ref.ref.fsdp_config.strategy"] = "fsdp2"
-    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = training.micro_batch_size
+    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = micro_batch_of(config)
+    return keys | {_join("actor_rollout_ref.ref", name): value for name, value in _fsdp("fsdp_config", config).items()}
+
+
+def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
+    """The critic is the same model with a value head; verl makes one only when it is asked for."""
+    training = config.training
+    critic: dict[str, Any] = {
+        "enable": needs_critic(training.adv_estimator),
+        "strategy": "fsdp2",
+        "model.path": model_path,
+        "model.trust_remote_code": config.model.trust_remote_code,
+        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
+        "optim.lr": training.critic_learning_rate,
+        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.weight_decay": training.weight_decay,
+        "optim.clip_grad": training.max_grad_norm,
+        "grad_clip": training.max_grad_norm,
+        "data_loader_seed": training.seed,
+        **_fsdp("fsdp", config),
+        **_checkpoint("checkpoint"),
+    }
+    return {_join("critic", name): value for name, value in critic.items()}
+
+
+def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
+    dtype = dtype_of(config)
+    keys: dict[str, Any] = {
+        f"{place}.strategy": "fsdp2",
+        f"{place}.seed": config.training.seed,
+        f"{place}.ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
+    }
+    if dtype in _SHORT_DTYPES:
+        mixed = {"param_dtype": _SHORT_DTYPES[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+        keys |= {f"{place}.dtype": dtype, f"+{place}.mixed_precision": mixed}
     return keys
+
+
+def _checkpoint(place: str) -> dict[str, Any]:
+    # No `hf_model`: verl's says bfloat16 whatever it is, and with LoRA nothing can load it. `hugging_face` writes ours.
+    state = ["model", "optimizer", "extra"]
+    return {f"{place}.save_contents": state, f"{place}.load_contents": state}
 
 
 def _rollout(config: ConfigStore) -> dict[str, Any]:
@@ -181,7 +144,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
         "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
         "max_num_batched_tokens": max(8192, inference.max_prompt_tokens + inference.max_episode_tokens),
         "calculate_log_probs": True,
-        "log_prob_micro_batch_size_per_gpu": config.training.micro_batch_size,
+        "log_prob_micro_batch_size_per_gpu": micro_batch_of(config),
         "agent.default_agent_loop": AGENT_LOOP,
         "agent.num_workers": max(1, config.ray.num_actors),
     }
@@ -191,11 +154,16 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
 def _algorithm(config: ConfigStore) -> dict[str, Any]:
     training = config.training
     return {
-        "algorithm.adv_estimator": training.adv_estimator,
+        "algorithm.adv_estimator": verl_name(training.adv_estimator, training.credit),
         "algorithm.gamma": training.gamma,
         "algorithm.lam": training.lam,
         "algorithm.use_kl_in_reward": training.use_kl_in_reward,
         "algorithm.kl_ctrl.kl_coef": training.kl_coef,
+        "algorithm.kl_ctrl.type": "fixed" if training.kl_target is None else "adaptive",
+        "algorithm.kl_ctrl.target_kl": training.kl_target or 0.1,
+        "algorithm.rollout_correction.rollout_is": None
+        if training.rollout_correction == "none"
+        else training.rollout_correction,
     }
 
 
@@ -204,25 +172,49 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.nnodes": config.ray.num_nodes,
         "trainer.n_gpus_per_node": config.ray.gpus_per_node,
         "trainer.device": device_of(config),
-        "trainer.logger": [],
+        "trainer.logger": list(config.logging.trackers),
         "trainer.project_name": "turnwise",
         "trainer.experiment_name": Path(run_dir).name,
         "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
         "trainer.total_training_steps": steps,
         "trainer.total_epochs": max(1, steps),
         "trainer.save_freq": -1,
-        "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep_last_n,
-        "trainer.max_critic_ckpt_to_keep": config.checkpoint.keep_last_n,
+        # `records.checkpoints` removes old ones; verl would remove by the names that they had while being written.
+        "trainer.max_actor_ckpt_to_keep": None,
+        "trainer.max_critic_ckpt_to_keep": None,
         "trainer.test_freq": -1,
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",
-        "trainer.v1.trainer_mode": "sync",
         # Rewards come from the environment, inside the episode: no reward workers.
         "reward.num_workers": 0,
     }
 
 
-def _cpu(config: ConfigStore) -> dict[str, Any]:
+def _schedule(config: ConfigStore) -> dict[str, Any]:
+    training, schedule = config.training, config.training.schedule
+    keys: dict[str, Any] = {
+        "trainer.v1.trainer_mode": schedule,
+        # verl counts the versions of the weights that an episode may see, the first included. It waits for slow
+        # episodes: dropping them would teach the model to be brief.
+        "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
+        "trainer.v1.sampler.max_off_policy_strategy": "wait",
+    }
+    if schedule != "sync":
+        # With one batch ahead no rank waits for the slowest episode, and none is more than a step behind for it.
+        keys[f"trainer.v1.{schedule}.num_warmup_batches"] = 1
+    if schedule == "separate_async":
+        mini_batches = training.batch_size // (training.mini_batch_size or training.batch_size)
+        keys |= {
+            "trainer.v1.separate_async.parameter_sync_step": mini_batches,
+            "actor_rollout_ref.hybrid_engine": False,
+            "actor_rollout_ref.rollout.nnodes": config.ray.rollout_nodes,
+            "actor_rollout_ref.rollout.n_gpus_per_node": config.ray.gpus_per_node,
+            "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+        }
+    return keys
+
+
+def _cpu() -> dict[str, Any]:
     return {
         "actor_rollout_ref.model.use_remove_padding": False,
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
@@ -231,6 +223,10 @@ def _cpu(config: ConfigStore) -> dict[str, Any]:
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
         "actor_rollout_ref.ref.use_torch_compile": False,
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+        "critic.fsdp.use_torch_compile": False,
+        "critic.model.use_remove_padding": False,
+        "critic.model.enable_gradient_checkpointing": False,
+        "+critic.model.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
@@ -239,53 +235,28 @@ def _cpu(config: ConfigStore) -> dict[str, Any]:
     }
 
 
-def verl_config(
-    config: ConfigStore, *, model_path: str | None = None, run_dir: str = "runs/dry-run", steps: int | None = None
-) -> Any:
-    """The whole verl config a run becomes, as an OmegaConf DictConfig; an unknown `verl:` key is a ConfigError."""
-    check(config)
-    training = config.training
-    keys = overrides(
+def own_keys(
+    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
+) -> dict[str, Any]:
+    """Every key of verl that we set; what is not given is what a dry run would show."""
+    training, checkpoint = config.training, config.checkpoint
+    folder = run_dir or str(Path(checkpoint.output_dir) / (checkpoint.run_name or "dry-run"))
+    return overrides(
         config,
         model_path=model_path or config.model.local_path or config.model.model_name,
-        run_dir=run_dir,
-        starts=str(Path(run_dir) / "starts.json"),
+        run_dir=folder,
+        starts=str(Path(folder) / "starts.json"),
         steps=training.num_epochs * training.steps_per_epoch if steps is None else steps,
     )
-    return compose(keys | config.verl)
 
 
-def compose(keys: dict[str, Any]) -> Any:
-    """verl's default config with `keys` written over it; a key of `keys` that verl does not have is a ConfigError."""
-    spec = importlib.util.find_spec("verl")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingDependency(
-            "verl is not installed: pip install 'turnwise[cpu]' (or turnwise[gpu] on a GPU machine)."
-        )
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf, open_dict
-    from omegaconf.errors import OmegaConfBaseException
-
-    GlobalHydra.instance().clear()
-    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
-        config = hydra_compose(config_name="ppo_trainer")
-    for name, value in keys.items():
-        key = name.removeprefix("+")
-        try:
-            if name.startswith("+"):
-                with open_dict(config):
-                    OmegaConf.update(config, key, value, force_add=True)
-            else:
-                OmegaConf.update(config, key, value, merge=False)
-        except OmegaConfBaseException as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"verl has no setting {key!r} ({reason}). `turnwise train ... --dry-run` prints all of its settings."
-            ) from error
-    return config
+def verl_config(
+    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
+) -> Any:
+    """The whole verl config a run becomes, as an OmegaConf DictConfig; a wrong `verl:` key is a ConfigError."""
+    check(config)
+    theirs = checked_verl_section(config, own_keys)
+    return compose(own_keys(config, model_path=model_path, run_dir=run_dir, steps=steps) | theirs)
 
 
 def _join(prefix: str, name: str) -> str:

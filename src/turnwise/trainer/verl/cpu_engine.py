@@ -1,4 +1,4 @@
-"""The three places in verl 0.9.1 that cannot run on a CPU as they are, and what stands there instead.
+"""The four places in verl 0.9.1 that cannot run on a CPU as they are, and what stands there instead.
 
 Done only in processes that were asked to use the CPU (`plugin.asked_for_cpu`).
 """
@@ -13,6 +13,7 @@ def make_verl_run_on_cpu() -> None:
     _accept_gloo_alone()
     _register_fsdp_engines()
     _load_value_heads_without_flash_attention()
+    _keep_the_reference_model_in_plain_memory()
     from turnwise.trainer.verl.vllm_cpu import name_the_vllm_distribution
 
     name_the_vllm_distribution()
@@ -58,3 +59,10 @@ def _load_value_heads_without_flash_attention() -> None:
         )
 
     model.load_valuehead_model = load_valuehead_model
+
+
+def _keep_the_reference_model_in_plain_memory() -> None:
+    # verl moves the reference model to pinned CPU memory, which only a machine with an accelerator has.
+    from verl.workers.engine.fsdp import transformer_impl
+
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: None

@@ -10,6 +10,7 @@ from turnwise.env.spec import EnvironmentSpec
 from turnwise.inference.engine import Sampling
 from turnwise.rollout.limits import Limits
 from turnwise.tools.registry import ToolRegistry
+from turnwise.trainer.dataset import Curriculum
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,7 @@ class EpisodePlan:
     reward_fn: Callable[..., Any] | None = None
     tools: ToolRegistry | None = None
     tool_format: str = "function_calling"
+    with_anchors: bool = False
+    """Whether training compares turns by the observation they began from."""
+    curriculum: Curriculum | None = None
+    """What chooses the starts, if not a list of them."""

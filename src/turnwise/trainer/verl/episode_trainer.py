@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from verl.trainer.ppo.v1 import PPOTrainerSync, trainer_base
+from verl.utils.tensordict_utils import get_tensordict
 
 from turnwise.errors import TrainingFailure
+from turnwise.records.checkpoints import Draft, keep, read_state
+from turnwise.records.run_folder import RunFolder
+from turnwise.trainer.checkpointing import Saving, complete
 from turnwise.trainer.step_report import EpisodeReport, step_record
+from turnwise.trainer.step_watch import StepWatch
+from turnwise.trainer.verl.advantages import extra_fields, record_advantages
+from turnwise.trainer.verl.episode_plan import EpisodePlan
+from turnwise.trainer.verl.estimators import extra_inputs
 from turnwise.trainer.verl.server_pool import PooledServerManager
+from turnwise.trainer.verl.starts import follow
 
 Emit = Callable[[str, Any], None]
 """Called with what happened (`phase`, `step`, `checkpoint`) and its content."""
@@ -25,14 +34,18 @@ class EpisodeTrainer(PPOTrainerSync):
 
     agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
 
-    def __init__(self, config: Any, emit: Emit, *, save_every: int, steps_in_epoch: int) -> None:
+    def __init__(self, config: Any, emit: Emit, plan: EpisodePlan, *, saving: Saving, steps_in_epoch: int) -> None:
         # verl builds its server manager by this name in its own module; ours needs no balancer process.
         trainer_base.LLMServerManager = PooledServerManager
         super().__init__(config)
         self.emit = emit
-        self.save_every = save_every
+        self.plan = plan
+        follow(plan.curriculum)
+        self.saving = saving
+        self._draft: Draft | None = None
         self.steps_in_epoch = steps_in_epoch
         self.episodes = EpisodeReport()
+        self.watch = StepWatch.of_run(RunFolder.open(plan.run_dir), plan.reward_fn or plan.environment.load())
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -47,6 +60,19 @@ class EpisodeTrainer(PPOTrainerSync):
         self._sampling_since = began
         buffer._wait_for_next_poll = wait_for_next_poll
         return buffer
+
+    def _fetch_one_gen_batch(self) -> Any:
+        # Named by where they start, and not by chance as in verl: the same run again has the same names, from which
+        # the seeds of its sampling are made.
+        batch: Any = super()._fetch_one_gen_batch()
+        names = [f"{int(index):08d}" for index in batch["index"]]
+        batch["uid"] = get_tensordict({"uid": names})["uid"]
+        return batch
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        # Episodes come in the order in which they ended. Sums of floats must not depend on that.
+        batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def continue_until(self, step: int) -> None:
         """Train up to and including optimizer step `step`."""
@@ -68,6 +94,7 @@ class EpisodeTrainer(PPOTrainerSync):
     def on_sample_end(self) -> None:
         """Record the step's episodes, now that all of them have ended."""
         self.episodes = self.agent_loop_manager.finish_step(self.global_steps)
+        self.train_dataset.record(self.episodes.groups)
         super().on_sample_end()
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
@@ -87,6 +114,26 @@ class EpisodeTrainer(PPOTrainerSync):
         self.emit("phase", "old_log_prob")
         return super()._compute_old_log_prob(batch, metrics)
 
+    def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.emit("phase", "values")
+        return super()._compute_values(batch, metrics)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        with extra_inputs(**extra_fields(batch, critic=self.use_critic, anchors=self.plan.with_anchors)):
+            batch = super()._compute_advantage(batch, metrics)
+        record_advantages(
+            batch,
+            self.plan.run_dir,
+            self.global_steps,
+            critic=self.use_critic,
+            kl_in_reward=self.config.algorithm.use_kl_in_reward,
+        )
+        return batch
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.emit("phase", "update_critic")
+        return super()._update_critic(batch, metrics)
+
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self.emit("phase", "update_actor")
         return super()._update_actor(batch, metrics)
@@ -96,25 +143,54 @@ class EpisodeTrainer(PPOTrainerSync):
         self.emit("phase", "sync_weights")
         super().on_step_end()
         last = self.global_steps >= self.total_training_steps
-        if self.save_every and (last or self.global_steps % self.save_every == 0):
+        if self.saving.every and (last or self.global_steps % self.saving.every == 0):
+            self.emit("phase", "save_checkpoint")
             with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
-                self.save(Path(self.config.trainer.default_local_dir))
+                self._draft = self._write(Path(self.config.trainer.default_local_dir))
 
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         epoch = (global_steps - 1) // self.steps_in_epoch
-        self.emit("step", step_record(global_steps, epoch, metrics, self.episodes))
+        record = step_record(global_steps, epoch, metrics, self.episodes)
+        self.emit("step", record)
+        for warning in self.watch.step(record, self.episodes):
+            self.emit("warning", warning.content())
+        if self._draft is not None:
+            # Not before the step is recorded: who goes on from a checkpoint finds all steps up to it in the run folder.
+            saved = self._commit(self._draft)
+            keep(saved.parent, self.saving.keep_last_n, global_steps)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs besides what verl saves, in plain values."""
+        kl_coef = self.kl_ctrl_in_reward.value if self.config.algorithm.use_kl_in_reward else None
+        return {"step": self.global_steps, "kl_coef": kl_coef}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        if self.config.algorithm.use_kl_in_reward and state.get("kl_coef") is not None:
+            self.kl_ctrl_in_reward.value = float(state["kl_coef"])
 
     def save(self, folder: Path) -> Path:
         """Save model, optimizer and data position under `folder`; return the checkpoint's own folder."""
-        self.config.trainer.default_local_dir, usual = str(folder), self.config.trainer.default_local_dir
+        return self._commit(self._write(folder))
+
+    def _write(self, folder: Path) -> Draft:
+        draft = Draft(folder, self.global_steps)
+        self.config.trainer.default_local_dir, usual = str(draft.path.parent), self.config.trainer.default_local_dir
         try:
             self._save_checkpoint()
         finally:
             self.config.trainer.default_local_dir = usual
-        saved = folder / f"global_step_{self.global_steps}"
+        draft.hash_early()
+        complete(draft.path, self.saving, self.state())
+        draft.seal(lambda sentence: self.emit("warning", sentence))
+        return draft
+
+    def _commit(self, draft: Draft) -> Path:
+        self._draft = None
+        saved = draft.commit()
         self.emit("checkpoint", str(saved))
         return saved
 
@@ -123,5 +199,7 @@ class EpisodeTrainer(PPOTrainerSync):
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
         self._load_checkpoint()
+        self.restore(read_state(checkpoint))
+        self.train_dataloader_it = None  # or the one in use would go on from where it is
         # verl decorates it: outside an event loop it has run when it returns.
         _ = self.checkpoint_manager.update_weights(self.global_steps)

@@ -28,6 +28,11 @@ def register() -> None:
 
         register_rollouts()
         LOADED.append("rollouts")
+    if "estimators" not in LOADED:
+        from turnwise.trainer.verl.estimators import register_estimators
+
+        register_estimators()
+        LOADED.append("estimators")
     if "platform" not in LOADED:
         importlib.import_module("turnwise.trainer.verl.cpu_platform")  # registers itself
         LOADED.append("platform")
@@ -45,7 +50,7 @@ def check_loaded() -> None:
     """Raise with a sentence if verl did not take the plugin (it hides the reason)."""
     from turnwise.errors import TrainingFailure
 
-    wanted = ["rollouts", "platform"] + (["cpu"] if asked_for_cpu() else [])
+    wanted = ["rollouts", "estimators", "platform"] + (["cpu"] if asked_for_cpu() else [])
     missing = [part for part in wanted if part not in LOADED]
     if missing:
         register()  # raises the true reason, which verl swallowed

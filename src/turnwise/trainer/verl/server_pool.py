@@ -42,6 +42,7 @@ class ServerPool:
             log_probs=output.log_probs or [],
             stop_reason=_stop_reason(output, sampling),
             weights_version=output.extra_fields.get("global_steps") or 0,
+            swaps=tuple(output.extra_fields.get("swaps") or ()),
         )
 
     def _server_of(self, session: str) -> int:
@@ -65,10 +66,11 @@ def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def _stop_reason(output: Any, sampling: Sampling) -> str:
-    # verl says "completed" for a finished turn and for a cut one alike: the last token tells them apart.
+    # verl says "completed" for a finished turn and for a cut one alike: its length and last token tell them apart. A
+    # server may know more stop tokens than we do.
     if output.stop_reason == "aborted":
         return "abort"
-    ended = bool(output.token_ids) and output.token_ids[-1] in sampling.stop_token_ids
+    ended = len(output.token_ids) < sampling.max_tokens or output.token_ids[-1] in sampling.stop_token_ids
     return "stop" if ended else "length"
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turnwise.records.run_folder import RunFolder
+from turnwise.records.run_lock import lock_run
+from turnwise.trainer.checkpointing import Saving
+
+_LOCK_SECONDS = 10.0
 
 
 class TaskRunner:
@@ -16,7 +20,9 @@ class TaskRunner:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._folder: RunFolder | None = None
+        self._lock: IO[bytes] | None = None  # held as long as this process lives
         self._trainer: Any = None
+        self._trackers: Any = None
 
     def next_events(self, timeout: float) -> list[tuple[str, Any]]:
         """What happened since the last call; waits up to `timeout` seconds for the first of it."""
@@ -28,9 +34,19 @@ class TaskRunner:
         except queue.Empty:
             return events
 
-    def start(self, config: Any, plan: Any, *, num_actors: int, save_every: int, steps_in_epoch: int) -> None:
+    def start(
+        self,
+        config: Any,
+        plan: Any,
+        *,
+        num_actors: int,
+        saving: Saving,
+        steps_in_epoch: int,
+        tracker_variables: dict[str, str],
+    ) -> None:
         """Start every process of the run and load the model; ends ready to train."""
         self._folder = RunFolder.open(plan.run_dir)
+        self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
         self._emit("phase", "starting workers")
         config.transfer_queue.enable = True
         queue_ready = _in_background(_start_transfer_queue, config.transfer_queue)
@@ -41,13 +57,15 @@ class TaskRunner:
         from turnwise.trainer.verl import plugin
         from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
         from turnwise.trainer.verl.episode_workers import EpisodeWorkers
+        from turnwise.trainer.verl.trackers import Trackers
 
         plugin.check_loaded()
+        self._trackers = Trackers(config, plan.run_dir, tracker_variables)
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
-        self._trainer = EpisodeTrainer(config, self._emit, save_every=save_every, steps_in_epoch=steps_in_epoch)
+        self._trainer = EpisodeTrainer(config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch)
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready()
@@ -71,9 +89,15 @@ class TaskRunner:
         self._trainer.load(Path(checkpoint))
         return self._trainer.global_steps
 
+    def finish_trackers(self) -> None:
+        """Write and send what trackers still hold back."""
+        if self._trackers is not None:
+            self._trackers.finish()
+
     def _emit(self, kind: str, content: Any) -> None:
         if self._folder is not None and kind == "step":
             self._folder.append_metrics(content)
+            self._trackers.log(content)
         elif self._folder is not None:
             self._folder.append_event(kind, content=content)
         self._events.put((kind, content))

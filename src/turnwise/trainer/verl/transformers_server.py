@@ -78,7 +78,7 @@ class TransformersServer:
             token_ids=list(generation.token_ids),
             log_probs=list(generation.log_probs),
             stop_reason="completed",
-            extra_fields={"global_steps": generation.weights_version},
+            extra_fields={"global_steps": generation.weights_version, "swaps": generation.swaps},
         )
 
     async def load_weights(self, weights: list[tuple[str, Any]], version: int | None) -> None:

@@ -84,9 +84,14 @@ def metric_names() -> None:
     root = Path(verl.__file__).parent
     files = (
         "trainer/ppo/v1/trainer_base.py trainer/ppo/v1/trainer_sync.py trainer/ppo/metric_utils.py "
-        "trainer/ppo/core_algos.py utils/debug/metrics.py workers/utils/losses.py"
+        "trainer/ppo/core_algos.py trainer/ppo/ray_trainer.py trainer/ppo/rollout_corr_helper.py "
+        "utils/debug/metrics.py workers/utils/losses.py"
     )
     text = "".join((root / name).read_text() for name in files.split())
+    # Some get their prefix where they are collected.
+    text = text.replace('metrics["rollout_is', 'metrics["rollout_corr/rollout_is').replace(
+        '["kl_loss', '["actor/kl_loss'
+    )
     names = {name.removeprefix("timing_s/") for name in _FROM_VERL.values()} - {"actor/lr"}  # put together from parts
     same(sorted(name for name in names if f'"{name}"' not in text), [])
 
@@ -146,6 +151,39 @@ def agent_loop_worker_tq() -> None:
     same(parameters(base.__init__), ["config", "llm_client", "teacher_client", "reward_loop_worker_handles"])
 
 
+@seam("EpisodeTrainer.load and EpisodeStarts in trainer/verl")
+def loader_keeps_the_state_of_the_dataset() -> None:
+    """PPOTrainer should read its train_dataset by a StatefulDataLoader, anew when train_dataloader_it is None"""
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    made = inspect.getsource(PPOTrainer._init_dataloader)
+    holds("self.train_dataloader = StatefulDataLoader(\n            dataset=self.train_dataset," in made)
+    holds("if self.train_dataloader_it is None:" in inspect.getsource(PPOTrainer._fetch_one_gen_batch))
+
+
+@seam("EpisodeTrainer._write and .state in trainer/verl/episode_trainer.py")
+def checkpoints_are_where_we_say() -> None:
+    """PPOTrainer should save below trainer.default_local_dir, and keep its KL coefficient in kl_ctrl_in_reward.value"""
+    from verl.trainer.ppo.core_algos import AdaptiveKLController
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    saved = inspect.getsource(PPOTrainer._save_checkpoint)
+    holds('self.config.trainer.default_local_dir, f"global_step_{self.global_steps}"' in saved)
+    holds("self.kl_ctrl_in_reward = core_algos.get_kl_controller(" in inspect.getsource(PPOTrainer.__init__))
+    same(vars(AdaptiveKLController(0.5, 0.1, 10)), {"value": 0.5, "target": 0.1, "horizon": 10})
+
+
+@seam("trainer/shards.py and trainer/hugging_face.py")
+def files_of_a_checkpoint() -> None:
+    """FSDPCheckpointManager should write a rank's weights, fsdp_config.json, lora_train_meta.json and huggingface/"""
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    source = inspect.getsource(FSDPCheckpointManager)
+    holds('f"model_world_size_{self.world_size}_rank_{self.rank}.pt"' in source)
+    for name in ("fsdp_config.json", "lora_train_meta.json", "huggingface"):
+        holds(f'"{name}"' in source)
+
+
 @seam("TaskRunner.start in trainer/verl/task_runner.py")
 def task_runner_calls() -> None:
     """validate_config, need_critic, need_reference_policy and transfer_queue.init should take what we give them"""
@@ -186,14 +224,18 @@ def episode_output_places_rewards() -> None:
 
 @seam("trainer/verl/agent_loop.py itself, not verl,")
 def episode_that_failed_is_not_trained_on() -> None:
-    """output_of should raise for an episode that a fault ended, with the fault in words"""
+    """output_of should raise for an episode that a fault ended, and for one whose tokens are not those sampled"""
     from turnwise.errors import TrainingFailure
     from turnwise.trainer.verl.agent_loop import output_of
-    from turnwise.trajectory import Outcome, Trajectory
+    from turnwise.trajectory import Outcome, Trajectory, TurnRecord
 
-    try:
-        output_of(Trajectory(episode_id="e7", outcome=Outcome.ENVIRONMENT_FAILED, error="the door broke"))
-    except TrainingFailure as error:
-        same(str(error), "Episode e7 ended in environment_failed: the door broke")
-    else:
-        raise AssertionError("it did not raise")
+    failed = Trajectory(episode_id="e7", outcome=Outcome.ENVIRONMENT_FAILED, error="the door broke")
+    text = Trajectory(episode_id="e8", outcome=Outcome.COMPLETED, turns=[TurnRecord(0, 1, "stop", 0)], exact=False)
+    told = ("Episode e7 ended in environment_failed: the door broke", "Episode e8 cannot be trained on: its engine")
+    for trajectory, sentence in zip((failed, text), told, strict=True):
+        try:
+            output_of(trajectory)
+        except TrainingFailure as error:
+            holds(str(error).startswith(sentence))
+        else:
+            raise AssertionError("it did not raise")

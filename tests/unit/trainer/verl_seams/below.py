@@ -24,7 +24,7 @@ def entry_point_loads_every_part() -> None:
     holds("turnwise.trainer.verl.plugin" in LOADED_BY_VERL)
     from turnwise.trainer.verl.plugin import LOADED
 
-    same(LOADED, ["rollouts", "platform", "cpu"])
+    same(LOADED, ["rollouts", "estimators", "platform", "cpu"])
 
 
 @seam("trainer/verl/plugin.py", UNCHOSEN)
@@ -38,7 +38,7 @@ def entry_point_chooses_nothing_unasked() -> None:
 
     from turnwise.trainer.verl.plugin import LOADED
 
-    same(LOADED, ["rollouts", "platform"])
+    same(LOADED, ["rollouts", "estimators", "platform"])
     holds(not type(platform_manager._current_platform).__module__.startswith("turnwise"))
     same(distributed.initialize_global_process_group_ray.__module__, "verl.utils.distributed")
     holds("cpu" not in EngineRegistry._engines["language_model"]["fsdp2"])
@@ -178,7 +178,7 @@ def config_keys() -> None:
     """Every key that we set should exist in the config that verl composes"""
     from omegaconf import OmegaConf
 
-    from turnwise.trainer.verl.config_mapping import compose
+    from turnwise.trainer.verl.verl_settings import compose
 
     known = OmegaConf.to_container(compose({}), resolve=False)
     missing: set[str] = set()
@@ -197,14 +197,14 @@ def config_keys_that_we_add() -> None:
     from hydra.utils import get_class
     from omegaconf import OmegaConf
 
-    from turnwise.trainer.verl.config_mapping import compose
+    from turnwise.trainer.verl.verl_settings import compose
 
     added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
-    # This one is a plain mapping, in which verl's HFModelConfig looks for the name.
-    free = "actor_rollout_ref.model.override_config.attn_implementation"
-    missing = [] if free in added else [free]
+    # These are plain mappings, in which verl's HFModelConfig looks for the name.
+    free = {f"{part}.model.override_config.attn_implementation" for part in ("actor_rollout_ref", "critic")}
+    missing = sorted(free - added)
     base = compose({})
-    for name in added - {free}:
+    for name in added - free:
         parent, _, leaf = name.rpartition(".")
         owner = get_class(OmegaConf.select(base, f"{parent}._target_"))
         missing += [] if leaf in {item.name for item in fields(owner)} else [name]

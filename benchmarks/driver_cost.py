@@ -1,0 +1,293 @@
+"""What driving an episode costs, beside a loop written by hand and beside verl's `ToolAgentLoop`.
+
+Every episode has 8 turns with one tool call each and a last turn that answers in words. The engine is instant: it has
+the tokens ready, and gives the event loop one chance to switch episodes. All loops get the same tokens from it, offer
+the same two tools and tell the model the same results; the tokenizer is SmolLM2's. Time is the process's CPU time, of
+all its threads, over the turns with a tool call: other processes on the machine hardly move it.
+
+    by hand   messages through the chat template once, then token-exact: what the model said is never encoded again.
+              The tool is called on the event loop; nothing is checked, and only tokens, mask and log-probs are kept.
+    turnwise  `run_episode`, with its checks, limits, outcome and whole record; once with plain tools, which run off the
+              event loop because a plain function may block, once with async tools.
+    verl      `ToolAgentLoop` of verl 0.9.1 with its Hermes parser and async tools.
+
+The loops take turns within each round; shown are the least and the median of all rounds.
+
+Run: python benchmarks/driver_cost.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import logging
+import os
+import re
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from transformers import AutoTokenizer
+
+from turnwise import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
+from turnwise.env.spec import EnvironmentSpec
+from turnwise.models import resolve
+from turnwise.rollout.episode import EpisodeStart, run_episode
+from turnwise.tools.parsing import FunctionCallingParser
+from turnwise.trajectory import Outcome
+
+TURNS = 8
+QUESTION = "Where is my order 1007? It should have come on Monday, and nobody answers the phone."
+ANSWER = "Your order 1007 is with the carrier. It comes tomorrow; I have sent you the link to follow it."
+NAMES = count()
+Episode = Callable[[int], Awaitable[int]]
+"""Plays one episode and says how many tokens it has."""
+
+
+def find_order(order: int) -> str:
+    """Look up an order.
+
+    Args:
+        order: Its number.
+    """
+    return f'{{"order":{order},"status":"shipped","carrier":"Blue Van","parcels":2,"paid":true,"total":"84.50"}}'
+
+
+async def find_order_async(order: int) -> str:
+    """Look up an order.
+
+    Args:
+        order: Its number.
+    """
+    return find_order(order)
+
+
+class Desk(BaseEnvironment):
+    """Ends with the first answer in words."""
+
+    def reset(self) -> str:
+        return QUESTION
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "", 1.0, True, {}
+
+
+class Instant:
+    """An engine that has all tokens ready; the same object is verl's server."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        call = 'I look it up.\n<tool_call>\n{"name": "find_order", "arguments": {"order": %d}}\n</tool_call>'
+        calls = [call % (1000 + turn) for turn in range(TURNS)]
+        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.turns = [[*tokenizer.encode(text, add_special_tokens=False), end] for text in (*calls, ANSWER)]
+        self.log_probs = [[-0.25] * len(ids) for ids in self.turns]
+        self.place: dict[str, int] = {}
+
+    async def reply(self, session: str) -> tuple[list[int], list[float]]:
+        """The next turn of an episode."""
+        place = self.place.get(session, 0)
+        self.place[session] = place + 1
+        await asyncio.sleep(0)
+        return list(self.turns[place]), list(self.log_probs[place])
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        """turnwise's seam."""
+        return Generation(*await self.reply(session))
+
+
+def turnwise_loop(tokenizer: Any, engine: Instant, tool: Callable[..., Any]) -> Episode:
+    """Our loop."""
+    chat, environment, parser = Chat(tokenizer), EnvironmentSpec.of(Desk), FunctionCallingParser()
+    tools = ToolRegistry([_named(tool)])
+    limits, sampling = Limits(turns=20, tokens=8192, prompt_tokens=2048), Sampling()
+
+    async def play(number: int) -> int:
+        start = EpisodeStart(f"episode-{next(NAMES)}", seed=number)
+        played = await run_episode(
+            start,
+            environment=environment,
+            engine=engine,
+            chat=chat,
+            limits=limits,
+            sampling=sampling,
+            tools=tools,
+            parser=parser,
+        )
+        assert played.outcome is Outcome.COMPLETED, played.error
+        assert played.num_turns == TURNS + 1
+        return len(played.tokens)
+
+    return play
+
+
+def _named(tool: Callable[..., Any]) -> Any:
+    from turnwise import tool as as_tool
+
+    return as_tool(name="find_order")(tool)
+
+
+def _system_prompt() -> str:
+    return FunctionCallingParser().instructions(ToolRegistry([_named(find_order)]).definitions())
+
+
+def loop_by_hand(tokenizer: Any, engine: Instant) -> Episode:
+    """What a person writes who needs no more than the tokens."""
+    system = _system_prompt()
+    tools: dict[str, Callable[..., str]] = {"find_order": find_order}
+    pattern = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+    async def play(number: int) -> int:
+        session = f"episode-{next(NAMES)}"
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": QUESTION}]
+        ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        mask, log_probs = [0] * len(ids), [0.0] * len(ids)
+        while True:
+            said, likely = await engine.reply(session)
+            ids += said
+            mask += [1] * len(said)
+            log_probs += likely
+            found = pattern.search(tokenizer.decode(said, skip_special_tokens=True))
+            if found is None:
+                break
+            call = json.loads(found[1])
+            result = tools[call["name"]](**call["arguments"])
+            text = f"Tool result ({call['name']}): {result}"
+            bridge = tokenizer.encode(
+                f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False
+            )
+            ids += bridge
+            mask += [0] * len(bridge)
+            log_probs += [0.0] * len(bridge)
+        assert len(ids) == len(mask) == len(log_probs)
+        return len(ids)
+
+    return play
+
+
+def verl_loop(tokenizer: Any, engine: Instant) -> Episode:
+    """verl's own loop for tools, one object an episode, as verl makes it."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+    from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+    from verl.tools.function_tool import FunctionTool, _build_schema_from_fn
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+    from verl.workers.rollout.replica import TokenOutput
+
+    multi_turn = {
+        "max_user_turns": None,
+        "max_assistant_turns": None,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 4096,
+        "tool_response_truncate_side": "middle",
+        "format": "hermes",
+    }
+    rollout = {"multi_turn": multi_turn, "prompt_length": 2048, "response_length": 8192, "full_determinism": False}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+    schema = _build_schema_from_fn(find_order_async, "find_order")
+    tools = ToolListWrap([FunctionTool("find_order", find_order_async, schema, is_async=True)])
+    system = _system_prompt()
+
+    class Server:
+        async def generate(self, request_id: str, **unused: Any) -> TokenOutput:
+            said, likely = await engine.reply(request_id)
+            return TokenOutput(token_ids=said, log_probs=likely, stop_reason="completed")
+
+    server = Server()
+
+    async def play(number: int) -> int:
+        loop = ToolAgentLoop(
+            trainer_config=DictConfigWrap(config),
+            server_manager=server,
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=RLHFDataset,
+            data_config=DictConfigWrap(config.data),
+            tools=tools,
+        )
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": QUESTION}]
+        output = await loop.run({"temperature": 1.0}, raw_prompt=messages)
+        assert output.num_turns == 2 * TURNS + 2, output.num_turns
+        return len(output.prompt_ids) + len(output.response_ids)
+
+    return play
+
+
+async def play_all(play: Episode, episodes: int, at_once: int) -> None:
+    """Play so many episodes with so many of them in flight."""
+    numbers = iter(range(episodes))
+
+    async def worker() -> None:
+        for number in numbers:
+            await play(number)
+
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+
+
+def cost(play: Episode, episodes: int, at_once: int) -> float:
+    """CPU microseconds a turn."""
+    gc.collect()
+    began = time.process_time()
+    asyncio.run(play_all(play, episodes, at_once))
+    return (time.process_time() - began) / (episodes * TURNS) * 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few episodes, without verl: under 10 seconds")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of each number in flight; 7, quick 2")
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2"))
+    engine = Instant(tokenizer)
+    loops = {
+        "by hand": loop_by_hand(tokenizer, engine),
+        "turnwise, plain tool": turnwise_loop(tokenizer, engine, find_order),
+        "turnwise, async tool": turnwise_loop(tokenizer, engine, find_order_async),
+    }
+    if not options.quick:
+        logging.disable(logging.WARNING)
+        with contextlib.redirect_stdout(io.StringIO()):
+            loops["verl ToolAgentLoop"] = verl_loop(tokenizer, engine)
+    lengths = {name: asyncio.run(_length(play)) for name, play in loops.items()}
+    print(f"tokens of an episode: {lengths}")
+    # Imported libraries hold a million objects; a full collection of those would land on whoever happens to run then.
+    gc.collect()
+    gc.freeze()
+    for at_once, episodes in ((1, 128), (64, 128), (512, 512)) if not options.quick else ((64, 64),):
+        report(loops, episodes, at_once, options.rounds or (2 if options.quick else 7))
+    gc.unfreeze()  # or they would not be cleaned up at the end
+
+
+async def _length(play: Episode) -> int:
+    return await play(0)
+
+
+def report(loops: dict[str, Episode], episodes: int, at_once: int, rounds: int) -> dict[str, float]:
+    """Measure all loops in turn and print a line for each; returns the ratios of the medians to the loop by hand."""
+    costs: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(rounds):
+        for name, play in loops.items():
+            costs[name].append(cost(play, episodes, at_once))
+    hand = costs["by hand"]
+    ratios = {}
+    print(f"{at_once} in flight, CPU us a turn")
+    for name, found in costs.items():
+        ratios[name] = statistics.median(one / other for one, other in zip(found, hand, strict=True))
+        print(
+            f"  {name:22} least {min(found):7.0f}   median {statistics.median(found):7.0f}   "
+            f"over by hand: {min(found) / min(hand):5.2f} of the least, {ratios[name]:5.2f} median of the rounds",
+            flush=True,
+        )
+    return ratios
+
+
+if __name__ == "__main__":
+    main()

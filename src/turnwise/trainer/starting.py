@@ -1,0 +1,57 @@
+"""What a run starts with, made from its settings: how to sample, the first servers, one line about it all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnwise.config import ConfigStore
+from turnwise.inference.engine import Sampling
+from turnwise.trainer.cluster import Cluster
+
+
+def sampling_of(config: ConfigStore) -> Sampling:
+    """How the model speaks in training."""
+    from turnwise.trainer.verl.choices import backend_of
+    from turnwise.trainer.verl.rollout_registry import TRANSFORMERS
+
+    inference = config.inference
+    return Sampling(
+        # Only here is a seed the whole truth; other engines batch as it comes, and seeds would slow them down.
+        seed=config.training.seed if backend_of(config) == TRANSFORMERS else None,
+        max_tokens=inference.max_tokens,
+        temperature=inference.temperature,
+        top_p=inference.top_p,
+        top_k=inference.top_k,
+    )
+
+
+def start_servers_early(config: ConfigStore, cluster: Cluster, model_path: str) -> list[Any]:
+    """Our own rollout servers, while the trainer's processes still load; keep what is returned, or they end."""
+    from turnwise.trainer.verl.choices import backend_of, dtype_of
+    from turnwise.trainer.verl.rollout_registry import TRANSFORMERS
+    from turnwise.trainer.verl.transformers_server import start_server
+
+    if backend_of(config) != TRANSFORMERS or not cluster.is_local:
+        return []
+    return [
+        start_server(
+            rank,
+            cluster.node_id(),
+            model_path=model_path,
+            dtype=dtype_of(config),
+            max_concurrency=config.inference.max_concurrency,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+        for rank in range(config.ray.gpus_per_node)
+    ]
+
+
+def header_of(config: ConfigStore, environment: str) -> str:
+    """One line that says what is trained."""
+    from turnwise.trainer.verl.choices import backend_of, device_of
+
+    training, model = config.training, config.model.local_path or config.model.model_name
+    return (
+        f"{environment} · {model} · {training.adv_estimator}, {training.batch_size} episodes a step in "
+        f"groups of {training.group_size} · {backend_of(config)} on {device_of(config)}"
+    )

@@ -1,0 +1,66 @@
+"""Answers "why is my gradient zero?" from what a run recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.plain_text import number
+from turnwise.viewer.run_view import RunView
+
+ZERO_GRADIENT = "zero_gradient"
+"""The name of the warning that says why."""
+_ZERO = 1e-9
+
+
+def why_zero(view: RunView) -> list[str]:
+    """The answer in a few lines; none if the gradient never was zero.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from turnwise.records.run_folder import RunFolder
+        >>> from turnwise.records.run_state import RunState
+        >>> metrics = [
+        ...     {"step": 1, "grad_norm": 0.5},
+        ...     {"step": 2, "grad_norm": 0.0, "reward/min": 1.0, "reward/max": 1.0},
+        ... ]
+        >>> view = RunView(RunFolder(Path("runs/game")), RunState.FINISHED, "Game", "tiny", metrics)
+        >>> why_zero(view)
+        ['It is in 1 of 2 steps, the last being step 2: all episodes of that step got the same reward, 1.']
+    """
+    zero = [record for record in view.metrics if _is_zero(record)]
+    if not zero:
+        return []
+    last = int(zero[-1]["step"])
+    known = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
+    count = f"It is in {len(zero)} of {len(view.metrics)} steps, the last being step {last}"
+    if not known:
+        return [f"{count}: {_from_metrics(zero[-1])}."]
+    lines = [f"{count}."]
+    for warning in known:
+        until = f" to {warning.until - 1}" if warning.until is not None else " on"
+        lines += [f"From step {warning.step}{until}: {warning.what}", f"  what to do: {warning.advice}"]
+        lines += [f"  episodes to look at: {', '.join(warning.episodes)}"] if warning.episodes else []
+    return lines
+
+
+def _is_zero(record: Mapping[str, Any]) -> bool:
+    norm = record.get("grad_norm")
+    if isinstance(norm, int | float) and abs(norm) < _ZERO:
+        return True
+    ends = [record.get("advantage/min"), record.get("advantage/max")]
+    return all(isinstance(end, int | float) and abs(end) < _ZERO for end in ends)
+
+
+def _from_metrics(record: Mapping[str, Any]) -> str:
+    """What the metrics alone tell, for runs without warnings."""
+    low, high = record.get("reward/min"), record.get("reward/max")
+    if low is None or high is None:
+        return "no episode of that step could be trained on"
+    if low == high:
+        return f"all episodes of that step got the same reward, {number(low)}"
+    if record.get("groups/constant") is not None and record["groups/constant"] == record.get("groups/total"):
+        return "in every group all episodes got the same reward, and episodes are compared within their group"
+    if (record.get("clip_fraction") or 0.0) > 0.9:
+        return "nearly all tokens were clipped"
+    return "every advantage was 0 although the rewards differ; look at that step's episodes"

@@ -1,0 +1,22 @@
+"""The advantages that the actor trained on against those that `algo` computes from the run folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise import RayPPOTrainer
+from turnwise.records.episodes import read_episodes
+from turnwise.records.trained import read_trained
+from turnwise.trainer.credit import advantages_of
+
+
+def assert_advantages_are_ours(trainer: RayPPOTrainer, step: int) -> None:
+    """Every episode of the step that can be trained on was, with our advantages; some are not 0."""
+    assert trainer.run is not None
+    trained = read_trained(trainer.run, step)
+    episodes = [one for one in read_episodes(trainer.run, step) if one.outcome and one.outcome.is_behaviour]
+    assert {one.episode_id for one in episodes} == trained.advantages.keys()
+    ours = advantages_of(episodes, trainer.config.training, trained)
+    for one in episodes:
+        assert ours[one.episode_id] == pytest.approx(trained.advantages[one.episode_id], abs=1e-5, rel=1e-5)
+    assert any(any(row) for row in ours.values())

@@ -1,0 +1,288 @@
+"""`turnwise eval`: what it prints, what it keeps, what it refuses, and that Ctrl-C loses nothing that had ended."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from turnwise import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
+from turnwise.cli import engine as engines
+from turnwise.cli.eval import plan_of, read_settings
+from turnwise.cli.eval_view import EvaluationView, summary
+from turnwise.cli.main import build_parsers, main
+from turnwise.config import ConfigStore
+from turnwise.inference.base import BaseInferenceEngine
+from turnwise.rollout.evaluation import EvaluationPlan
+from turnwise.rollout.evaluation_result import EvaluationResult
+
+GAME = "turnwise.env.examples.guess_number:GuessNumber"
+
+
+@pytest.fixture
+def say(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a scripted engine in the place of the model."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    chat = Chat(tokenizer)
+
+    def script(replies: Any) -> None:
+        face = BaseInferenceEngine(ScriptedEngine(replies, chat), tokenizer)
+        monkeypatch.setattr(engines, "open_engine", lambda *_: face)
+
+    return script
+
+
+def arguments(*words: str) -> Any:
+    return build_parsers()["turnwise"].parse_args(["eval", GAME, *words])
+
+
+def evaluation(tmp_path: Path, *words: str) -> int:
+    return main(["eval", GAME, "--model", "tiny", "--output-dir", str(tmp_path), *words])
+
+
+def test_a_real_model_is_measured_and_every_episode_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--episodes", "4", "--samples", "2", "--name", "mine", "inference.max_tokens=4", "inference.max_turns=2"]
+    assert evaluation(tmp_path, *words) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "GuessNumber · tiny · transformers · 4 episodes (2 starts, 2 each)",
+        "95 % interval",
+        "pass@2",
+        "outcomes",
+    ):
+        assert part in printed
+    assert printed.rstrip().endswith(f"in {tmp_path / 'mine'}")
+    assert max(map(len, printed.splitlines())) <= 120
+    run = RunFolder.open(tmp_path / "mine")
+    (record,) = run.read_metrics()
+    episodes = read_episodes(run)
+    assert record["episodes/total"] == len(episodes) == 4
+    assert [episode.seed for episode in episodes] == [1_000_000, 1_000_000, 1_000_001, 1_000_001]
+    assert all(episode.turns and any(episode.tokens.log_probs) for episode in episodes)
+    assert [event["kind"] for event in run.read_events()] == ["evaluation", "finished"]
+    assert "max_turns: 2" in (run.path / "config.yaml").read_text()
+
+
+def test_a_comparison_is_shown_and_recorded(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say(["1"] * 10)
+    assert evaluation(tmp_path, "--name", "old", "--episodes", "12", "--seed", "0") == 0
+    say([str(guess) for guess in range(1, 11)])
+    old = str(tmp_path / "old")
+    assert evaluation(tmp_path, "--name", "new", "--episodes", "12", "--seed", "0", "--compare", old) == 0
+    printed = capsys.readouterr().out
+    assert "on 12 starts, against old" in printed
+    (record,) = RunFolder.open(tmp_path / "new").read_metrics()
+    assert record["compare/run"] == old
+    assert record["compare/reward"] > 0
+    assert record["compare/reward/p"] == 0.0078125
+    assert "p = 0.0078" in printed
+    assert main(["eval", GAME, "--model", "tiny", "--seed", "5", "--episodes", "12", "--compare", old]) == 2
+    assert "it lacks 5, the first being seed-12" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+def test_ctrl_c_records_and_sums_up_what_has_ended(
+    say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = 0
+
+    async def reply(turn: int, prompt: str) -> str:
+        nonlocal played
+        played += 1
+        if played == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        if played >= 4:
+            await asyncio.sleep(60)
+        return "no number"
+
+    say(reply)
+    words = ["--concurrency", "1", "--episodes", "9", "inference.max_turns=1", "--name", "cut"]
+    assert evaluation(tmp_path, *words) == 130
+    assert "Stopped after 3 of 9 episodes." in capsys.readouterr().out
+    run = RunFolder.open(tmp_path / "cut")
+    assert len(read_episodes(run)) == run.read_metrics()[0]["episodes/total"] == 3
+    assert run.read_events()[-1]["kind"] == "stopped"
+
+
+def test_failed_episodes_are_left_out_and_told_of(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say([RuntimeError("out of memory")])
+    assert evaluation(tmp_path, "--episodes", "2") == 1
+    assert (
+        "All episodes failed. The first error: ScriptedEngine.generate raised RuntimeError" in capsys.readouterr().out
+    )
+    say(lambda turn, prompt: "x" if turn == 0 else RuntimeError("late"))
+    assert evaluation(tmp_path, "--episodes", "2", "environment.max_steps=1") == 0
+    assert "first error" not in capsys.readouterr().out
+
+
+def test_what_makes_numbers_doubtful_is_said(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say([Generation([5], [0.0], exact=False)])
+    words = ["--episodes", "2", "--samples", "2", "inference.max_turns=1", "inference.temperature=0"]
+    assert evaluation(tmp_path, *words) == 0
+    printed = capsys.readouterr().out
+    assert "token counts are those of our tokenizer" in printed
+    assert "The temperature is 0" in printed
+
+
+def test_an_environment_that_breaks_costs_its_episodes(
+    say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(["1"])
+    assert evaluation(tmp_path, "--episodes", "2", "environment.highest=none") == 1
+    assert "GuessNumber.reset raised ValueError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
+        (["--compare", "nowhere"], "There is no run folder nowhere."),
+        (["--backend", "torch"], "There is no backend 'torch'"),
+        (["--tokenizer", "smollm2"], "are for a server: give its URL as --model"),
+        (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),
+        (["inference.max_turn=3"], "Did you mean inference.max_turns?"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", GAME, "--model", "tiny", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("inference: {temperature: 0.5, max_turns: 3}\ncheckpoint: {run_name: trained}\n")
+    args = arguments("inference.max_turns=4", "--config", str(tmp_path / "c.yaml"), "--samples", "8")
+    config = read_settings(args)
+    plan = plan_of(args, config)
+    assert (plan.episodes, plan.samples, plan.seed) == (104, 8, 1_000_000)
+    assert (plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (4, 0.5, 1_000_000)
+    assert config.checkpoint.run_name is None  # or every evaluation would be called as the training run was
+    named = read_settings(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
+    assert (named.checkpoint.run_name, named.checkpoint.output_dir, named.inference.backend) == ("n", "o", "vllm")
+
+
+def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("turnwise.inference.factory.create_inference_engine", lambda *given: made.append(given))
+    config = ConfigStore()
+    config.model.model_name = "http://127.0.0.1:8000"
+    engines.open_engine(config, "smollm2", "a-model")
+    url, backend, settings = made[0]
+    assert (url, backend) == ("http://127.0.0.1:8000", "openai")
+    assert (settings["tokenizer"], settings["model"]) == ("smollm2", "a-model")
+    assert "dtype" not in settings
+
+
+@pytest.mark.parametrize("backend", ["transformers", "vllm", "sglang", "openai"])
+def test_every_backend_has_the_settings_it_is_given(backend: str) -> None:
+    from turnwise.inference import factory
+
+    config = ConfigStore()
+    config.inference.backend = backend
+    faces = factory._LOCAL
+    if backend == "openai":
+        config.model.model_name, faces = "http://127.0.0.1:8000", factory._SERVERS
+    given = set(engines._settings(config, backend))
+    assert given <= set(factory._settings_of(backend, faces))
+
+
+def trajectories(number: int) -> list[Trajectory]:
+    return [
+        Trajectory(
+            states=["go"],
+            actions=["a"],
+            rewards=[float(place % 3 == 0)],
+            dones=[True],
+            infos=[{"tool_calls": [{"name": "f", "ok": place % 2 == 0}]}],
+            outcome=Outcome.COMPLETED,
+            group_id=f"seed-{place // 4}",
+            episode_id=f"seed-{place // 4}-{place % 4}",
+        )
+        for place in range(number)
+    ]
+
+
+def drawn(*things: Any, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as caught:
+        for thing in things:
+            console.print(thing)
+    return caught.get()
+
+
+def test_the_live_table_shows_what_is_known_so_far() -> None:
+    view = EvaluationView(
+        EvaluationPlan(episodes=16, samples=4, seed=0, concurrency=4), "a game", file=io.StringIO(), live=False
+    )
+    assert "0/16 episodes" in drawn(*view.picture(100))
+    assert "nan" not in drawn(*view.picture(100))
+    for trajectory in trajectories(8):
+        view.add(trajectory)
+    text = drawn(*view.picture(100))
+    for part in (
+        "8/16 episodes",
+        "━",
+        "50%",
+        "left, 4 running",
+        "0.375",
+        "reward above 0",
+        "pass@4",
+        "8 in all, 4 with an error",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 100])
+def test_no_width_breaks_the_table(width: int) -> None:
+    result = EvaluationResult(trajectories(8))
+    text = drawn(summary(result, result.compare(result), "runs/earlier"), width=width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+class Terminal(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_the_live_table_and_its_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = Terminal()
+    plan = EvaluationPlan(episodes=8, samples=4, seed=0)
+    with EvaluationView(plan, "a game", file=file) as view:
+        view.loading()
+        view.playing()
+        for trajectory in trajectories(8):
+            view.add(trajectory)
+        view.finish(plan.result(view.finished, 1.0), folder="runs/x")
+    text = file.getvalue()
+    assert text.index("\x1b[?25l") < text.index("\x1b[?25h")
+    assert text.endswith("in runs/x\n")
+
+
+def test_a_reader_that_went_away_does_not_stop_an_evaluation() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    plan = EvaluationPlan(episodes=8, samples=4, seed=0)
+    with EvaluationView(plan, "a game", file=Gone()) as view:
+        view.loading()
+        view.playing()
+        for trajectory in trajectories(8):
+            view.add(trajectory)
+        view.finish(view.result(), folder="x")

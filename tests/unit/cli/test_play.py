@@ -1,0 +1,123 @@
+"""`turnwise play`: a person sees what the model would see, tools work, and the episode is kept."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnwise import Outcome, RunFolder, Trajectory, read_episodes
+from turnwise.cli.main import main
+from turnwise.cli.person import PersonEngine, ShownChat
+
+GAME = "turnwise.env.examples:GuessNumber"
+DESK = "turnwise.env.examples:SupportDesk"
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def run(typed: str, *words: str) -> tuple[int, str, Trajectory]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        status = main(["play", *words, "--output-dir", str(tmp_path), "--name", "played"])
+        printed = capsys.readouterr().out
+        folder = Path(printed.rstrip().rpartition("\nin ")[2])
+        assert folder.parent == tmp_path
+        (episode,) = read_episodes(RunFolder.open(folder))
+        return status, printed, episode
+
+    return run
+
+
+def test_a_game_from_a_pipe(play) -> None:
+    status, printed, episode = play("8\n\n1\n2\n3\n4\n5\n6\n7\n", GAME, "--seed", "1", "environment.highest=8")
+    assert status == 0
+    assert printed.startswith("--- system ---\nYou guess a number.")
+    assert (
+        "--- user ---\nGuess my number, from 1 to 8.\nyou> 8\n--- user ---\nLower than 8.\nyou> \nyou> 1\n" in printed
+    )
+    assert "The episode ended as completed." in printed
+    assert (episode.outcome, episode.actions[0], episode.total_reward) == (Outcome.COMPLETED, "8", 1.0)
+    assert printed.count("Yes, it is") == 1
+    assert episode.seed == 1
+
+
+def test_tools_work_as_for_the_model_and_lines_can_be_continued(play) -> None:
+    typed = (
+        '<tool_call>{"name": "find_orders", "arguments": {"customer": "Chen Wei"}}</tool_call>\n'
+        '<tool_call>{"name": "refund", \\\n"arguments": {"order_id": 3484}}</tool_call>\n'
+        "Your money is on its way.\n"
+    )
+    status, printed, episode = play(typed, DESK, "--seed", "3")
+    assert status == 0
+    assert "--- tool (find_orders) ---\norder 8804" in printed
+    assert "Order 3484 is refunded: 37." in printed
+    assert "reward 1 (0, 0, 1)" in printed
+    assert episode.infos[-1]["success"]
+    assert [len(info.get("tool_calls", ())) for info in episode.infos] == [1, 1, 0]
+
+
+def test_raw_is_the_exact_prompt(play) -> None:
+    _, printed, episode = play("8\n", GAME, "--raw")
+    assert printed.startswith("<|im_start|>system\nYou guess a number.")
+    assert "<|im_start|>user\nGuess my number, from 1 to 16.<|im_end|>\n<|im_start|>assistant\n" in printed
+    assert "\n<|im_start|>user\nHigher than 8.<|im_end|>\n<|im_start|>assistant\n" in printed
+    assert episode.num_turns == 1
+
+
+def test_the_end_of_input_leaves_the_game_and_keeps_it(play) -> None:
+    status, printed, episode = play("8\n", GAME)
+    assert status == 0
+    assert "You left at the end of input.\n1 turn, reward 0 (0)" in printed
+    assert printed.count("Higher than 8.") == 1
+    assert (episode.outcome, episode.num_turns) == (Outcome.ENGINE_FAILED, 1)
+    assert "The person left the game" in episode.error
+
+
+def test_ctrl_c_leaves_the_game_and_keeps_it(play, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["8"])
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr("builtins.input", typed)
+    status, printed, episode = play("", GAME)
+    assert (status, episode.num_turns) == (130, 1)
+    assert "You left with Ctrl-C." in printed
+
+
+def test_limits_are_lifted_unless_they_are_set(play) -> None:
+    long = "x" * 3000
+    _, _, free = play(f"{long}\n", DESK)
+    assert (free.outcome, free.actions) == (Outcome.COMPLETED, [long])
+    _, printed, cut = play("123\n", GAME, "inference.max_turn_tokens=2")
+    assert cut.outcome is Outcome.TURN_TOKEN_LIMIT
+    assert "The episode ended as turn_token_limit." in printed
+
+
+def test_an_environment_that_breaks_is_told_and_kept(play) -> None:
+    _, printed, episode = play("", GAME, "environment.highest=none")
+    assert episode.outcome is Outcome.ENVIRONMENT_FAILED
+    assert "GuessNumber.reset raised ValueError" in printed
+
+
+def test_tools_that_the_template_itself_offers_are_shown(tiny_folder: str) -> None:
+    from transformers import AutoTokenizer
+
+    chat = ShownChat(AutoTokenizer.from_pretrained(tiny_folder))
+    chat.open([{"role": "user", "content": "Hi"}], [{"type": "function", "function": {"name": "refund"}}])
+    shown = PersonEngine(chat, out=io.StringIO())._new_messages()
+    assert shown.startswith("--- tool offered ---\n{")
+    assert shown.endswith("--- user ---\nHi")
+    chat.bridge([{"role": "tool", "name": "refund", "content": "done"}], closed=True)
+    assert PersonEngine(chat, out=io.StringIO())._new_messages() == "--- tool (refund) ---\ndone"
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", "turnwise.env.examples:Nothing"]) == 2
+    assert main(["play", GAME, "inference.max_tunrs=3"]) == 2
+    assert "Did you mean inference.max_turns?" in capsys.readouterr().err

@@ -1,0 +1,293 @@
+"""Checkpoints on disk: whole or not there, every kind of damage seen, the right ones kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turnwise.errors import RecordError
+from turnwise.records.checkpoints import (
+    Draft,
+    best_of,
+    clean,
+    keep,
+    mark_best,
+    newest_checkpoint,
+    open_checkpoint,
+    read_state,
+    saved_steps,
+    write_state,
+)
+from turnwise.records.rewind import rewind
+from turnwise.records.run_folder import RunFolder
+from turnwise.records.signing_key import key_path, signing_key
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "user"))
+
+
+def save(folder: Path, step: int) -> Path:
+    """A checkpoint as a trainer would leave it, in small."""
+    draft = Draft(folder, step)
+    (draft.path / "actor").mkdir()
+    (draft.path / "actor" / "model.pt").write_bytes(os.urandom(4096))
+    (draft.path / "data.pt").write_bytes(b"position %d" % step)
+    (draft.path.parent / "latest_checkpointed_iteration.txt").write_text(str(step))
+    write_state(draft.path, {"step": step, "kl_coef": float("inf") if step == 9 else 0.1})
+    draft.seal()
+    return draft.commit()
+
+
+def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    draft = Draft(tmp_path, 3)
+    (draft.path / "data.pt").write_bytes(b"x")
+    draft.seal()
+    assert saved_steps(tmp_path) == []
+    found = open_checkpoint(draft.commit())
+    assert (found.step, found.signed) == (3, True)
+    assert saved_steps(tmp_path) == [3]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_newest_is_found_with_its_state(tmp_path: Path) -> None:
+    for step in (9, 10, 2):
+        save(tmp_path, step)
+    newest = newest_checkpoint(tmp_path)
+    assert newest.step == 10
+    assert read_state(newest.path) == {"step": 10, "kl_coef": 0.1}
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def _cut(file: Path, size: int | None = None) -> None:
+    os.truncate(file, file.stat().st_size // 2 if size is None else size)
+
+
+def _sign_for_another(checkpoint: Path) -> None:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["signature"] = "0" * 64
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _swap_file_and_its_checksum(checkpoint: Path) -> None:
+    """What an attacker can do who has no key: a file of theirs, and a manifest that lists it."""
+    import hashlib
+
+    (checkpoint / "data.pt").write_bytes(b"position X")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["data.pt"]["sha256"] = hashlib.sha256(b"position X").hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _link_out(checkpoint: Path) -> None:
+    outside = checkpoint.parent / "outside.pt"
+    (checkpoint / "data.pt").rename(outside)
+    (checkpoint / "data.pt").symlink_to(outside)
+
+
+def _link_folder(checkpoint: Path) -> None:
+    elsewhere = checkpoint.parent / "elsewhere"
+    (checkpoint / "actor").rename(elsewhere)
+    (checkpoint / "actor").symlink_to(elsewhere, target_is_directory=True)
+
+
+def _link_itself(checkpoint: Path) -> None:
+    elsewhere = checkpoint.parent / "elsewhere"
+    checkpoint.rename(elsewhere)
+    checkpoint.symlink_to(elsewhere, target_is_directory=True)
+
+
+def _manifest_of_another_step(checkpoint: Path) -> None:
+    shutil.copy(checkpoint.parent / "global_step_4" / "manifest.json", checkpoint / "manifest.json")
+
+
+def _rename_older(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    shutil.copytree(checkpoint.parent / "global_step_4", checkpoint)
+
+
+def _leave_the_folder(checkpoint: Path) -> None:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["../global_step_4/data.pt"] = manifest["files"].pop("data.pt")
+    (checkpoint / "data.pt").unlink()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated file": (lambda c: _cut(c / "actor" / "model.pt"), "model.pt has 2048 bytes instead of 4096"),
+    "empty file": (lambda c: _cut(c / "data.pt", 0), "data.pt has 0 bytes instead of 10"),
+    "flipped bit": (lambda c: _flip(c / "actor" / "model.pt"), "actor/model.pt has changed since it was written"),
+    "missing file": (lambda c: (c / "data.pt").unlink(), "data.pt is missing"),
+    "missing folder": (lambda c: shutil.rmtree(c / "actor"), "actor/model.pt is missing"),
+    "extra pickle": (lambda c: (c / "actor" / "more.pt").write_bytes(b"x"), "actor/more.pt does not belong to it"),
+    "no manifest": (lambda c: (c / "manifest.json").unlink(), "no manifest.json, so it was never finished"),
+    "empty manifest": (lambda c: _cut(c / "manifest.json", 0), "manifest.json cannot be read"),
+    "torn manifest": (lambda c: _cut(c / "manifest.json"), "manifest.json cannot be read"),
+    "manifest that is a list": (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
+    "manifest of another step": (_manifest_of_another_step, "its manifest is that of step 4"),
+    "older one under a new name": (_rename_older, "its manifest is that of step 4"),
+    "name that leaves the folder": (_leave_the_folder, "../global_step_4/data.pt is missing"),
+    "wrong signature": (_sign_for_another, "not written by this user's turnwise.*trust=True, or --trust"),
+    "forged file and checksum": (_swap_file_and_its_checksum, "not written by this user's turnwise"),
+    "link to a file outside": (_link_out, "data.pt is a link"),
+    "link to a folder outside": (_link_folder, "actor is a link"),
+    "itself a link": (_link_itself, "it is a link to another place"),
+    "trainer state changed": (lambda c: (c / "trainer.json").write_text('{"step": 99}'), "trainer.json has"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_every_damage_is_seen_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+    damage, sentence = DAMAGE[kind]
+    save(tmp_path, 4)
+    damage(save(tmp_path, 6))
+    told: list[str] = []
+    assert newest_checkpoint(tmp_path, warn=told.append).step == 4
+    assert len(told) == 1
+    assert "global_step_6" in told[0]
+    assert told[0].endswith("Step 4 is used instead.")
+    with pytest.raises(RecordError, match=sentence):
+        newest_checkpoint_of(tmp_path / "global_step_6")
+
+
+def newest_checkpoint_of(checkpoint: Path) -> None:
+    """Alone in its folder, so that nothing can be used instead."""
+    shutil.rmtree(checkpoint.parent / "global_step_4")
+    newest_checkpoint(checkpoint.parent)
+
+
+def test_trackers_of_verl_do_not_matter(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"")
+    assert newest_checkpoint(tmp_path).step == 4
+
+
+def test_trust_takes_what_another_wrote_but_nothing_damaged(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    key_path().unlink()
+    with pytest.raises(RecordError, match=r"holds no checkpoint that can be used.*not written by this user"):
+        newest_checkpoint(tmp_path)
+    assert not newest_checkpoint(tmp_path, trust=True).signed
+    _flip(tmp_path / "global_step_4" / "data.pt")
+    with pytest.raises(RecordError, match=r"data\.pt has changed"):
+        newest_checkpoint(tmp_path, trust=True)
+
+
+def test_an_empty_folder_holds_none(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="holds no checkpoint: expected a folder called global_step_N"):
+        newest_checkpoint(tmp_path / "nothing")
+    with pytest.raises(RecordError, match="is no checkpoint"):
+        open_checkpoint(tmp_path)
+
+
+def test_leftovers_of_a_killed_save_go_with_the_next(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    killed = Draft(tmp_path, 6)
+    (killed.path / "half.pt").write_bytes(b"x")
+    assert newest_checkpoint(tmp_path).step == 4
+    save(tmp_path, 8)
+    assert saved_steps(tmp_path) == [8, 4]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_same_step_again_replaces_the_first(tmp_path: Path) -> None:
+    first = (save(tmp_path, 4) / "actor" / "model.pt").read_bytes()
+    again = (save(tmp_path, 4) / "actor" / "model.pt").read_bytes()
+    assert first != again
+    assert newest_checkpoint(tmp_path).step == 4
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    saved = save(tmp_path, 4)
+    saved.rename(tmp_path / ".replaced-global_step_4")
+    clean(tmp_path)
+    assert newest_checkpoint(tmp_path).step == 4
+
+
+def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 7):
+        save(tmp_path, step)
+        if step == 2:
+            assert mark_best(tmp_path, 2, 0.5)
+        keep(tmp_path, 2, step)
+    assert saved_steps(tmp_path) == [6, 5, 2]
+    assert not mark_best(tmp_path, 6, 0.4)
+    assert not mark_best(tmp_path, 6, float("nan"))
+    assert mark_best(tmp_path, 6, 0.6)
+    save(tmp_path, 7)
+    keep(tmp_path, 1, 7)
+    assert saved_steps(tmp_path) == [7, 6]
+    best = best_of(tmp_path)
+    assert best is not None
+    assert (best.step, best.metric, best.value) == (6, "reward/mean", 0.6)
+
+
+def test_keep_removes_nothing_newer_and_nothing_at_0(tmp_path: Path) -> None:
+    for step in (1, 2, 9):
+        save(tmp_path, step)
+    keep(tmp_path, 0, 2)
+    assert saved_steps(tmp_path) == [9, 2, 1]
+    keep(tmp_path, 1, 2)
+    assert saved_steps(tmp_path) == [9, 2]
+
+
+def test_the_best_must_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="has no checkpoint of it"):
+        mark_best(tmp_path, 3, 1.0)
+    mark_best(save(tmp_path, 3).parent, 3, 1.0)
+    shutil.rmtree(tmp_path / "global_step_3")
+    assert best_of(tmp_path) is None
+
+
+def test_the_key_is_for_its_user_alone(tmp_path: Path) -> None:
+    key = signing_key()
+    assert key == signing_key()
+    assert key_path().stat().st_mode & 0o777 == 0o600
+    key_path().chmod(0o644)
+    with pytest.raises(RecordError, match="not for this user alone"):
+        signing_key()
+
+
+def test_without_a_place_for_the_key_the_checkpoint_is_written_unsigned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "file" / "inside"))
+    told: list[str] = []
+    draft = Draft(tmp_path / "saved", 1)
+    draft.seal(told.append)
+    draft.commit()
+    assert "not signed" in told[0]
+    assert newest_checkpoint(tmp_path / "saved", trust=True).step == 1
+
+
+def test_rewinding_leaves_no_step_twice(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run")
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step, "text": "a\u2028b"})
+        for folder in ("episodes", "trained"):
+            (run.path / folder).mkdir(exist_ok=True)
+            (run.path / folder / f"step-{step:08d}-0.parquet").write_bytes(b"")
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "torn')
+    for step in (2, 3):
+        save(run.checkpoints_dir, step)
+    (run.path / "exports" / "step-3").mkdir(parents=True)
+    rewind(run, 2)
+    assert [record["step"] for record in run.read_metrics()] == [1, 2]
+    assert len(list(run.path.glob("*/step-*.parquet"))) == 4
+    assert saved_steps(run.checkpoints_dir) == [2]
+    assert (run.checkpoints_dir / "global_step_3.unused").is_dir()
+    rewind(run, 0)
+    assert run.read_metrics() == []

@@ -1,0 +1,95 @@
+"""Work for one loop from everywhere: other threads, other loops, and that loop itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from turnwise.errors import EngineFailure
+from turnwise.loop_thread import LoopThread, run_blocking, shared_loop
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    made = LoopThread("test")
+    yield made
+    made.close()
+
+
+async def where() -> str:
+    return threading.current_thread().name
+
+
+async def fail(error: type[BaseException]) -> None:
+    raise error
+
+
+async def test_work_is_done_in_the_loop_wherever_it_is_asked_for(loop: LoopThread) -> None:
+    assert loop.run(where()) == "test"
+    assert await loop.share(where()) == "test"
+    assert await loop.share(loop.share(where())) == "test"
+    assert not loop.is_here
+
+
+async def test_an_error_reaches_whoever_waits(loop: LoopThread) -> None:
+    with pytest.raises(ZeroDivisionError):
+        loop.run(fail(ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        await loop.share(fail(ZeroDivisionError))
+
+
+async def test_work_that_cancels_itself_does_not_look_like_a_cancelled_caller(loop: LoopThread) -> None:
+    with pytest.raises(EngineFailure, match="cancelled from inside"):
+        loop.run(fail(asyncio.CancelledError))
+    with pytest.raises(EngineFailure, match="cancelled from inside"):
+        await loop.share(fail(asyncio.CancelledError))
+
+
+async def test_cancelling_the_wait_cancels_the_work(loop: LoopThread) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(loop.share(work()))
+    await asyncio.to_thread(begun.wait, 10)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await asyncio.to_thread(ended.wait, 10)
+
+
+async def test_close_tells_whoever_waits_and_whoever_comes_later() -> None:
+    loop, calls = LoopThread("test"), []
+    waiting = asyncio.create_task(loop.share(asyncio.sleep(30)))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(loop.close, lambda: calls.append("last"))
+    loop.close(lambda: calls.append("again"))
+    assert calls == ["last"]
+    with pytest.raises(EngineFailure, match="closed before it had answered"):
+        await waiting
+    with pytest.raises(EngineFailure, match="is closed"):
+        loop.run(where())
+
+
+def test_a_plain_call_inside_the_loop_is_told_to_await(loop: LoopThread) -> None:
+    async def outer() -> str:
+        return loop.run(where())
+
+    with pytest.raises(EngineFailure, match="await it there"):
+        loop.run(outer())
+
+
+async def test_blocking_calls_may_be_nested() -> None:
+    async def outer() -> tuple[str, str]:
+        return await where(), run_blocking(where())
+
+    assert shared_loop() is shared_loop()
+    assert run_blocking(outer()) == ("turnwise-shared", "turnwise-nested")

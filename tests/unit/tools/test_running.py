@@ -1,0 +1,122 @@
+"""How calls run: beside each other, off the event loop, from plain code, until they are cancelled."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from turnwise.tools.definition import ToolCall
+from turnwise.tools.registry import ToolRegistry
+from turnwise.tools.tool import current_episode, tool
+
+
+@tool
+def fine(x: int = 1) -> str:
+    return f"fine {x}"
+
+
+async def test_cancellation_from_outside_propagates_and_the_tool_cleans_up() -> None:
+    events: list[str] = []
+
+    @tool
+    async def waits() -> str:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(0.01)
+            events.append("cleaned up")
+        return ""
+
+    task = asyncio.create_task(ToolRegistry([waits]).call(ToolCall("waits", {})))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert events == ["cleaned up"]
+
+
+async def test_cancellation_from_outside_does_not_wait_for_a_thread() -> None:
+    release = threading.Event()
+
+    @tool
+    def waits() -> str:
+        release.wait(20)
+        return ""
+
+    task = asyncio.create_task(ToolRegistry([waits]).call(ToolCall("waits", {})))
+    await asyncio.sleep(0.05)
+    began = time.perf_counter()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.perf_counter() - began < 0.5
+    release.set()
+
+
+async def test_plain_tools_run_side_by_side_off_the_event_loop() -> None:
+    @tool
+    def sleeps() -> str:
+        time.sleep(0.1)
+        return threading.current_thread().name
+
+    registry = ToolRegistry([sleeps])
+    began = time.perf_counter()
+    results = await asyncio.gather(*(registry.call(ToolCall("sleeps", {})) for _ in range(8)))
+    assert time.perf_counter() - began < 0.7
+    assert threading.current_thread().name not in {result.text for result in results}
+
+
+async def test_every_call_knows_its_episode() -> None:
+    @tool
+    def plain() -> str:
+        return current_episode()
+
+    @tool
+    async def later() -> str:
+        await asyncio.sleep(0.001)
+        return await asyncio.create_task(asyncio.sleep(0, current_episode()))
+
+    registry = ToolRegistry([plain, later])
+    names = [f"episode-{n}" for n in range(20)]
+    for name in ("plain", "later"):
+        results = await asyncio.gather(*(registry.call(ToolCall(name, {}), episode_id=each) for each in names))
+        assert [result.text for result in results] == names
+    assert current_episode() == ""
+
+
+def test_the_plain_face_works_without_an_event_loop() -> None:
+    @tool
+    async def later(x: int) -> int:
+        await asyncio.sleep(0.001)
+        return x + 1
+
+    assert ToolRegistry([later]).execute_tool("later", x=1) == (True, 2)
+    assert ToolRegistry([fine]).execute_tool("fine") == (True, "fine 1")
+
+
+async def test_the_plain_face_works_inside_an_event_loop_and_inside_a_tool() -> None:
+    registry = ToolRegistry([fine])
+
+    @registry.register
+    @tool
+    async def outer() -> str:
+        return registry.execute_tool("fine", x=3)[1]
+
+    assert registry.execute_tool("outer") == (True, "fine 3")
+    assert (await registry.call(ToolCall("outer", {}))).text == "fine 3"
+
+
+async def test_a_trivial_async_tool_costs_little() -> None:
+    @tool
+    async def add(a: int, b: int) -> str:
+        return str(a + b)
+
+    registry = ToolRegistry([add])
+    best = 1.0
+    for _ in range(20):
+        began = time.perf_counter()
+        for _ in range(100):
+            await registry.call(ToolCall("add", {"a": 1, "b": 2}), episode_id="e")
+        best = min(best, (time.perf_counter() - began) / 100)
+    assert best < 100e-6

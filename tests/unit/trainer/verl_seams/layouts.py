@@ -1,0 +1,114 @@
+"""The configs that we hand to verl for GPU layouts that no test machine has: verl's own checks accept all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from verl_seams.base import holds, same, seam
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Machines, and how a model and a batch are spread over them."""
+
+    nodes: int
+    gpus: int
+    tensor: int = 1
+    sequence: int = 1
+    schedule: str = "sync"
+
+    @property
+    def name(self) -> str:
+        schedule = "" if self.schedule == "sync" else f"-{self.schedule}"
+        return f"{self.nodes}x{self.gpus}-tp{self.tensor}-sp{self.sequence}{schedule}"
+
+    def settings(self) -> list[str]:
+        """As on the command line. Two mini-batches a step, each of eight episodes a GPU."""
+        ranks = self.nodes * self.gpus
+        settings = [
+            "model.device=cuda",
+            f"model.tensor_parallel_size={self.tensor}",
+            f"model.sequence_parallel_size={self.sequence}",
+            f"training.batch_size={16 * ranks}",
+            f"training.mini_batch_size={8 * ranks}",
+            f"training.schedule={self.schedule}",
+            f"ray.num_nodes={self.nodes}",
+            f"ray.gpus_per_node={self.gpus}",
+        ]
+        return [*settings, f"ray.rollout_nodes={self.nodes}"] if self.schedule == "separate_async" else settings
+
+
+LAYOUTS = [
+    Layout(1, 1),
+    Layout(1, 8),
+    Layout(1, 8, tensor=2, sequence=2),
+    Layout(1, 8, tensor=2, schedule="colocate_async"),
+    Layout(4, 8, tensor=4),
+    Layout(4, 8, tensor=4, sequence=4),
+    Layout(4, 8, tensor=4, schedule="separate_async"),
+    Layout(64, 8, tensor=8),
+    Layout(64, 8, tensor=8, sequence=8),
+]
+
+
+@cache
+def model_folder() -> str:
+    from turnwise.models import resolve
+
+    return resolve("tiny")
+
+
+def accept(config: Any) -> dict[str, Any]:
+    """Put a config through what verl does with it before any worker starts; return its parts as dataclasses."""
+    from omegaconf import OmegaConf, open_dict
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.trainer.ppo.v1 import get_trainer_cls
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    holds(need_critic(config) and need_reference_policy(config))
+    OmegaConf.resolve(config)
+    with contextlib.redirect_stdout(io.StringIO()):
+        validate_config(config=config, use_reference_policy=True, use_critic=True)
+    get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+    parts = config.actor_rollout_ref
+    with open_dict(parts.ref):  # as ActorRolloutRefWorker.init_model has it
+        parts.ref.ppo_mini_batch_size = parts.actor.ppo_mini_batch_size
+        for name in ("micro_batch_size", "micro_batch_size_per_gpu", "max_token_len_per_gpu"):
+            parts.ref[f"ppo_{name}"] = parts.ref.pop(f"log_prob_{name}")
+        parts.ref.use_dynamic_bsz = parts.ref.pop("log_prob_use_dynamic_bsz")
+    sections = {name: parts[name] for name in ("actor", "ref", "rollout", "model")}
+    sections |= {"critic": config.critic, "algorithm": config.algorithm}
+    return {name: omega_conf_to_dataclass(section) for name, section in sections.items()}
+
+
+def add_layout(layout: Layout) -> None:
+    def check() -> None:
+        from turnwise.config import ConfigStore
+        from turnwise.config_sources import apply_overrides
+        from turnwise.trainer.verl.config_mapping import own_keys
+        from turnwise.trainer.verl.verl_settings import compose
+
+        everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
+        config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])
+        parts = accept(compose(own_keys(config, model_path=model_folder())))
+        engines = [parts[name].engine for name in ("actor", "ref", "critic")]
+        same([engine.ulysses_sequence_parallel_size for engine in engines], [layout.sequence] * 3)
+        same({engine.strategy for engine in engines}, {"fsdp2"})
+        same(parts["rollout"].tensor_model_parallel_size, layout.tensor)
+        # What a worker asserts only when it trains: every rank has whole micro-batches of a mini-batch.
+        shares = layout.nodes * layout.gpus // layout.sequence
+        for name in ("actor", "critic"):
+            episodes = parts[name].ppo_mini_batch_size * parts["rollout"].n
+            same(episodes % (shares * parts[name].ppo_micro_batch_size_per_gpu), 0)
+
+    check.__name__ = f"layout.{layout.name}"
+    check.__doc__ = f"verl should accept the config of {layout.name} (nodes x GPUs, tensor and sequence parallel sizes)"
+    seam("own_keys in trainer/verl/config_mapping.py")(check)
+
+
+for each in LAYOUTS:
+    add_layout(each)
