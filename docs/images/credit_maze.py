@@ -60,7 +60,8 @@ def draw(results: dict[str, list[float]]) -> str:
         parts += [line(curve, colour, 1, 0.35) for curve in curves]
         average = mean(curves)
         parts.append(line(average, colour, 2.5, 1))
-        parts.append(text(x(len(average)) + 8, y(average[-1]) + 4, NAMES[credit], "start", colour))
+        place = TOP + 24 + 20 * list(COLOURS).index(credit)
+        parts.append(text(WIDTH - RIGHT + 10, place, NAMES[credit], "start", colour))
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.marked_processes import processes_with
+from tests.e2e.same_runs import differences
 from turnwise.records.checkpoints import newest_checkpoint, read_state, saved_steps
 from turnwise.records.episodes import read_episodes
 from turnwise.records.run_folder import RunFolder
@@ -43,15 +44,20 @@ def _kill_in_a_save(run: Path, mark: str, process: subprocess.Popen[bytes]) -> N
     psutil.wait_procs(everything, timeout=20)
 
 
+def _command(where: Path, name: str) -> list[str]:
+    settings = f"checkpoint.output_dir={where} checkpoint.run_name={name} training.num_epochs={STEPS} "
+    settings += "training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 inference.max_tokens=4 "
+    settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01"
+    environment = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
+    return [*TURNWISE, "train", environment, "--model", "tiny", *settings.split()]
+
+
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that was killed while saving and then resumed to its end."""
     where, mark = tmp_path_factory.mktemp("runs"), uuid.uuid4().hex
-    settings = f"checkpoint.output_dir={where} checkpoint.run_name=killed training.num_epochs={STEPS} "
-    settings += "training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 inference.max_tokens=4"
-    environment = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
     process = subprocess.Popen(
-        [*TURNWISE, "train", environment, "--model", "tiny", *settings.split(), "training.learning_rate=1e-2"],
+        _command(where, "killed"),
         env=os.environ | {"TURNWISE_TEST_MARK": mark},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -73,6 +79,12 @@ def test_every_step_stands_in_the_folder_once(resumed: RunFolder) -> None:
     for step in range(1, STEPS + 1):
         assert len(read_episodes(resumed, step)) == 8
     assert len(read_episodes(resumed)) == 8 * STEPS
+
+
+def test_it_equals_a_run_that_was_never_killed_to_the_last_bit(resumed: RunFolder) -> None:
+    where = resumed.path.parent
+    subprocess.run(_command(where, "whole"), check=True, stdout=subprocess.DEVNULL, timeout=300)
+    assert differences(resumed, RunFolder.open(where / "whole")) == []
 
 
 def test_the_last_two_checkpoints_are_whole(resumed: RunFolder) -> None:

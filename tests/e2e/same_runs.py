@@ -1,0 +1,55 @@
+"""Whether two runs are the same to the last bit: metrics, episodes, weights, optimizer and what else a resume needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from turnwise.records.checkpoints import newest_checkpoint, read_state
+from turnwise.records.episodes import read_episodes
+from turnwise.records.run_folder import RunFolder
+
+
+def differences(one: RunFolder, other: RunFolder) -> list[str]:
+    """What differs, in words; times are not compared."""
+    found: list[str] = []
+    pairs = zip(one.read_metrics(), other.read_metrics(), strict=True)
+    for left, right in pairs:
+        names = [name for name in left.keys() | right.keys() if not name.startswith("time/")]
+        found += [f"step {left['step']}: {name}" for name in sorted(names) if left.get(name) != right.get(name)]
+    found += [] if _episodes(one) == _episodes(other) else ["episodes"]
+    ours, theirs = newest_checkpoint(one.checkpoints_dir).path, newest_checkpoint(other.checkpoints_dir).path
+    found += [] if read_state(ours) == read_state(theirs) else ["trainer state"]
+    files = {str(file.relative_to(ours)) for file in ours.rglob("*.pt")}
+    assert files >= {"data.pt", "actor/model_world_size_1_rank_0.pt", "actor/optim_world_size_1_rank_0.pt"}
+    return found + [name for name in sorted(files) if not _same(_load(ours / name), _load(theirs / name))]
+
+
+def _episodes(run: RunFolder) -> dict[str, Any]:
+    return {
+        one.episode_id: (list(one.tokens.ids), list(one.tokens.log_probs), one.rewards) for one in read_episodes(run)
+    }
+
+
+def _load(file: Path) -> Any:
+    import torch
+
+    content = torch.load(file, weights_only=False)
+    if file.name.startswith("extra_state"):
+        # Libraries draw from Python's and numpy's global generators as they like. Training does not: sampling has
+        # seeds of its own, and no model here has dropout.
+        del content["rng"]
+    return content
+
+
+def _same(left: Any, right: Any) -> bool:
+    import torch
+
+    if isinstance(left, torch.Tensor):
+        left, right = (getattr(one, "to_local", lambda one=one: one)() for one in (left, right))
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right) if not hasattr(left, "shape") else bool((left == right).all())
