@@ -136,7 +136,7 @@ def main() -> None:
         means[credit] = sum(needed) / len(needed)
         print(f"credit={credit:9} 90 % after {means[credit]:7.0f} episodes (mean of {args.seeds}; {never} never)")
     for credit in ("turn", "anchored"):
-        print(f"{credit} / episode: {means[credit] / means['episode']:.2f} (a run that never got there counts as ended)")
+        print(f"{credit} / episode: {means[credit] / means['episode']:.2f} (a run that never got there counts as done)")
 
 
 if __name__ == "__main__":
