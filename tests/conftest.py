@@ -12,6 +12,9 @@ from _pytest.doctest import DoctestModule
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+if threading.current_thread() is threading.main_thread():
+    # A shell that runs the tests in the background has Ctrl-C ignored, and then every process that they start would.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Tests already run side by side; threads of torch on top of that wait for each other most of the time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
