@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
+import threading
 from collections.abc import Generator, Iterable
 
 import pytest
