@@ -19,6 +19,7 @@ from turnwise.threads import ThreadPool, is_cancelled_from_outside, shared_threa
 __all__ = ["EnvironmentHost", "StepResult"]
 
 logger = logging.getLogger(__name__)
+_PLAIN = frozenset({str, bool, tuple, type(None)})
 
 
 class EnvironmentHost:
@@ -180,7 +181,8 @@ class EnvironmentHost:
 
     async def _finish(self, method: str, returned: Any) -> Any:
         """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""
-        if not inspect.isawaitable(returned):
+        # Asking takes longer than looking at the type, which nearly always tells.
+        if type(returned) in _PLAIN or not inspect.isawaitable(returned):
             return returned
         try:
             return await returned

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from turnwise.errors import ConfigError
@@ -25,6 +25,8 @@ from turnwise.inference.scaffold import MaskedTools, Message, Scaffold, Slot, Te
 
 __all__ = ["Chat", "Message", "ToolSchema"]
 
+_PROBES = ("", "a", " a ", "\n\n a\t\n\n", "\u00e9 e\u0301 \ufb01", "\u25811<")
+"""Texts that show whether a tokenizer looks beyond a control token."""
 _MOST_FRAMES = 256
 """How many frames are kept; a run needs a handful, unless each episode has tools of its own."""
 
@@ -57,7 +59,8 @@ class Chat:
         self._controls = ControlTokens(tokenizer)
         self._openings: dict[tuple[tuple[str, ...], str], _Frame] = {}
         self._bridges: dict[tuple[str, ...], _Frame] = {}
-        self._plain = _Frame(Scaffold(("", ""), (Slot(),)), 0)
+        self._plain = _Frame((("", None, ""), ("", None, "")), (Slot(),), 0)
+        self._known: dict[str, list[int]] = {}
         self.close_id: int = self._bridge_frame(("user",)).close_id
         """The token that ends the model's turn, such as `<|im_end|>`."""
         # Llama 3 may end a turn that calls a tool with a token of its own.
@@ -84,7 +87,7 @@ class Chat:
         found = self._openings.get((roles, shown))
         if found is None:
             masked = self._masked(shown) if shown else None
-            found = self._framed(roles, lambda roles: self._counted(self._template.opening(roles, masked)))
+            found = self._cut(self._framed(roles, lambda roles: self._counted(self._template.opening(roles, masked))))
             _keep(self._openings, (roles, shown), found)
         return self._fill(found, messages)
 
@@ -98,7 +101,7 @@ class Chat:
         roles = tuple(message["role"] for message in new_messages)
         found = self._bridges.get(roles)
         if found is None:
-            found = self._framed(roles, self._bridge_frame)
+            found = self._cut(self._framed(roles, self._bridge_frame))
             _keep(self._bridges, roles, found)
         ids = self._fill(found, new_messages)
         return ids[found.close_length :] if closed else ids
@@ -137,19 +140,18 @@ class Chat:
             except ConfigError:  # some allow tool results, but not with other messages around them
                 pass
         told = _told_by_user([{"role": role, "content": ""} for role in roles])
-        found = make(tuple(message["role"] for message in told))
-        return _Frame(found.scaffold, found.controls, found.close_length, found.close_id, told_by_user=True)
+        return replace(make(tuple(message["role"] for message in told)), told_by_user=True)
 
     def _bridge_frame(self, roles: tuple[str, ...]) -> _Frame:
         found = self._counted(self._template.bridge(roles))
-        ids = self._encode(found.scaffold.pieces[0])
+        ids = self._encode(found.pieces[0][0])
         place = next((place for place, token in enumerate(ids) if token in self._controls.ids), None)
         if place is None or self._tokenizer.decode(ids[:place]).strip():
             raise ConfigError(
                 "The chat template does not end the model's turn with a control token such as <|im_end|>, so it "
                 "cannot be told where a turn ends. Use the instruct version of the model, or another template."
             )
-        return _Frame(found.scaffold, found.controls, place + 1, ids[place])
+        return replace(found, close_length=place + 1, close_id=ids[place])
 
     def _closes_alike(self, roles: tuple[str, ...]) -> bool:
         try:
@@ -165,34 +167,74 @@ class Chat:
         return masked
 
     def _counted(self, scaffold: Scaffold) -> _Frame:
-        return _Frame(scaffold, self._controls.count(self._encode("".join(scaffold.pieces))))
+        controls = self._controls.count(self._encode("".join(scaffold.pieces)))
+        return _Frame(tuple((piece, None, "") for piece in scaffold.pieces), scaffold.slots, controls)
+
+    def _cut(self, frame: _Frame) -> _Frame:
+        """The frame with its fixed text encoded once and for all, as far as it lies beyond a control token.
+
+        A tokenizer cuts at control tokens before it does anything else, so what stands beyond one has no effect on the
+        text. Where it has (some eat the white space beside them) the frame stays in one piece.
+        """
+        last = len(frame.pieces) - 1
+        pieces: list[_Piece] = []
+        for place, (text, _, _) in enumerate(frame.pieces):
+            found = list(self._controls.pattern.finditer(text))
+            if found:
+                start, end = 0 if place == 0 else found[0].start(), len(text) if place == last else found[-1].end()
+                pieces.append((text[:start], self._encode(text[start:end]), text[end:]))
+            else:
+                pieces.append((text, None, ""))
+        cut = replace(frame, pieces=tuple(pieces))
+        for probe in _PROBES:
+            texts = [{"role": "", "content": probe}] * len(frame.slots)
+            whole, parts = (self._fill(replace(one, told_by_user=False), texts) for one in (frame, cut))
+            if whole != parts:
+                return frame
+        return cut
 
     def _fill(self, frame: _Frame, messages: Sequence[Message]) -> list[int]:
-        """Put the texts into the scaffold and encode, in one piece unless a text spells a control token.
+        """Put the texts between the fixed pieces and encode, together with all that touches them.
 
-        One piece, because tokens may span the border of scaffold and text (a newline and the newline after it), and
-        then only encoding both together gives the template's own tokens.
+        Together, because tokens may span the border of piece and text (a newline and the newline after it), and then
+        only encoding both at once gives the template's own tokens. A text that spells a control token is cut there.
         """
         if frame.told_by_user:
             messages = _told_by_user(messages)
         find = self._controls.pattern.search
         texts = iter(messages)
+        pending, fixed, tail = frame.pieces[0]
         ids: list[int] = []
-        pending = frame.scaffold.pieces[0]
-        for slot, after in zip(frame.scaffold.slots, frame.scaffold.pieces[1:], strict=True):
-            text = slot.fit(next(texts)["content"]) if slot.fixed is None else slot.fixed
+        if fixed is not None:
+            ids, pending = [*fixed], tail
+        for slot, (head, fixed, tail) in zip(frame.slots, frame.pieces[1:], strict=True):
+            message = next(texts) if slot.fixed is None else None
+            text = slot.fit(message["content"]) if message else slot.fixed or ""
             done = 0
             while (match := find(text, done)) is not None:
                 # Cut after its first character: neither half is a control token any more.
                 cut = match.start() + 1
                 ids += self._encode(pending + text[done:cut])
                 pending, done = "", cut
-            pending += text[done:] + after if done else text + after
-        ids += self._encode(pending)
+            pending += text[done:] + head if done else text + head
+            if fixed is not None:
+                ids += self._remember(pending) if message and message["role"] == "system" else self._encode(pending)
+                ids += fixed
+                pending = tail
+        if pending:
+            ids += self._encode(pending)
         # A guarantee, not a hope: whatever the tokenizer does to text, the control tokens are the scaffold's own.
         if self._controls.count(ids) != frame.controls:
             raise ValueError("A message's text would become control tokens of the model, and could not be disarmed.")
         return ids
+
+    def _remember(self, text: str) -> list[int]:
+        """Encode a text that most episodes have in common, once."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._encode(text)
+            _keep(self._known, text, found)
+        return found
 
     def _encode(self, text: str) -> list[int]:
         backend = self._backend
@@ -206,11 +248,17 @@ class Chat:
             return backend.encode(_whole(text), add_special_tokens=False).ids
 
 
+_Piece = tuple[str, Sequence[int] | None, str]
+"""Fixed text between two texts: what touches the one before, the tokens of what touches neither, what touches the next.
+Without tokens in the middle it is all in the first."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """A scaffold and what has to be known to fill it."""
 
-    scaffold: Scaffold
+    pieces: tuple[_Piece, ...]
+    slots: tuple[Slot, ...]
     controls: int
     """How many control tokens it has."""
     close_length: int = 0
@@ -243,7 +291,7 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _keep(frames: dict[Any, _Frame], key: Any, frame: _Frame) -> None:
-    if len(frames) >= _MOST_FRAMES:
-        frames.clear()
-    frames[key] = frame
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(kept) >= _MOST_FRAMES:
+        kept.clear()
+    kept[key] = value

@@ -17,6 +17,7 @@ from turnwise.threads import shared_threads
 GRACE = 1.0
 """Seconds that a cancelled tool gets for its clean-up."""
 
+_PLAIN = frozenset({str, int, float, bool, list, tuple, dict, type(None)})
 _episode: contextvars.ContextVar[str] = contextvars.ContextVar("turnwise_episode", default="")
 
 
@@ -58,7 +59,8 @@ async def run(
     if is_async:
         return await _wait_for_task(_guard(function, arguments, episode_id), limit)
     ended = await _in_thread(function, arguments, limit, episode_id)
-    if ended.error is None and inspect.isawaitable(ended.value):  # a plain function that wraps an async one
+    # A plain function may wrap an async one. Asking takes longer than looking at the type, which nearly always tells.
+    if ended.error is None and type(ended.value) not in _PLAIN and inspect.isawaitable(ended.value):
         return await _wait_for_task(_guard(_Given(ended.value), {}, episode_id), until - loop.time())
     return ended
 
