@@ -7,6 +7,7 @@ all its threads, over the turns with a tool call: other processes on the machine
 
     by hand   messages through the chat template once, then token-exact: what the model said is never encoded again.
               The tool is called on the event loop; nothing is checked, and only tokens, mask and log-probs are kept.
+              Once with the tokenizer as transformers has it, once with the Rust one under it.
     turnwise  `run_episode`, with its checks, limits, outcome and whole record; once with plain tools, which run off the
               event loop because a plain function may block, once with async tools.
     verl      `ToolAgentLoop` of verl 0.9.1 with its Hermes parser and async tools.
@@ -138,9 +139,10 @@ def _system_prompt() -> str:
     return FunctionCallingParser().instructions(ToolRegistry([_named(find_order)]).definitions())
 
 
-def loop_by_hand(tokenizer: Any, engine: Instant) -> Episode:
-    """What a person writes who needs no more than the tokens."""
+def loop_by_hand(tokenizer: Any, engine: Instant, *, rust: bool = False) -> Episode:
+    """What a person writes who needs no more than the tokens; `rust`: who knows what is under the tokenizer, too."""
     system = _system_prompt()
+    backend = tokenizer.backend_tokenizer
     tools: dict[str, Callable[..., str]] = {"find_order": find_order}
     pattern = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
@@ -154,15 +156,16 @@ def loop_by_hand(tokenizer: Any, engine: Instant) -> Episode:
             ids += said
             mask += [1] * len(said)
             log_probs += likely
-            found = pattern.search(tokenizer.decode(said, skip_special_tokens=True))
+            found = pattern.search((backend if rust else tokenizer).decode(said, skip_special_tokens=True))
             if found is None:
                 break
             call = json.loads(found[1])
             result = tools[call["name"]](**call["arguments"])
             text = f"Tool result ({call['name']}): {result}"
-            bridge = tokenizer.encode(
-                f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False
-            )
+            text = f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+            encode = backend.encode if rust else tokenizer.encode
+            encoded = encode(text, add_special_tokens=False)
+            bridge = encoded.ids if rust else encoded
             ids += bridge
             mask += [0] * len(bridge)
             log_probs += [0.0] * len(bridge)
@@ -249,6 +252,7 @@ def main() -> None:
     engine = Instant(tokenizer)
     loops = {
         "by hand": loop_by_hand(tokenizer, engine),
+        "by hand, Rust encoder": loop_by_hand(tokenizer, engine, rust=True),
         "turnwise, plain tool": turnwise_loop(tokenizer, engine, find_order),
         "turnwise, async tool": turnwise_loop(tokenizer, engine, find_order_async),
     }

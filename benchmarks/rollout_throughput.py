@@ -1,6 +1,6 @@
 """Tokens a second through our multi-turn rollout, beside the bare vLLM engine on the same token work.
 
-64 episodes are in flight. Each has 4 turns of 32 sampled tokens, with an observation of about 40 tokens between them;
+64 episodes are in flight. Each has 3 turns of 24 sampled tokens, with an observation of about 40 tokens between them;
 the environment's steps are instant, and stop tokens are ignored so that all turns have the same length.
 
     turnwise  `run_episode` over `VLLMEngine`: chat template, environment off the event loop, checks, record.
@@ -235,7 +235,7 @@ def main() -> None:
         options.model, options.rounds = "tiny", 2
     path = resolve(options.model)
     engine = VLLMEngine(path, dtype="bfloat16", max_model_len=2048, cpu_cache_gib=2.0)
-    work = Work(engine, Chat(AutoTokenizer.from_pretrained(path)), turns=4, tokens=32, episodes=IN_FLIGHT)
+    work = Work(engine, Chat(AutoTokenizer.from_pretrained(path)), turns=3, tokens=24, episodes=IN_FLIGHT)
     try:
         measure(work, "bare")  # the first round pays for what is made on first use
         found: dict[str, list[tuple[float, float]]] = {"bare": [], "turnwise": []}

@@ -113,8 +113,14 @@ def vllm(greedy: InferenceOutput) -> Iterator[BaseInferenceEngine]:
 
 def _children() -> set[psutil.Process]:
     # Python's own resource tracker stays until Python exits; it is no process of vLLM's.
-    found = psutil.Process().children(recursive=True)
-    return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
+    return {child for child in psutil.Process().children(recursive=True) if "resource_tracker" not in _command(child)}
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it is gone, or dead and not yet gone
+        return ""
 
 
 def test_greedy_tokens_are_those_of_transformers_on_50_prompts(
