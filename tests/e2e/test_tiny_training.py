@@ -44,7 +44,7 @@ def test_rollout_and_actor_agree_at_every_step(trained: RayPPOTrainer) -> None:
 
 
 def test_the_actor_trained_on_the_advantages_of_algo(trained: RayPPOTrainer) -> None:
-    for step in (1, STEPS // 2):
+    for step in (1, 5):  # later, every episode earns all there is, and nothing is left to compare
         assert_advantages_are_ours(trained, step)
 
 
