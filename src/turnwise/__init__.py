@@ -19,7 +19,10 @@ if TYPE_CHECKING:
         CheckpointConfig,
         ConfigStore,
         EnvironmentConfig,
+        EvaluationConfig,
+        FailuresConfig,
         InferenceConfig,
+        LoggingConfig,
         ModelConfig,
         RayConfig,
         TrainingConfig,
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
         ConfigError,
         EngineFailure,
         EnvironmentFailure,
+        EnvironmentTimeout,
         MissingDependency,
         RecordError,
+        SandboxFailure,
         ToolError,
         TrainingFailure,
         TurnwiseError,
+        WorkerLost,
     )
     from turnwise.inference.base import BaseInferenceEngine
     from turnwise.inference.batch import BatchInferenceManager
@@ -61,6 +67,7 @@ if TYPE_CHECKING:
     from turnwise.rollout.evaluation import EvaluationPlan, evaluate, run_evaluation
     from turnwise.rollout.evaluation_result import EvaluationResult
     from turnwise.rollout.harness import MultiTurnChatHarness, MultiTurnManager
+    from turnwise.rollout.judge import JudgeReward
     from turnwise.rollout.limits import Limits
     from turnwise.rollout.multi_turn import MultiTurnInferenceEngine
     from turnwise.rollout.reward_manager import RewardManager, RewardTerm
@@ -78,6 +85,7 @@ if TYPE_CHECKING:
         ReActActionParser,
     )
     from turnwise.tools.registry import ToolRegistry
+    from turnwise.tools.sandbox import PythonTool, SandboxLimits, run_python
     from turnwise.tools.tool import EnvironmentStepTool, Tool, current_episode, tool, tools_of
     from turnwise.trainer import RayPPOTrainer, create_trainer
     from turnwise.trainer.dataset import CustomEnvironmentDataset
@@ -103,15 +111,20 @@ __all__ = [
     "EnvironmentRewardWrapper",
     "EnvironmentSpec",
     "EnvironmentStepTool",
+    "EnvironmentTimeout",
     "EpisodeStart",
+    "EvaluationConfig",
     "EvaluationPlan",
     "EvaluationResult",
+    "FailuresConfig",
     "FormatProblem",
     "FunctionCallingParser",
     "Generation",
     "InferenceConfig",
     "JSONActionParser",
+    "JudgeReward",
     "Limits",
+    "LoggingConfig",
     "MissingDependency",
     "ModelConfig",
     "MultiTurnChatHarness",
@@ -123,6 +136,7 @@ __all__ = [
     "Outcome",
     "ParsedAction",
     "PlainTextParser",
+    "PythonTool",
     "RayConfig",
     "RayPPOTrainer",
     "ReActActionParser",
@@ -136,6 +150,8 @@ __all__ = [
     "SGLangServerEngine",
     "SGLangServerInferenceEngine",
     "Sampling",
+    "SandboxFailure",
+    "SandboxLimits",
     "ScriptedEngine",
     "SimpleGameEnvironment",
     "StepResult",
@@ -153,6 +169,7 @@ __all__ = [
     "TurnRecord",
     "TurnwiseError",
     "VLLMInferenceEngine",
+    "WorkerLost",
     "__version__",
     "add_mcp_server",
     "algo",
@@ -164,6 +181,7 @@ __all__ = [
     "resolve",
     "run_episode",
     "run_evaluation",
+    "run_python",
     "tool",
     "tools_of",
 ]
@@ -174,7 +192,10 @@ _HOME = {
         "CheckpointConfig",
         "ConfigStore",
         "EnvironmentConfig",
+        "EvaluationConfig",
+        "FailuresConfig",
         "InferenceConfig",
+        "LoggingConfig",
         "ModelConfig",
         "RayConfig",
         "TrainingConfig",
@@ -187,11 +208,14 @@ _HOME = {
         "ConfigError",
         "EngineFailure",
         "EnvironmentFailure",
+        "EnvironmentTimeout",
         "MissingDependency",
         "RecordError",
+        "SandboxFailure",
         "ToolError",
         "TrainingFailure",
         "TurnwiseError",
+        "WorkerLost",
     ),
     "turnwise.inference.base": ("BaseInferenceEngine",),
     "turnwise.inference.batch": ("BatchInferenceManager",),
@@ -216,6 +240,7 @@ _HOME = {
     "turnwise.rollout.evaluation": ("EvaluationPlan", "evaluate", "run_evaluation"),
     "turnwise.rollout.evaluation_result": ("EvaluationResult",),
     "turnwise.rollout.harness": ("MultiTurnChatHarness", "MultiTurnManager"),
+    "turnwise.rollout.judge": ("JudgeReward",),
     "turnwise.rollout.limits": ("Limits",),
     "turnwise.rollout.multi_turn": ("MultiTurnInferenceEngine",),
     "turnwise.rollout.reward_manager": ("RewardManager", "RewardTerm"),
@@ -233,6 +258,7 @@ _HOME = {
         "ReActActionParser",
     ),
     "turnwise.tools.registry": ("ToolRegistry",),
+    "turnwise.tools.sandbox": ("PythonTool", "SandboxLimits", "run_python"),
     "turnwise.tools.tool": ("EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"),
     "turnwise.trainer": ("RayPPOTrainer", "create_trainer"),
     "turnwise.trainer.dataset": ("CustomEnvironmentDataset",),

@@ -95,8 +95,8 @@ class TrainingConfig:
     """How often the optimizer goes over one batch."""
     num_epochs: int = 1
     """How many epochs `fit()` trains for."""
-    steps_per_epoch: int = 10
-    """Optimizer steps in one epoch, when the dataset does not say."""
+    steps_per_epoch: int | None = None
+    """Optimizer steps in one epoch; None: as many as one pass over the dataset takes, or 10 where it has no end."""
     gamma: float = 1.0
     """Discount: from turn to turn where `credit` is `turn` or `anchored`, else from token to token."""
     lam: float = 1.0
@@ -139,7 +139,7 @@ class TrainingConfig:
 
 
 class EnvironmentConfig:
-    """What an environment is built with: `max_steps`, and any setting of the user's own.
+    """What an environment is built with, `max_steps` and any setting of the user's own; and where it runs.
 
     Example:
         >>> config = EnvironmentConfig(max_steps=5, board_size=3)
@@ -149,6 +149,16 @@ class EnvironmentConfig:
 
     max_steps: int
     """Most steps that the environment allows; the example environments keep to it."""
+    # Defaults of the class, not of each object: 10^5 environments have a config each.
+    isolation: str = "auto"
+    """Where environments run: `loop`, `thread`, `process`, `ray`, `tcp://host:port`, or `auto`: threads for those that
+    ship with turnwise, worker processes for all other code; docs/isolation.md."""
+    isolation_workers: int = 0
+    """Worker processes that host environments, hundreds each; 0: one for each core, but at most 8."""
+    isolation_memory_gib: float = 0.0
+    """Memory that one worker process may take; 0: its share of half the machine."""
+    call_seconds: float = 120.0
+    """Longest that one call of the environment (`reset`, `step`, `close`) may take."""
 
     def __init__(self, max_steps: int = 10, **settings: Any) -> None:
         self.max_steps = max_steps
@@ -166,14 +176,53 @@ class EnvironmentConfig:
         raise AttributeError(f"The environment has no setting called {name!r}: pass environment.{name}=... to set it.")
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings, `max_steps` first."""
-        return dict(vars(self))
+        """All settings, those with a fixed meaning first."""
+        return {name: getattr(self, name) for name in EnvironmentConfig.__annotations__} | vars(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EnvironmentConfig) and vars(self) == vars(other)
+        return isinstance(other, EnvironmentConfig) and self.as_dict() == other.as_dict()
 
     def __repr__(self) -> str:
         return f"EnvironmentConfig({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+@dataclass
+class EvaluationConfig:
+    """How the model is measured while it trains, on starts that it is not trained on."""
+
+    every: int = 0
+    """Evaluate every N steps, before the first step and after the last; 0: never."""
+    episodes: int = 100
+    """Episodes of one evaluation, each from a start of its own. `validation` data with fewer rows is played once."""
+    temperature: float | None = None
+    """As `inference.temperature`, for evaluation; None: the same as in training."""
+
+
+@dataclass
+class FailuresConfig:
+    """What to do when something goes wrong in an episode: `keep`, `retry:2`, `mask`, `drop`, `penalise:-1`.
+
+    `retry:2` makes up to two more attempts from the same start; what then becomes of the episode may follow, as in
+    `retry:2,drop`. `mask` trains nothing on it, `drop` plays another group in place of its own, `penalise:-1` is added
+    to its reward.
+    """
+
+    environment: str = "retry:2"
+    """The environment or the reward function raised."""
+    timeout: str = "retry:2"
+    """One call of the environment did not come back in time."""
+    tool: str = "keep"
+    """A tool failed inside; the model was told so and went on."""
+    parse: str = "keep"
+    """The model wrote a tool call that cannot be read; it was told so and went on."""
+    limit: str = "keep"
+    """The episode reached one of its limits."""
+    engine: str = "retry:2"
+    """The engine failed, or its server is gone."""
+    worker: str = "retry:8"
+    """The process that ran the environment is gone. It may be another episode's doing, so there are more attempts."""
+    stall_seconds: float = 3600.0
+    """A run in which nothing moves for this long is stopped, with the stacks of all its processes on file; 0: never."""
 
 
 @dataclass
@@ -185,7 +234,7 @@ class CheckpointConfig:
     run_name: str | None = None
     """Name of the run's folder; None: made from the environment and the time."""
     save_interval: int = 1
-    """Save every N epochs, and at the end of the run; 0: never."""
+    """Save every N epochs, at the end of the run, and when an evaluation is the best so far; 0: never."""
     keep_last_n: int = 2
     """How many checkpoints to keep besides the best; 0: all."""
     save_model: bool = True
@@ -235,6 +284,8 @@ class ConfigStore:
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    failures: FailuresConfig = field(default_factory=FailuresConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

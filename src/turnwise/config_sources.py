@@ -157,10 +157,12 @@ def _copied(value: Any) -> Any:
 
 def _set_environment(environment: EnvironmentConfig, name: str, value: Any) -> None:
     first, *rest = name.split(".")
-    if not first.isidentifier() or first.startswith("_") or hasattr(EnvironmentConfig, first):
+    fixed = _settings("environment")
+    is_taken = hasattr(EnvironmentConfig, first) and first not in fixed
+    if not first.isidentifier() or first.startswith("_") or is_taken or (first in fixed and rest):
         raise ConfigError(f"environment.{name} cannot be used as a setting: {first!r} is not free for a name.")
-    if first == "max_steps":
-        value = _coerce("environment.max_steps", value, int) if not rest else value
+    if first in fixed:
+        value = _coerce(f"environment.{first}", value, fixed[first])
     if not rest:
         setattr(environment, first, value)
         return
@@ -214,6 +216,8 @@ def _coerce(key: str, value: Any, expected: Any) -> Any:
     allowed = get_args(expected) if isinstance(expected, UnionType) else (expected,)
     if value is None and NoneType in allowed:
         return None
+    if isinstance(value, int) and value.bit_length() > 63:  # neither a float nor anything that verl is given holds it
+        raise ConfigError(f"{key} is too large a number.")
     if isinstance(value, Path) and str in allowed:
         return str(value)
     for kind in allowed:
@@ -255,9 +259,7 @@ def _section_names() -> tuple[str, ...]:
 def _settings(section: str) -> dict[str, Any]:
     """Name and type of each setting in a section; of an open section, only the ones that are fixed."""
     kind = get_type_hints(ConfigStore)[section]
-    if kind is EnvironmentConfig:
-        return {"max_steps": int}
-    return dict(get_type_hints(kind)) if is_dataclass(kind) else {}
+    return dict(get_type_hints(kind)) if is_dataclass(kind) or kind is EnvironmentConfig else {}
 
 
 def _unknown(key: str) -> str:

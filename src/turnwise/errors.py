@@ -4,8 +4,11 @@
     ├── ConfigError          a setting is unknown, unused or impossible
     ├── MissingDependency    an optional package is not installed
     ├── EnvironmentFailure   the user's environment raised or broke its contract
+    │   ├── EnvironmentTimeout   a call of the environment did not come back in time
+    │   └── WorkerLost           the process that ran the environment is gone
     ├── EngineFailure        the engine could not generate
     ├── TrainingFailure      the run stopped before its last step
+    ├── SandboxFailure       the sandbox for model-written code could not be started
     ├── RecordError          a run folder is missing, damaged or of another format
     └── ToolError            a tool's own word to the model; the only error text a model ever sees
 
@@ -37,12 +40,24 @@ class EnvironmentFailure(TurnwiseError):
     """The user's environment raised, or broke its contract (wrong types, no observation)."""
 
 
+class EnvironmentTimeout(EnvironmentFailure):
+    """A call of the environment did not come back in time."""
+
+
+class WorkerLost(EnvironmentFailure):
+    """The process that ran the environment is gone: killed, crashed, or out of memory."""
+
+
 class EngineFailure(TurnwiseError):
     """The engine could not generate."""
 
 
 class TrainingFailure(TurnwiseError):
     """The run stopped before its last step."""
+
+
+class SandboxFailure(TurnwiseError):
+    """The sandbox for model-written code could not be started; nothing was run."""
 
 
 class RecordError(TurnwiseError):

@@ -37,8 +37,12 @@ class Outcome(StrEnum):
     """The episode ran out of wall-clock time."""
     ENVIRONMENT_FAILED = "environment_failed"
     """The user's environment raised an exception or returned something of the wrong type."""
+    ENVIRONMENT_TIMEOUT = "environment_timeout"
+    """A single call of the environment or of a tool did not come back in time."""
+    WORKER_LOST = "worker_lost"
+    """The process that ran the environment, or the whole episode, is gone."""
     ENGINE_FAILED = "engine_failed"
-    """The engine raised while generating."""
+    """The engine raised while generating, or its server is gone."""
     REWARD_FAILED = "reward_failed"
     """The user's reward function raised, or its reward is not a finite number."""
 
@@ -48,7 +52,38 @@ class Outcome(StrEnum):
         return self not in _FAULTS
 
 
-_FAULTS = {Outcome.ENVIRONMENT_FAILED, Outcome.ENGINE_FAILED, Outcome.REWARD_FAILED}
+_FAULTS = {
+    Outcome.ENVIRONMENT_FAILED,
+    Outcome.ENVIRONMENT_TIMEOUT,
+    Outcome.WORKER_LOST,
+    Outcome.ENGINE_FAILED,
+    Outcome.REWARD_FAILED,
+}
+
+
+class Decision(StrEnum):
+    """What became of an episode, or of one attempt at it, by the run's failure policy.
+
+    Example:
+        >>> Decision.PENALISED.is_counted, Decision.MASKED.is_counted
+        (True, False)
+    """
+
+    KEPT = "kept"
+    """It counts as it is: trained on, or part of an evaluation's means."""
+    PENALISED = "penalised"
+    """It counts, and something was taken off its reward."""
+    MASKED = "masked"
+    """It counts nowhere: neither in the loss nor in what its group is compared with."""
+    DROPPED = "dropped"
+    """Its whole group was thrown away and another one played in its place."""
+    RETRIED = "retried"
+    """This attempt was given up, and another one was made from the same start."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the episode is trained on."""
+        return self in (Decision.KEPT, Decision.PENALISED)
 
 
 @dataclass(slots=True)
@@ -162,6 +197,17 @@ class Trajectory:
     exact: bool = True
     """Whether all tokens and log-probs are those that were sampled; if not (an engine that gives only text), the
     episode counts for evaluation, and training refuses it."""
+    decision: Decision = Decision.KEPT
+    """What the failure policy made of it; of a fault that no policy has looked at, nothing is counted either."""
+    attempt: int = 0
+    """How many attempts at this episode had been given up before this one."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its reward counts: it may be trained on, or be part of an evaluation's mean."""
+        if self.outcome is None:
+            return False
+        return self.decision is Decision.PENALISED or (self.outcome.is_behaviour and self.decision.is_counted)
 
     @property
     def total_reward(self) -> float:

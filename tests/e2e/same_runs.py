@@ -13,16 +13,21 @@ from turnwise.records.run_folder import RunFolder
 def differences(one: RunFolder, other: RunFolder) -> list[str]:
     """What differs, in words; times are not compared."""
     found: list[str] = []
-    pairs = zip(one.read_metrics(), other.read_metrics(), strict=True)
-    for left, right in pairs:
-        names = [name for name in left.keys() | right.keys() if not name.startswith("time/")]
-        found += [f"step {left['step']}: {name}" for name in sorted(names) if left.get(name) != right.get(name)]
+    for left, right in zip(one.read_metrics(), other.read_metrics(), strict=True):
+        found += [f"step {left['step']}: {name}" for name in _unlike(left, right)]
+    for left, right in zip(one.read_evaluations(), other.read_evaluations(), strict=False):
+        found += [f"evaluation {left['step']}: {name}" for name in _unlike(left, right)]
     found += [] if _episodes(one) == _episodes(other) else ["episodes"]
     ours, theirs = newest_checkpoint(one.checkpoints_dir).path, newest_checkpoint(other.checkpoints_dir).path
     found += [] if read_state(ours) == read_state(theirs) else ["trainer state"]
     files = {str(file.relative_to(ours)) for file in ours.rglob("*.pt")}
     assert files >= {"data.pt", "actor/model_world_size_1_rank_0.pt", "actor/optim_world_size_1_rank_0.pt"}
     return found + [name for name in sorted(files) if not _same(_load(ours / name), _load(theirs / name))]
+
+
+def _unlike(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    names = [name for name in left.keys() | right.keys() if not name.startswith("time/")]
+    return [name for name in sorted(names) if left.get(name) != right.get(name)]
 
 
 def _episodes(run: RunFolder) -> dict[str, Any]:

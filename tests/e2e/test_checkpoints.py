@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
-from turnwise.records.checkpoints import newest_checkpoint, read_state, saved_steps
+from turnwise.records.checkpoints import best_of, newest_checkpoint, open_checkpoint, read_state, saved_steps
 from turnwise.records.episodes import read_episodes
 from turnwise.records.run_folder import RunFolder
 
@@ -47,7 +47,8 @@ def _kill_in_a_save(run: Path, mark: str, process: subprocess.Popen[bytes]) -> N
 def _command(where: Path, name: str) -> list[str]:
     settings = f"checkpoint.output_dir={where} checkpoint.run_name={name} training.num_epochs={STEPS} "
     settings += "training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 inference.max_tokens=4 "
-    settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01"
+    settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
+    settings += "evaluation.every=2 evaluation.episodes=6"
     environment = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
     return [*TURNWISE, "train", environment, "--model", "tiny", *settings.split()]
 
@@ -79,17 +80,22 @@ def test_every_step_stands_in_the_folder_once(resumed: RunFolder) -> None:
     for step in range(1, STEPS + 1):
         assert len(read_episodes(resumed, step)) == 8
     assert len(read_episodes(resumed)) == 8 * STEPS
+    assert [record["step"] for record in resumed.read_evaluations()] == list(range(0, STEPS + 1, 2))
 
 
 def test_it_equals_a_run_that_was_never_killed_to_the_last_bit(resumed: RunFolder) -> None:
     where = resumed.path.parent
     subprocess.run(_command(where, "whole"), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert differences(resumed, RunFolder.open(where / "whole")) == []
+    whole = RunFolder.open(where / "whole")
+    assert differences(resumed, whole) == []
+    assert best_of(resumed.checkpoints_dir) == best_of(whole.checkpoints_dir)
 
 
-def test_the_last_two_checkpoints_are_whole(resumed: RunFolder) -> None:
-    folder = resumed.checkpoints_dir
-    assert saved_steps(folder) == [STEPS, STEPS - 1]
+def test_the_last_two_checkpoints_and_the_best_are_whole(resumed: RunFolder) -> None:
+    folder, best = resumed.checkpoints_dir, best_of(resumed.checkpoints_dir)
+    assert best is not None
+    assert set(saved_steps(folder)) == {STEPS, STEPS - 1, best.step}
+    assert open_checkpoint(folder / f"global_step_{best.step}").signed
     newest = newest_checkpoint(folder)
     assert (newest.step, newest.signed) == (STEPS, True)
     assert read_state(newest.path)["step"] == STEPS

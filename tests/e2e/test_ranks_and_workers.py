@@ -9,6 +9,8 @@ import pytest
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnwise import ConfigStore, RayPPOTrainer, read_episodes
+from turnwise.rollout.evaluation import FIRST_SEED
+from turnwise.rollout.evaluation_result import EvaluationResult
 
 pytestmark = pytest.mark.e2e
 
@@ -23,6 +25,7 @@ def test_two_of_everything_train_alike(tmp_path: Path) -> None:
     config.ray.gpus_per_node = 2
     config.ray.num_actors = 2
     config.training.credit = "turn"
+    config.evaluation.every, config.evaluation.episodes = 1, 9
     trainer = RayPPOTrainer(config, ThreeLetters)
     try:
         records = trainer.fit(num_epochs=1, num_iters_per_epoch=2)
@@ -37,3 +40,7 @@ def test_two_of_everything_train_alike(tmp_path: Path) -> None:
         episodes = read_episodes(trainer.run.path, step=step)
         assert len(episodes) == records[step - 1]["episodes/total"] == 32
         assert {turn.weights_version for episode in episodes for turn in episode.turns} == {step - 1}
+    for step in (0, 1, 2):
+        played = EvaluationResult.read(trainer.run, step=step).trajectories
+        assert [episode.seed - FIRST_SEED for episode in played] == list(range(9))  # in order, whoever played them
+        assert {turn.weights_version for episode in played for turn in episode.turns} == {step}

@@ -13,6 +13,7 @@ import torch
 from tests.e2e.three_letters import ThreeLetters
 from turnwise import ConfigStore, RayPPOTrainer
 from turnwise.records.episodes import read_episodes
+from turnwise.rollout.evaluation_result import EvaluationResult
 
 pytestmark = [
     pytest.mark.e2e,
@@ -34,6 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayPPOTrainer]
     config.training.batch_size = 8
     config.training.group_size = 4
     config.training.learning_rate = 1e-4
+    config.evaluation.every, config.evaluation.episodes = 2, 6
     config.checkpoint.output_dir = str(tmp_path_factory.mktemp("runs"))
     trainer = RayPPOTrainer(config, ThreeLetters)
     trainer.fit(num_epochs=1, num_iters_per_epoch=2)
@@ -65,6 +67,15 @@ def _log_probs_of_transformers(folder: Path | str, ids: list[int]) -> torch.Tens
 def test_both_steps_have_a_gradient(trained: RayPPOTrainer) -> None:
     assert [record["step"] for record in trained.metrics_history] == [1, 2]
     assert all(record["grad_norm"] > 0 for record in trained.metrics_history)
+
+
+def test_it_was_evaluated_with_the_weights_of_that_step(trained: RayPPOTrainer) -> None:
+    assert trained.run is not None
+    assert [record["step"] for record in trained.evaluations] == [0, 2]
+    for step in (0, 2):
+        played = EvaluationResult.read(trained.run, step=step).trajectories
+        assert {turn.weights_version for episode in played for turn in episode.turns} == {step}
+        assert len({str(episode.actions) for episode in played}) > 1  # each has numbers of its own to draw by
 
 
 def test_what_vllm_said_is_language(trained: RayPPOTrainer) -> None:

@@ -74,7 +74,7 @@ class RecordedCluster:
 
     is_local = False
 
-    def __init__(self, config: ConfigStore, device: str) -> None:
+    def __init__(self, config: ConfigStore, device: str, more: object = None) -> None:
         self.variables = cluster.environment_variables(config, device)
         self.arguments = cluster._init_arguments(config, device)
 
@@ -136,6 +136,7 @@ def refusal(config: ConfigStore) -> str:
 
 GPU = ("model.device=cuda",)
 APART = (*GPU, "training.schedule=separate_async", "ray.rollout_nodes=1")
+MEASURED = ("evaluation.every=3",)
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
 OBSERVED = {
@@ -194,6 +195,17 @@ OBSERVED = {
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
     "training.seed": Seen(7, plan(lambda it: it.sampling.seed)),
     "environment": Seen({"max_steps": 3}, plan(lambda it: it.environment.build().max_steps)),
+    "evaluation.every": Seen(3, start("evaluating")),
+    "evaluation.episodes": Seen(5, lambda config: start("evaluating")(config).plan.episodes, MEASURED),
+    "evaluation.temperature": Seen(0.0, lambda config: start("evaluating")(config).plan.sampling, MEASURED),
+    "failures.environment": Seen("mask", plan(lambda it: it.failures.environment)),
+    "failures.timeout": Seen("mask", plan(lambda it: it.failures.timeout)),
+    "failures.tool": Seen("mask", plan(lambda it: it.failures.tool)),
+    "failures.parse": Seen("mask", plan(lambda it: it.failures.parse)),
+    "failures.limit": Seen("mask", plan(lambda it: it.failures.limit)),
+    "failures.engine": Seen("drop", key("trainer.v1.sampler.sync_refill_failed_groups")),
+    "failures.worker": Seen("mask", plan(lambda it: it.failures.worker)),
+    "failures.stall_seconds": Seen(9.0, lambda config: started(config)._watchdog.seconds),
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),
     "checkpoint.save_interval": Seen(3, start("saving")),

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from turnwise import config as config_module
-from turnwise.config import ConfigStore, EnvironmentConfig
+from turnwise.config import ConfigStore
 from turnwise.records.yaml_text import dump_yaml
 
 _HEAD = """\
@@ -73,8 +73,6 @@ def _body(kind: Any) -> list[ast.stmt]:
 
 def _annotations(kind: Any) -> dict[str, str]:
     """The settings of a section and their types, as written."""
-    if kind is EnvironmentConfig:
-        return {"max_steps": "int"}
     return {
         node.target.id: ast.unparse(node.annotation)
         for node in _body(kind)

@@ -70,10 +70,12 @@ def run(args: argparse.Namespace) -> int:
     from turnwise.cli.environment import locate_environment
     from turnwise.cli.eval_view import EvaluationView, header_of
     from turnwise.env.spec import EnvironmentSpec
+    from turnwise.rollout.isolation_check import check_isolation
 
     environment = locate_environment(args.environment)
     config = read_settings(args)
-    spec = EnvironmentSpec.of(environment, config.environment)
+    spec = EnvironmentSpec.of(environment, config.environment).isolated()
+    check_isolation(spec)
     plan = plan_of(args, config)
     earlier = _earlier(args.compare, plan)
     # The bars of the libraries that load models would be drawn across ours; tqdm reads this when it is imported.
@@ -119,6 +121,7 @@ def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
     """Which episodes to play; without --episodes, about a hundred that --samples divides."""
     from turnwise.cli.engine import sampling_of
     from turnwise.rollout.evaluation import FIRST_SEED, EvaluationPlan
+    from turnwise.rollout.failure_policy import FailurePolicy
     from turnwise.rollout.limits import Limits
 
     samples = max(1, args.samples)
@@ -130,6 +133,7 @@ def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
         seed=seed,
         limits=Limits.of(config.inference),
         sampling=sampling_of(config, seed),
+        failures=FailurePolicy.of(config.failures),
         concurrency=args.concurrency,
         success_reward=args.success_reward,
     )

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from turnwise import __version__
 from turnwise.cli import eval as evaluation
-from turnwise.cli import export, model, play, report, resume, runs, train
+from turnwise.cli import export, model, play, report, resume, runs, serve_env, train
 from turnwise.errors import TurnwiseError
 
-_COMMANDS = (train, resume, runs, report, evaluation, play, export, model)
+_COMMANDS = (train, resume, runs, report, evaluation, play, serve_env, export, model)
 
 
 def build_parsers(width: int | None = None) -> dict[str, argparse.ArgumentParser]:

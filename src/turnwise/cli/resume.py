@@ -38,7 +38,7 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="load checkpoints that another user or machine wrote: doing so runs code that is in them",
+        help="go on with what another user or machine wrote: doing so runs code that it names or holds",
     )
     parser.set_defaults(run=run)
     return parser

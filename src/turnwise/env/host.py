@@ -1,4 +1,4 @@
-"""Runs one environment for one episode: off the event loop, checked, and closed exactly once."""
+"""Runs one environment for one episode: off the event loop, checked, within its time, and closed exactly once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 from turnwise.env.base import BaseEnvironment
+from turnwise.env.deadlines import TimedCall, deadlines
+from turnwise.env.methods import Methods, methods_of
 from turnwise.env.result import StepResult, read_step, read_text
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import EnvironmentFailure, describe_failure
+from turnwise.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
 from turnwise.threads import ThreadPool, is_cancelled_from_outside, shared_threads
 
 __all__ = ["EnvironmentHost", "StepResult"]
@@ -23,10 +24,11 @@ _PLAIN = frozenset({str, bool, tuple, type(None)})
 
 
 class EnvironmentHost:
-    """One environment, built by its spec when the episode resets.
+    """One environment in this process, built by its spec when the episode resets.
 
-    Plain methods run in the shared thread pool, `async` ones on the event loop. Whatever the user's code does wrong
-    comes out as an `EnvironmentFailure` with a sentence that names the method, the error and the line.
+    Plain methods run in the shared thread pool (where the spec says `loop`, they are called as they are), `async` ones
+    on the event loop. Whatever the user's code does wrong comes out as an `EnvironmentFailure` with a sentence that
+    names the method, the error and the line. A call that takes too long is abandoned: a thread cannot be stopped.
 
     Example:
         >>> from turnwise.env.examples.guess_number import GuessNumber
@@ -40,12 +42,14 @@ class EnvironmentHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_busy", "_closed", "_methods", "_prefix", "_spec", "_threads", "environment")
+    __slots__ = ("_busy", "_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "limit")
 
     def __init__(self, spec: EnvironmentSpec, threads: ThreadPool | None = None) -> None:
         self._spec = spec
-        self._threads = threads or shared_threads()
-        self._methods: _Methods | None = None
+        self.limit = spec.call_seconds
+        """Seconds that a call may take."""
+        self._threads = None if spec.mode == "loop" else threads or shared_threads()
+        self._methods: Methods | None = None
         self._prefix = ""
         self._busy: asyncio.Future[Any] | None = None
         self._closed = False
@@ -57,23 +61,24 @@ class EnvironmentHost:
         """A host for an object that the caller has built and reset; without one (None), no step is possible."""
         host = cls(EnvironmentSpec(type(environment)))
         if environment is not None:
-            host.environment, host._methods = environment, _methods(type(environment))
+            host.environment, host._methods = environment, methods_of(type(environment))
         return host
 
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
         # A class given by name may have to be imported first, which takes time.
         target = self._spec.target
-        self._methods = methods = _methods(target if isinstance(target, type) else await self._in_thread(self._load))
+        found = target if isinstance(target, type) else await self._in_thread("import", self._load)
+        self._methods = methods = methods_of(found)
         arguments: dict[str, Any] = {}
         if methods.takes_seed:
             arguments["seed"] = seed
         if methods.takes_task:
             arguments["task"] = task
         if methods.plain_reset:
-            observation, prefix = await self._in_thread(self._build_and_reset, arguments)
+            observation, prefix = await self._in_thread("reset", self._build_and_reset, arguments)
         else:
-            await self._in_thread(self._build)
+            await self._in_thread("__init__", self._build)
             observation, prefix = self._call("reset", **arguments), None
         observation = await self._finish("reset", observation)
         # Asked for in the thread already, unless `reset` had to be awaited first; it may itself be async.
@@ -93,16 +98,22 @@ class EnvironmentHost:
         if methods is None:
             raise EnvironmentFailure(f"{self._spec.name}: step was called before reset.")
         if methods.plain_step:
-            answer = await self._in_thread(self._step_and_ask, action)
-            if isinstance(answer, StepResult):
-                return answer
-            returned, before = answer
-        else:
-            before = getattr(self.environment, "step_count", None)
-            returned = self._call("step", action)
+            answer = await self._in_thread("step", self.step_here, action)
+            return answer if isinstance(answer, StepResult) else await self.finish_step(*answer)
+        before = getattr(self.environment, "step_count", None)
+        return await self.finish_step(self._call("step", action), before)
+
+    @property
+    def has_plain_step(self) -> bool:
+        """Whether `step` is made to run in a thread."""
+        return self._methods is not None and self._methods.plain_step
+
+    async def finish_step(self, returned: Any, before: Any) -> StepResult:
+        """Wait for what `step` returned, and read it."""
         result = read_step(f"{self._spec.name}.step", await self._finish("step", returned))
         self._count(before)
-        over = await self._finish("is_done", self._call("is_done")) if methods.has_is_done else False
+        has_is_done = self._methods is not None and self._methods.has_is_done
+        over = await self._finish("is_done", self._call("is_done")) if has_is_done else False
         return self._settle(result, over)
 
     async def is_over(self) -> bool:
@@ -119,7 +130,7 @@ class EnvironmentHost:
             self._closed = True
             return
         self._closed = True
-        if self._busy is not None and not self._busy.done():
+        if self.is_busy and self._busy is not None:
             # A call that ran out of time is still in its thread: close after it, because the user's class need not be
             # thread-safe. Nobody waits for that.
             loop = asyncio.get_running_loop()
@@ -127,9 +138,23 @@ class EnvironmentHost:
             return
         await self._close(methods.plain_close)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call that was abandoned still runs in its thread."""
+        return self._busy is not None and not self._busy.done()
+
+    async def run(self, name: str, function: Callable[..., Any], *args: Any, limit: float) -> Any:
+        """Call something else that looks at the environment, such as a reward function, like a method of it."""
+        return await self._finish(name, await self._in_thread(name, function, *args, limit=limit))
+
+    async def settle(self) -> None:
+        """Wait for a call that was abandoned, however long it takes."""
+        if self._busy is not None:
+            await asyncio.wait((self._busy,))
+
     async def _close(self, plain: bool) -> None:
         try:
-            closing = await self._threads.run(self._call, "close") if plain else self._call("close")
+            closing = await self._in_thread("close", self._call, "close") if plain else self._call("close")
             await self._finish("close", closing)
         except Exception as error:
             logger.warning("%s", error)
@@ -153,7 +178,8 @@ class EnvironmentHost:
         observation = self._call("reset", **arguments)
         return observation, None if inspect.isawaitable(observation) else self._call_prefix()
 
-    def _step_and_ask(self, action: str) -> StepResult | tuple[Awaitable[Any], Any]:
+    def step_here(self, action: str) -> StepResult | tuple[Awaitable[Any], Any]:
+        """Do one action in the calling thread. What must be awaited comes back as it is, for `finish_step`."""
         before = getattr(self.environment, "step_count", None)
         returned = self._call("step", action)
         if inspect.isawaitable(returned):
@@ -172,24 +198,55 @@ class EnvironmentHost:
     def _call_prefix(self) -> Any:
         return self._call("get_prompt_prefix") if hasattr(self.environment, "get_prompt_prefix") else ""
 
-    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        self._busy = self._threads.start(function, *args)
-        # Shielded: when the episode is cancelled or out of time the future lives on, so that `close` can wait for it.
-        result = await asyncio.shield(self._busy)
+    async def _in_thread(
+        self, method: str, function: Callable[..., Any], *args: Any, limit: float | None = None
+    ) -> Any:
+        if self._threads is None:
+            return function(*args)
+        call = TimedCall(function, args)
+        self._busy = busy = self._threads.start(call)
+        if not busy.done():
+            # Shielded: when the episode is cancelled or out of time the future lives on, so that `close` can wait.
+            waiting = asyncio.shield(busy)
+            limits = deadlines(limit or self.limit)
+            number = limits.begin(partial(call.give_up, waiting, limits.limit))
+            try:
+                await waiting
+            except (TimeoutError, asyncio.CancelledError) as error:
+                busy.add_done_callback(_forget)
+                raise self.late(method, limit) if isinstance(error, TimeoutError) else error from None
+            finally:
+                limits.end(number)
         self._busy = None  # it holds the result, which may be large
-        return result
+        return busy.result()
+
+    def late(self, method: str, limit: float | None = None) -> EnvironmentTimeout:
+        """What to say when a call took too long."""
+        told = f"{self._spec.name}.{method} took longer than {limit or self.limit:g} seconds"
+        return EnvironmentTimeout(f"{told}." if limit else f"{told}; environment.call_seconds allows more.")
 
     async def _finish(self, method: str, returned: Any) -> Any:
         """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""
         # Asking takes longer than looking at the type, which nearly always tells.
         if type(returned) in _PLAIN or not inspect.isawaitable(returned):
             return returned
+        task, limits = asyncio.current_task(), deadlines(self.limit)
+        expired: list[bool] = []
+        number = limits.begin(partial(_cancel, task, expired))
         try:
-            return await returned
+            value = await returned
+            if expired and task is not None:  # it has ignored its cancellation, and is done all the same
+                task.uncancel()
+            return value
         except (Exception, asyncio.CancelledError) as error:
+            # As in `asyncio.timeout`: taken back, unless somebody else cancelled the task as well.
+            if expired and task is not None and task.uncancel() == 0:
+                raise self.late(method) from None
             if is_cancelled_from_outside(error):
                 raise
             raise EnvironmentFailure(describe_failure(f"{self._spec.name}.{method}", error)) from error
+        finally:
+            limits.end(number)
 
     def _count(self, before: Any) -> None:
         if isinstance(before, int) and self.environment.step_count == before:
@@ -209,34 +266,13 @@ class EnvironmentHost:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Methods:
-    """What a class's methods look like; looked up once a class."""
-
-    plain_reset: bool
-    plain_step: bool
-    plain_close: bool
-    takes_seed: bool
-    takes_task: bool
-    has_close: bool
-    has_is_done: bool
+def _cancel(task: asyncio.Task[Any] | None, expired: list[bool]) -> None:
+    expired.append(True)
+    if task is not None:
+        task.cancel()
 
 
-@lru_cache(maxsize=256)
-def _methods(found: Any) -> _Methods:
-    def plain(name: str) -> bool:
-        return not inspect.iscoroutinefunction(getattr(found, name, None))
-
-    parameters = inspect.signature(found.reset).parameters
-    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    close = getattr(found, "close", None)
-    return _Methods(
-        plain_reset=plain("reset"),
-        plain_step=plain("step") and plain("is_done"),
-        plain_close=plain("close"),
-        takes_seed="seed" in parameters or anything,
-        takes_task="task" in parameters or anything,
-        # The default does nothing, so it is not worth a thread hop.
-        has_close=callable(close) and close is not BaseEnvironment.close,
-        has_is_done=callable(getattr(found, "is_done", None)),
-    )
+def _forget(future: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more, so nobody is to be told that it failed."""
+    if not future.cancelled():
+        future.exception()

@@ -8,6 +8,9 @@ from typing import Any
 
 from turnwise.errors import EnvironmentFailure
 
+MOST_TEXT = 2**22
+"""Characters of one observation: more than any model reads, and little enough to be kept many times over."""
+
 
 @dataclass(slots=True)
 class StepResult:
@@ -67,6 +70,10 @@ def read_text(name: str, text: Any) -> str:
     """Check that it is a string, and make it one that files and tokenizers can hold."""
     if not isinstance(text, str):
         raise EnvironmentFailure(f"{name} gave a text of type {type(text).__name__}; it must be a string.")
+    if len(text) > MOST_TEXT:
+        raise EnvironmentFailure(
+            f"{name} gave a text of {len(text):,} characters; {MOST_TEXT:,} are the most that an environment may say."
+        )
     if text.isascii():
         return text
     # Half a surrogate pair is legal in a Python string but not in UTF-8: no tokenizer and no file can hold it.

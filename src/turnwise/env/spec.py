@@ -8,12 +8,13 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from turnwise.config import EnvironmentConfig
+from turnwise.env.isolation.settings import Isolation
 from turnwise.errors import ConfigError
 
 
@@ -30,6 +31,8 @@ class EnvironmentSpec:
     target: type | str
     """The class, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
     config: EnvironmentConfig | None = None
+    isolation: str = ""
+    """Where its environments run, in place of what `config.isolation` says."""
 
     @classmethod
     def of(cls, environment: object, config: EnvironmentConfig | None = None) -> EnvironmentSpec:
@@ -39,7 +42,7 @@ class EnvironmentSpec:
         the environment brings none.
         """
         if isinstance(environment, EnvironmentSpec):
-            spec = environment if environment.config is not None else cls(environment.target, config)
+            spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
             spec = cls(_absolute(environment), config)
         elif isinstance(environment, type):
@@ -55,12 +58,40 @@ class EnvironmentSpec:
         if abstract:
             raise ConfigError(f"{spec.name} cannot be built: write its method {' and '.join(abstract)}.")
         _arguments(found, spec.config or EnvironmentConfig(), hint)
+        Isolation.of(spec.config, spec.isolation)
         return spec
 
     @property
     def name(self) -> str:
         """The class's name."""
         return self.target.rpartition(":")[2] if isinstance(self.target, str) else self.target.__name__
+
+    @property
+    def mode(self) -> str:
+        """Where its environments run: `thread` unless told; `auto` is only decided by `isolated`."""
+        said = self.isolation or str(getattr(self.config, "isolation", "auto"))
+        return "thread" if said == "auto" else said
+
+    @property
+    def call_seconds(self) -> float:
+        """How long one call of the environment may take."""
+        return float(getattr(self.config, "call_seconds", EnvironmentConfig.call_seconds))
+
+    def isolated(self) -> EnvironmentSpec:
+        """The same spec with `auto` decided: code that does not ship with turnwise gets processes of its own.
+
+        Example:
+            >>> EnvironmentSpec.of("turnwise.env.examples:GuessNumber").isolated().mode
+            'thread'
+            >>> EnvironmentSpec("my_game:MyGame").mode, EnvironmentSpec("my_game:MyGame").isolated().mode
+            ('thread', 'process')
+            >>> EnvironmentSpec("my_game:MyGame", EnvironmentConfig(isolation="loop")).isolated().mode
+            'loop'
+        """
+        if (self.isolation or getattr(self.config, "isolation", "auto")) != "auto":
+            return self
+        module = self.target.partition(":")[0] if isinstance(self.target, str) else self.target.__module__
+        return replace(self, isolation="thread" if module.partition(".")[0] == "turnwise" else "process")
 
     def load(self) -> type:
         """The class itself."""
@@ -127,7 +158,7 @@ def _load(target: str) -> type:
     if not (colon and module_name and name):
         raise ConfigError(f"{target!r} does not name an environment: write module:Name or path/to/file.py:Name.")
     try:
-        module = _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = load_module(module_name)
     except Exception as error:
         raise ConfigError(
             f"Cannot import {module_name!r} for the environment: {type(error).__name__}: {error}"
@@ -141,6 +172,11 @@ def _load(target: str) -> type:
             f"{module_name} has no class {name!r}. Classes with a step method: {', '.join(classes) or '-'}."
         )
     return found
+
+
+def load_module(name: str) -> Any:
+    """The module `package.module`, or the one in `path/to/file.py`."""
+    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
 
 
 def _load_file(path: Path) -> Any:

@@ -110,7 +110,7 @@ def _read(folder: Path) -> dict[str, Any]:
         }
         known = int(manifest["format"]) <= FORMAT
         manifest |= {"files": files, "step": int(manifest["step"])}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, OverflowError, RecursionError):
         raise RecordError(f"its {MANIFEST} cannot be read") from None
     if not known:
         raise RecordError("a newer turnwise wrote it: update turnwise")

@@ -185,9 +185,16 @@ def best_of(folder: Path) -> Best | None:
     try:
         about = json.loads((folder / _BEST).read_text(encoding="utf-8"))
         best = Best(int(about["step"]), str(about["metric"]), float(about["value"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return best if best.step in saved_steps(folder) else None
+
+
+def forget_best(folder: Path, after: int) -> None:
+    """Let none be the best, if the best is that of a step after `after`, which is made again."""
+    best = best_of(folder)
+    if best is not None and best.step > after:
+        (folder / _BEST).unlink()
 
 
 def keep(folder: Path, last_n: int, step: int) -> None:

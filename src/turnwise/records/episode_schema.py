@@ -48,6 +48,8 @@ SCHEMA: Any = pa.schema(
         ("reward_shares", pa.string()),
         ("exact", pa.bool_()),
         ("turn_weights_swaps", pa.list_(pa.list_(_SWAP))),
+        ("decision", _WORD),
+        ("attempt", pa.int32()),
     ],
     metadata={"turnwise.format": FORMAT},
 )
@@ -75,4 +77,6 @@ DICTIONARY_COLUMNS = (
     "actions.list.element",
     "infos",
     "reward_shares",
+    "decision",
+    "attempt",
 )

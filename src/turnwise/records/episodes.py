@@ -21,14 +21,18 @@ from turnwise.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, 
 from turnwise.records.files import replacing
 from turnwise.records.json_text import clean_text, to_json
 from turnwise.records.run_folder import RunFolder
-from turnwise.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
+from turnwise.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 _TOKENS_IN_BLOCK = 4_000_000
 _FILE_NAME = re.compile(r"step-(\d+)-.+\.parquet")
 
 
 def write_episodes(
-    folder: RunFolder | str | Path, step: int, trajectories: Sequence[Trajectory], part: str = "0"
+    folder: RunFolder | str | Path,
+    step: int,
+    trajectories: Sequence[Trajectory],
+    part: str = "0",
+    inside: str = "episodes",
 ) -> Path:
     """Write one step's episodes to `episodes/step-<step>-<part>.parquet` of a run; the same step and part replaces it.
 
@@ -37,11 +41,12 @@ def write_episodes(
         step: The optimizer step that these episodes were made for.
         trajectories: The episodes, in the order to keep.
         part: Tells writers apart when several processes write the same step.
+        inside: The folder of the run that they go to.
     """
     if not re.fullmatch(r"[\w.-]+", part):
         raise RecordError(f"{part!r} cannot name a part: use letters, digits, '-' and '_'.")
     root = folder.path if isinstance(folder, RunFolder) else Path(folder)
-    target = root / "episodes" / f"step-{step:08d}-{part}.parquet"
+    target = root / inside / f"step-{step:08d}-{part}.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {
         "compression": "zstd",
@@ -137,6 +142,8 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "reward_shares": [to_json(episode.reward_shares) for episode in episodes],
         "exact": [episode.exact for episode in episodes],
         "turn_weights_swaps": [[_swaps(turn) for turn in episode.turns] for episode in episodes],
+        "decision": [episode.decision.value for episode in episodes],
+        "attempt": [episode.attempt for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -231,6 +238,8 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         seed=row["seed"],
         seconds=row["seconds"],
         exact=row.get("exact", True),  # files of before there was such a column hold only exact ones
+        decision=Decision(row.get("decision") or Decision.KEPT),
+        attempt=row.get("attempt") or 0,
     )
 
 

@@ -81,7 +81,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RecordError(f"Line {number} of {path} is damaged: it is not JSON.") from None
         if not isinstance(record, dict):
             raise RecordError(f"Line {number} of {path} is damaged: it is not a record.")

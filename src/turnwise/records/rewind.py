@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from turnwise.records.checkpoints import clean, saved_steps
+from turnwise.records.checkpoints import clean, forget_best, saved_steps
 from turnwise.records.files import replacing
 from turnwise.records.run_folder import RunFolder
 
@@ -32,8 +32,10 @@ def rewind(run: RunFolder, step: int) -> None:
         named = _STEP_FILE.fullmatch(file.name)
         if named and int(named[1]) > step and file.is_file():
             file.unlink()
-    _cut_lines(run.path / "metrics.jsonl", step)
+    for name in ("metrics.jsonl", "evaluations.jsonl", "ledger.jsonl"):
+        _cut_lines(run.path / name, step)
     clean(run.checkpoints_dir)
+    forget_best(run.checkpoints_dir, after=step)
     for newer in saved_steps(run.checkpoints_dir):
         if newer > step:
             unused = run.checkpoints_dir / f"global_step_{newer}.unused"

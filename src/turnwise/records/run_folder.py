@@ -5,8 +5,11 @@ config.yaml       all settings, resolved
 verl.yaml         the config that verl was given
 resume.json       what the run is made from, by names to import
 metrics.jsonl     one record a step
+evaluations.jsonl one record an evaluation in training
+ledger.jsonl      what became of the episodes of each step, and why
 events.jsonl      what happened besides, with its time
 episodes/         every episode, Parquet
+evaluations/      every episode of those evaluations, the same
 checkpoints/      the run as it was after some steps
 """
 
@@ -45,7 +48,7 @@ class RunFolder:
     @classmethod
     def create(cls, parent: str | Path, name: str) -> Self:
         """Make a new folder in `parent`. If `name` is taken it becomes `name-2`, so that two runs never mix."""
-        if not name or name in (".", "..") or "/" in name or "\0" in name:
+        if not name or name in (".", "..") or "/" in name or not name.isprintable():
             raise RecordError(f"{name!r} cannot be the name of a run: it must be the name of one folder.")
         parent = Path(parent)
         try:
@@ -76,7 +79,7 @@ class RunFolder:
             written_in = int(about["format"])
         except FileNotFoundError:
             raise RecordError(f"{path} is not a run folder: it has no run.json.") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise RecordError(f"{path / 'run.json'} is damaged.") from None
         if written_in > FORMAT:
             raise RecordError(
@@ -115,6 +118,23 @@ class RunFolder:
         """The metrics of all steps so far; a step that was being written when the run died is left out."""
         records = read_json_lines(self.path / "metrics.jsonl")
         return [{name: restore_number(value) for name, value in record.items()} for record in records]
+
+    def append_evaluation(self, metrics: Mapping[str, Any]) -> None:
+        """Add what an evaluation in training found, with the step after which it was made."""
+        append_line(self.path / "evaluations.jsonl", to_json(metrics))
+
+    def read_evaluations(self) -> list[dict[str, Any]]:
+        """What the evaluations so far found, oldest first."""
+        records = read_json_lines(self.path / "evaluations.jsonl")
+        return [{name: restore_number(value) for name, value in record.items()} for record in records]
+
+    def append_ledger(self, record: Mapping[str, Any]) -> None:
+        """Add what became of the episodes of one step."""
+        append_line(self.path / "ledger.jsonl", to_json(record))
+
+    def read_ledger(self) -> list[dict[str, Any]]:
+        """What became of the episodes of each step so far."""
+        return read_json_lines(self.path / "ledger.jsonl")
 
     def append_event(self, kind: str, /, **fields: Any) -> None:
         """Note that something happened, with the time in seconds since 1970."""

@@ -19,7 +19,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            if key_node.value in seen:
+            if isinstance(key_node.value, str) and key_node.value in seen:
                 line = key_node.start_mark.line + 1
                 raise YamlProblem(f"the key {key_node.value!r} is there twice (line {line})")
             if isinstance(key_node.value, str):
@@ -69,12 +69,35 @@ def parse_yaml(text: str) -> Any:
         {'rate': 0.0001, 'country': 'no', 'day': '2024-01-01'}
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+        if _count(value, {}) > _MOST_VALUES:
+            raise YamlProblem(f"with its aliases written out it has more than {_MOST_VALUES} values")
+        return value
+    except RecursionError:
+        raise YamlProblem("it is nested too deeply, or contains itself") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise YamlProblem(f"{error.problem}{f' (line {mark.line + 1})' if mark else ''}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise YamlProblem(" ".join(str(error).split())) from None
+
+
+_MOST_VALUES, _LONGEST_NUMBER = 100_000, 4096
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """How many values there are when every alias is written out, as copying and printing do: ten lines can be billions.
+
+    Counts each part once, however often it is used; a part that contains itself ends in a `RecursionError`.
+    """
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:  # Python itself refuses to print it
+        raise YamlProblem(f"a number in it has more than {_LONGEST_NUMBER} bits")
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        parts: Any = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(value)]
 
 
 def dump_yaml(value: Any) -> str:

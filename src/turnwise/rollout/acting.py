@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.env.host import EnvironmentHost
+from turnwise.env.hosting import Host
+from turnwise.env.isolation.stand_in import RemoteEnvironment
 from turnwise.inference.chat import Chat
 from turnwise.tools.definition import ToolCall, ToolResult
 from turnwise.tools.parsing import ActionParser, FormatProblem, NativeParser
@@ -44,7 +45,7 @@ class Toolbox:
     """The tools one episode offers: those given to the run, and the environment's own `@tool` methods."""
 
     def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
-        own = tools_of(environment)
+        own = environment.remote_tools if isinstance(environment, RemoteEnvironment) else tools_of(environment)
         if own or given is None:
             given = ToolRegistry([*(given or ()), *own], bounds=given.bounds if given else None)
         self.registry = given
@@ -70,7 +71,7 @@ def join_prompts(*texts: str) -> str:
 
 async def react(
     said: str,
-    host: EnvironmentHost,
+    host: Host,
     toolbox: Toolbox | None,
     *,
     ids: Sequence[int] = (),
@@ -120,7 +121,7 @@ def _name_plain_input(call: ToolCall, registry: ToolRegistry) -> None:
         call.arguments = {names[0]: call.arguments[PLAIN_INPUT]}
 
 
-async def _step(action: str, host: EnvironmentHost) -> Reaction:
+async def _step(action: str, host: Host) -> Reaction:
     result = await host.step(action)
     message = {"role": "user", "content": result.observation}
     return Reaction([message], result.reward, result.terminated, result.truncated, result.info)

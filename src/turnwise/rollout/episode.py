@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from turnwise.env.host import EnvironmentHost
+from turnwise.env.hosting import Host, open_host
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import EnvironmentFailure, describe_failure
+from turnwise.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Generation, Sampling
 from turnwise.rollout.acting import Reaction, Toolbox, join_prompts, react
@@ -86,7 +86,7 @@ async def run_episode(
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
     began = time.perf_counter()
-    host = EnvironmentHost(environment)
+    host = open_host(environment)
     episode = _Episode(start, Draft(), host, engine, chat, limits, sampling, tools, parser)
     try:
         outcome, told = await episode.play()
@@ -118,7 +118,7 @@ class _End(Exception):
 class _Episode:
     start: EpisodeStart
     draft: Draft
-    host: EnvironmentHost
+    host: Host
     engine: Engine
     chat: Chat
     limits: Limits
@@ -127,6 +127,8 @@ class _Episode:
     parser: ActionParser | None = None
     toolbox: Toolbox | None = None
     tool_calls: int = 0
+    called_at: float = 0.0
+    """When the environment or a tool was called that has not answered yet; 0: none was."""
 
     async def play(self) -> tuple[Outcome, str]:
         """Run to the end; returns the outcome, and what went wrong if something did."""
@@ -141,12 +143,21 @@ class _Episode:
                 except _End as end:
                     return end.outcome, end.error
         except TimeoutError:
-            return Outcome.TIME_LIMIT, ""
+            return self._out_of_time()
         except Exception as error:  # a fault of our own must not cost other episodes either
             return Outcome.ENGINE_FAILED, describe_failure("turnwise", error)
 
+    def _out_of_time(self) -> tuple[Outcome, str]:
+        """A single call that took most of the time stands still; the model has nothing to do with that."""
+        waited = time.perf_counter() - self.called_at if self.called_at else 0.0
+        if waited <= self.limits.seconds / 2:
+            return Outcome.TIME_LIMIT, ""
+        what = "step or a tool" if self.draft.turns else "reset"
+        return Outcome.ENVIRONMENT_TIMEOUT, f"The environment's {what} did not come back within {waited:.0f} s."
+
     async def _open(self) -> None:
         """Reset the environment and render the opening prompt."""
+        self.called_at = time.perf_counter()
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
             toolbox = Toolbox(self.host.environment, self.tools, self.parser or _PARSER)
@@ -159,6 +170,7 @@ class _Episode:
             prompt = self.chat.open(messages, tools=offered)
         except Exception as error:
             raise _failed_environment(error) from error
+        self.called_at = 0.0
         if len(prompt) > self.limits.prompt_tokens:
             raise _End(
                 Outcome.ENVIRONMENT_FAILED,
@@ -199,7 +211,7 @@ class _Episode:
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
-            told = describe_failure(f"{type(self.engine).__name__}.generate", error)
+            told = describe_failure(f"{_name_of(self.engine)}.generate", error)
             raise _End(Outcome.ENGINE_FAILED, told) from error
         self._check_turn_ended(said, sampling)
         return action, said
@@ -216,9 +228,9 @@ class _Episode:
             raise _End(Outcome.TURN_TOKEN_LIMIT)
 
     async def _react(self, action: str, said: Generation) -> Reaction:
-        began = time.perf_counter()
+        self.called_at = began = time.perf_counter()
         try:
-            return await react(
+            reaction = await react(
                 action,
                 self.host,
                 self.toolbox,
@@ -227,6 +239,8 @@ class _Episode:
                 count=self.chat.encode,
                 calls_left=None if self.limits.tool_calls is None else self.limits.tool_calls - self.tool_calls,
             )
+            self.called_at = 0.0
+            return reaction
         except Exception as error:
             raise _failed_environment(error) from error
         finally:
@@ -248,9 +262,18 @@ class _Episode:
         return replace(sampling, max_tokens=most, seed=zlib.crc32(mixed.encode()))
 
 
+def _name_of(engine: Any) -> str:
+    """The class that the user knows: an engine of ours that only passes on has another one inside."""
+    while hasattr(engine, "inner"):
+        engine = engine.inner
+    return type(engine).__name__
+
+
 def _failed_environment(error: Exception) -> _End:
     told = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
-    return _End(Outcome.ENVIRONMENT_FAILED, told)
+    kinds = {EnvironmentTimeout: Outcome.ENVIRONMENT_TIMEOUT, WorkerLost: Outcome.WORKER_LOST}
+    outcome = next((found for kind, found in kinds.items() if isinstance(error, kind)), Outcome.ENVIRONMENT_FAILED)
+    return _End(outcome, told)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from turnwise.trajectory import Outcome, Trajectory
+from turnwise.trajectory import Decision, Outcome, Trajectory
 
 _EXAMPLES = 3
 
@@ -42,6 +42,10 @@ class EpisodeReport:
     examples: dict[str, list[str]] = field(default_factory=dict)
     """The ids of the first few episodes of each outcome, of each group, and with `tool_failure`, `tool_error`,
     `format_problem` or `cut_turn`."""
+    decisions: Counter[str] = field(default_factory=Counter)
+    """Episodes by what the failure policy made of them."""
+    retried: int = 0
+    """Attempts that were given up and made again."""
 
     @property
     def compared_groups(self) -> dict[str, list[float]]:
@@ -69,6 +73,8 @@ class EpisodeReport:
             other.successes if self.successes is None else self.successes + (other.successes or 0),
             _joined(self.conversations, other.conversations),
             {name: ids[:_EXAMPLES] for name, ids in _joined(self.examples, other.examples).items()},
+            self.decisions + other.decisions,
+            self.retried + other.retried,
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -92,6 +98,8 @@ class EpisodeReport:
             record |= {"groups/total": len(self.groups), "groups/constant": len(self.constant_groups)}
         record["episodes/total"] = sum(self.outcomes.values())
         record |= {f"episodes/{outcome}": count for outcome, count in sorted(self.outcomes.items())}
+        settled = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
+        record |= {f"failures/{decision}": count for decision, count in sorted(settled.items()) if count}
         if self.tool_calls or self.format_problems:
             record["tools/calls"] = self.tool_calls
             record["tools/errors"] = self.tool_errors
@@ -115,7 +123,9 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         outcome = trajectory.outcome or Outcome.ENGINE_FAILED
         report.outcomes[outcome.value] += 1
         group = report.groups.setdefault(trajectory.group_id, [])
-        if outcome.is_behaviour:
+        report.decisions[trajectory.decision.value] += 1
+        report.retried += trajectory.attempt
+        if trajectory.is_counted:
             group.append(trajectory.total_reward)
             _add_behaviour(report, trajectory)
         _add_calls(report, trajectory)

@@ -15,8 +15,10 @@ from turnwise.inference.base import BaseInferenceEngine, keep_full
 from turnwise.inference.chat import Chat
 from turnwise.inference.engine import Engine, Sampling
 from turnwise.loop_thread import LoopThread
-from turnwise.rollout.episode import EpisodeStart, run_episode
+from turnwise.rollout.attempts import play_episode
+from turnwise.rollout.episode import EpisodeStart
 from turnwise.rollout.evaluation_result import EvaluationResult
+from turnwise.rollout.failure_policy import FailurePolicy
 from turnwise.rollout.limits import Limits
 from turnwise.rollout.reward import RewardFunction
 from turnwise.tools.parsing import ActionParser
@@ -44,6 +46,8 @@ class EvaluationPlan:
     """Episodes from each start, for pass@k."""
     seed: int = FIRST_SEED
     """Seed of the first start; each further start has the next one. Sampling is seeded with it too."""
+    seeds: Sequence[int] | None = None
+    """The seeds of the starts themselves, in place of `seed` and those after it; begins again after the last."""
     tasks: Sequence[Mapping[str, Any]] | None = None
     """For environments whose `reset` takes `task`: start i gets task i, beginning again after the last."""
     limits: Limits = field(default_factory=Limits)
@@ -51,6 +55,8 @@ class EvaluationPlan:
     reward_fn: RewardFunction | None = None
     tools: ToolRegistry | None = None
     parser: ActionParser | None = None
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    """What to do about a fault; an episode that would be dropped is left out. What the model does wrong counts."""
     concurrency: int = 64
     """Episodes at the same time."""
     success_reward: float | None = None
@@ -82,7 +88,7 @@ class EvaluationPlan:
         return EvaluationResult(ordered, self.success_reward, seconds)
 
     def _start(self, number: int) -> EpisodeStart:
-        seed, task = self.seed + number, None
+        seed, task = self.seeds[number % len(self.seeds)] if self.seeds else self.seed + number, None
         name = f"seed-{seed}"
         if self.tasks:
             task = dict(self.tasks[number % len(self.tasks)])
@@ -98,6 +104,7 @@ async def run_evaluation(
     plan: EvaluationPlan | None = None,
     *,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
+    starts: Sequence[EpisodeStart] | None = None,
 ) -> EvaluationResult:
     """Play the episodes of a plan, `plan.concurrency` at a time; a failing episode costs nothing but itself.
 
@@ -107,15 +114,19 @@ async def run_evaluation(
         chat: The chat side of the engine's tokenizer; a face brings its own.
         plan: Which episodes, and how.
         on_episode: Called with each episode as it ends. After a cancellation this is all there is.
+        starts: Only these of `plan.starts()`, where several processes share an evaluation.
     """
     plan = plan or EvaluationPlan()
     found, chat = _parts(engine, chat)
-    spec, starts, began = EnvironmentSpec.of(environment), plan.starts(), time.perf_counter()
+    spec, began = EnvironmentSpec.of(environment), time.perf_counter()
+    starts = plan.starts() if starts is None else starts
     sampling = plan.sampling if plan.sampling.seed is not None else replace(plan.sampling, seed=plan.seed)
+    failures = plan.failures.for_evaluation()
 
     async def play(place: int) -> Trajectory:
-        trajectory = await run_episode(
+        played = await play_episode(
             starts[place],
+            failures=failures,
             environment=spec,
             engine=found,
             chat=chat,
@@ -125,8 +136,8 @@ async def run_evaluation(
             tools=plan.tools,
             parser=plan.parser,
         )
-        on_episode(trajectory)
-        return trajectory
+        on_episode(played.trajectory)
+        return played.trajectory
 
     trajectories = await keep_full(play, len(starts), plan.concurrency)
     return EvaluationResult(trajectories, plan.success_reward, time.perf_counter() - began)

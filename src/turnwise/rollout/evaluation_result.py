@@ -23,6 +23,8 @@ from turnwise.trajectory import Trajectory
 
 PART = "eval"
 """Names the files of evaluations among a run's episode files."""
+IN_TRAINING = "evaluations"
+"""The folder of a run that has the episodes of evaluations in training, apart from those that were trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class EvaluationResult:
     @property
     def counted(self) -> list[Trajectory]:
         """The episodes whose end was the model's doing."""
-        return [one for one in self.trajectories if one.outcome is not None and one.outcome.is_behaviour]
+        return [one for one in self.trajectories if one.is_counted]
 
     @property
     def report(self) -> EpisodeReport:
@@ -132,16 +134,23 @@ class EvaluationResult:
         run.append_metrics({"step": step, **self.metrics(), **more})
 
     @classmethod
-    def read(cls, folder: RunFolder | str | Path, success_reward: float | None = None) -> EvaluationResult:
-        """The evaluation that `turnwise eval` left in a run folder.
+    def read(
+        cls, folder: RunFolder | str | Path, success_reward: float | None = None, step: int | None = None
+    ) -> EvaluationResult:
+        """The evaluation that `turnwise eval` left in a run folder, or the last one (or that of `step`) in training.
 
         Raises:
-            RecordError: The folder is not that of an evaluation.
+            RecordError: The folder holds no evaluation.
         """
         run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
-        files = sorted(run.episodes_dir.glob(f"step-*-{PART}.parquet"))
-        if not files:
-            raise RecordError(f"{run.path} holds no evaluation: give the folder of an earlier `turnwise eval`.")
+        name = "step-*" if step is None else f"step-{step:08d}"
+        found = [sorted((run.path / inside).glob(f"{name}-{PART}.parquet")) for inside in (IN_TRAINING, "episodes")]
+        files = next(filter(None, found), None)
+        if files is None:
+            raise RecordError(
+                f"{run.path} holds no evaluation{'' if step is None else f' of step {step}'}: give the folder of an "
+                "earlier `turnwise eval`, or of a training run with evaluation.every."
+            )
         return cls(read_episodes(files[-1]), success_reward)
 
     def compare(self, earlier: EvaluationResult) -> Comparison:

@@ -180,7 +180,7 @@ class MultiTurnInferenceEngine:
         self.trajectory, self.tokens, self._session = played, played.tokens, played.episode_id
         self.messages, self.num_turns = list(played.messages), played.num_turns
         # Only the answers are returned, so a failure would pass for a short episode.
-        if played.outcome is Outcome.ENVIRONMENT_FAILED:
+        if played.outcome in (Outcome.ENVIRONMENT_FAILED, Outcome.ENVIRONMENT_TIMEOUT, Outcome.WORKER_LOST):
             raise EnvironmentFailure(played.error)
         if played.outcome is Outcome.ENGINE_FAILED:
             raise EngineFailure(played.error)

@@ -8,7 +8,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from turnwise.errors import describe_failure
+from turnwise.env.isolation.stand_in import RemoteEnvironment
+from turnwise.errors import EnvironmentFailure, describe_failure
 from turnwise.threads import shared_threads
 from turnwise.trajectory import Trajectory
 
@@ -34,7 +35,9 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
-            if inspect.iscoroutinefunction(function):
+            if isinstance(environment, RemoteEnvironment) and takes_environment(function):
+                value = await environment.score(function, trajectory, seconds)
+            elif inspect.iscoroutinefunction(function):
                 value = await function(*args)
             else:
                 value = await shared_threads().run(function, *args)
@@ -47,6 +50,8 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
         ) from error
     except RewardFailure:
         raise
+    except EnvironmentFailure as error:  # where the environment is, it was put in words already
+        raise RewardFailure(str(error)) from error
     except Exception as error:
         raise RewardFailure(describe_failure(name, error)) from error
     return finite_reward(name, value)

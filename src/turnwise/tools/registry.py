@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from turnwise.errors import ConfigError, ToolError, describe_failure
+from turnwise.errors import ConfigError, EnvironmentFailure, ToolError, describe_failure
 from turnwise.loop_thread import run_blocking
 from turnwise.tools.bounds import BadArguments, Bounds
 from turnwise.tools.definition import ToolCall, ToolDefinition, ToolResult
@@ -149,7 +149,10 @@ class ToolRegistry:
             return ToolResult(False, text, cut=was_cut)
         if isinstance(error, Late):
             return ToolResult(False, LATE, failure=f"{name} took longer than {limit:g} seconds.")
-        return ToolResult(False, FAILED, failure=describe_failure(entry.definition.name, error))
+        # A tool of an environment in another process: what went wrong there was put in words there.
+        is_told = isinstance(error, EnvironmentFailure)
+        failure = str(error) if is_told else describe_failure(entry.definition.name, error)
+        return ToolResult(False, FAILED, failure=failure)
 
 
 def _answer(entry: _Entry, value: Any, count: Count | None) -> ToolResult:

@@ -5,30 +5,34 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from turnwise.config import ConfigStore
 from turnwise.errors import MissingDependency
 
 _GRACE_SECONDS = 4.0
+_VITAL = ("gcs_server", "raylet")
+"""Ray's own processes without which nothing goes on; after a minute without the first one, Ray ends this process."""
 
 
 class Cluster:
     """The Ray cluster of one run."""
 
-    def __init__(self, config: ConfigStore, device: str) -> None:
+    def __init__(self, config: ConfigStore, device: str, more: Mapping[str, str] | None = None) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingDependency("Ray is not installed: pip install 'turnwise[cpu]'.") from error
-        self._variables = environment_variables(config, device)
+        self._mark = dict(more or {})
+        self._variables = environment_variables(config, device) | self._mark
         self._owned = not ray.is_initialized()
         self.is_local = self._owned and not config.ray.address
         """Whether Ray runs on this machine alone, started by us."""
         self._actors: list[Any] = []
         self._processes: list[Any] = []
+        self._vital: dict[str, Any] = {}
         if not self._owned:
             return
         before = _children()
@@ -37,6 +41,7 @@ class Cluster:
             ray.init(**_init_arguments(config, device))
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
         self._processes = [process for process in _children() if process not in before] if self.is_local else []
+        self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
 
@@ -61,6 +66,15 @@ class Cluster:
 
         return ray.get_runtime_context().get_node_id()
 
+    def lost(self) -> str:
+        """The name of a process of Ray itself that was started here and is gone; empty while all are there."""
+        import psutil
+
+        for name, process in self._vital.items():
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return name
+        return ""
+
     def close(self) -> None:
         """Stop Ray, then every process that it or its workers had started and that did not stop with it.
 
@@ -75,9 +89,14 @@ class Cluster:
                 ray.kill(actor)
             self._actors = []
             return
-        self._owned = False
+        self._owned, self._actors = False, []
         atexit.unregister(self.close)
         started = [each for process in self._processes for each in _with_descendants(process)]
+        if self.lost():  # what it had started has another parent by now, or none that would end it
+            started = [*started, *_marked(self._mark)]
+            for process in started:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         ray.shutdown()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
         for process in alive:
@@ -89,6 +108,18 @@ def _children() -> list[Any]:
     import psutil
 
     return psutil.Process().children()
+
+
+def _marked(variables: Mapping[str, str]) -> list[Any]:
+    """The processes on this machine, but for this one, that have these environment variables."""
+    import psutil
+
+    found: list[Any] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if variables and process.pid != os.getpid() and variables.items() <= process.environ().items():
+                found.append(process)
+    return found
 
 
 def _with_descendants(process: Any) -> list[Any]:

@@ -19,6 +19,7 @@ def create_trainer(
     dataset: CustomEnvironmentDataset | Tasks | None = None,
     tokenizer: Any = None,
     tools: ToolRegistry | None = None,
+    validation: Any = None,
 ) -> RayPPOTrainer:
     """Make a `RayPPOTrainer`. The model's own tokenizer is always used; `tokenizer` must be it, if given.
 
@@ -32,4 +33,4 @@ def create_trainer(
         raise ConfigError(
             f"The tokenizer comes from {named!r}, but the model is {config.model.model_name!r}: leave tokenizer out."
         )
-    return RayPPOTrainer(config, environment, reward_fn, dataset, tools)
+    return RayPPOTrainer(config, environment, reward_fn, dataset, tools, validation)

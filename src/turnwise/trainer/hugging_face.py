@@ -84,8 +84,10 @@ def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     vars(config).pop("attn_implementation", None)  # how it was trained here says nothing about how to use it
     named = getattr(transformers, (config.architectures or [""])[0], None)
+    # The name is the checkpoint's: it must be that of a model, not of anything else that could be called.
+    is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
     with torch.device("meta"):
-        if named is not None and not (trust_remote_code and getattr(config, "auto_map", None)):
+        if named is not None and is_model and not (trust_remote_code and getattr(config, "auto_map", None)):
             model = named(config)
         else:
             model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from turnwise.plain_text import wrapped
-from turnwise.trainer.progress_text import plain_line
+from turnwise.trainer.progress_text import evaluation_line, plain_line
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -93,6 +93,13 @@ class ProgressView:
                 self._panel.add_step(metrics)
             else:
                 self._print(plain_line(metrics, self._total_steps))
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Show what an evaluation found."""
+        with self._lock:
+            if self._panel is not None:
+                self._panel.add_evaluation(record)
+            self._print(evaluation_line(record))
 
     def note(self, text: str) -> None:
         """Say something that should stay to be read, such as a warning."""

@@ -12,10 +12,13 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from turnwise.plain_text import duration, number, sparkline
-from turnwise.trainer.progress_text import outcome_counts, phase_times
+from turnwise.trainer.progress_text import failure_counts, outcome_counts, phase_times
+from turnwise.trajectory import Outcome
 
 _ROWS = (("entropy", "entropy"), ("kl", "KL"), ("grad_norm", "gradient norm"), ("rollout_diff/max", "rollout diff"))
+_EVALUATED = (("eval/success/mean", "eval success"), ("eval/reward/mean", "eval reward"))
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_black")
+_BEHAVIOUR = {outcome.value for outcome in Outcome if outcome.is_behaviour}
 _BETWEEN = " · "
 _LABEL = 15
 _NUMBER = 9
@@ -55,6 +58,13 @@ class Panel:
             self._step_seconds.append(float(metrics["time/step"]))
         self._last = dict(metrics)
 
+    def add_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Take in what an evaluation found."""
+        for name, _ in _EVALUATED:
+            value = record.get(name.removeprefix("eval/"))
+            if isinstance(value, int | float):
+                self._history.setdefault(name, deque(maxlen=_KEPT)).append(float(value))
+
     def end(self) -> None:
         """Stop the clock."""
         self._ended = time.monotonic()
@@ -77,7 +87,7 @@ class Panel:
             return
         yield Text("")
         yield self._reward(width)
-        for name, label in _ROWS:
+        for name, label in (*_EVALUATED, *_ROWS):
             if name in self._history:
                 yield self._curve(name, label, width)
         if self._step_seconds:
@@ -134,7 +144,9 @@ class Panel:
         total = self._last.get("episodes/total", sum(count for _, count in counts))
         row = self._row("episodes", number(total).ljust(_NUMBER))
         for index, (name, count) in enumerate(counts):
-            row.append(", " if index else "").append(f"{count} {name}", "red" if name.endswith("failed") else "default")
+            row.append(", " if index else "").append(f"{count} {name}", "default" if name in _BEHAVIOUR else "red")
+        for index, (name, count) in enumerate(failure_counts(self._last)):
+            row.append(", " if index else "; ").append(f"{count} {name}", "yellow")
         return row
 
 

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnwise.config import ConfigStore
-from turnwise.config_sources import to_dict
 from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import TrainingFailure, TurnwiseError
+from turnwise.errors import TrainingFailure
+from turnwise.records import stacks
 from turnwise.records.run_folder import RunFolder
 from turnwise.records.run_state import this_process
 from turnwise.records.run_warnings import RunWarning
+from turnwise.rollout.failure_policy import FailurePolicy
+from turnwise.rollout.isolation_check import check_isolation
 from turnwise.rollout.limits import Limits
 from turnwise.tools.registry import ToolRegistry
 from turnwise.trainer.checkpointing import Saving, check_fit, find_checkpoint
 from turnwise.trainer.cluster import Cluster
 from turnwise.trainer.dataset import CustomEnvironmentDataset, Tasks
-from turnwise.trainer.interrupt import Interrupt
+from turnwise.trainer.following import follow
 from turnwise.trainer.progress import ProgressView
-from turnwise.trainer.rebuild import Recipe
+from turnwise.trainer.remote_failure import in_words, note_end
 from turnwise.trainer.resume import Parts, StoppedRun, reopen
-from turnwise.trainer.starting import header_of, sampling_of, start_servers_early
+from turnwise.trainer.run_inputs import RunInputs
+from turnwise.trainer.starting import header_of, sampling_of, start_servers_early, steps_in_epoch
+from turnwise.trainer.validation import Validation
+from turnwise.trainer.watchdog import STACKS, Watchdog
 
-_WATCH_SECONDS = 0.25
 _TRACKER_SECONDS = 20.0
 
 
@@ -41,6 +44,9 @@ class RayPPOTrainer:
         dataset: A `CustomEnvironmentDataset`, or tasks as it takes them, given to `reset(task=...)` in turn; None: only
             seeds differ.
         tools: Tools to offer besides the environment's own `@tool` methods.
+        validation: What `evaluation.every` evaluates on: another environment, or starts kept apart, as `dataset` takes
+            them (a `CustomEnvironmentDataset` may name its environment, too); None: the same environment, with seeds
+            that training does not come to.
 
     Example:
         >>> from turnwise import ConfigStore, RayPPOTrainer
@@ -59,22 +65,29 @@ made of whole groups. Set batch_size to a multiple of group_size.
         reward_fn: Callable[..., Any] | None = None,
         dataset: CustomEnvironmentDataset | Tasks | None = None,
         tools: ToolRegistry | None = None,
+        validation: Any = None,
     ) -> None:
         from turnwise.trainer.verl.config_checks import check
 
         check(config)
         self.config = config
         self.environment = EnvironmentSpec.of(environment, config.environment)
+        check_isolation(self.environment.isolated(), reward_fn)
         self.reward_fn = reward_fn
         self.dataset = CustomEnvironmentDataset.of(dataset)
         self.tools = tools
+        self.validation = Validation.of(validation, self.environment)
+        self.validation.check(config, self.dataset)
         self.metrics_history: list[dict[str, Any]] = []
         """One record for each optimizer step made so far."""
+        self.evaluations: list[dict[str, Any]] = []
+        """One record for each evaluation made so far, the one before training included."""
         self.run: RunFolder | None = None
         """The run's folder, once training has started."""
         self._cluster: Cluster | None = None
         self._runner: Any = None
         self._servers: list[Any] = []  # kept, because an actor ends with its last handle
+        self._watchdog: Any = None
         self._view = ProgressView()
         self._stopped: StoppedRun | None = None  # the run to go on with, until it has been started
 
@@ -87,6 +100,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         tools: ToolRegistry | None = None,
         curriculum: Callable[..., Any] | None = None,
         *,
+        validation: Any = None,
         overrides: Sequence[str] = (),
         trust: bool = False,
     ) -> RayPPOTrainer:
@@ -96,7 +110,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
 
         Args:
             run_folder: The run's folder.
-            environment: Like `reward_fn`, `tools` and `curriculum`: only needed if it cannot be imported by its name.
+            environment: Like `reward_fn`, `tools`, `curriculum` and `validation`: only needed if it cannot be imported
+                by its name.
             overrides: Settings to change, as in `["training.num_epochs=4"]`.
             trust: Whether to load checkpoints that this user's turnwise did not write: doing so runs code in them.
 
@@ -105,10 +120,13 @@ made of whole groups. Set batch_size to a multiple of group_size.
             Traceback (most recent call last):
             turnwise.errors.RecordError: There is no run folder runs/gone.
         """
-        stopped = reopen(run_folder, Parts(environment, reward_fn, tools, curriculum), overrides, trust=trust)
+        given = Parts(environment, reward_fn, tools, curriculum, validation)
+        stopped = reopen(run_folder, given, overrides, trust=trust)
         parts = stopped.parts
-        trainer = cls(stopped.config, parts.environment, parts.reward_fn, stopped.dataset, parts.tools)
-        trainer.metrics_history = stopped.run.read_metrics()
+        trainer = cls(
+            stopped.config, parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation
+        )
+        trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
         trainer.run, trainer._stopped = stopped.run, stopped
         for sentence in [*stopped.warnings, f"{stopped.run.path} goes on after step {stopped.step}."]:
             trainer._view.note(sentence)
@@ -120,21 +138,21 @@ made of whole groups. Set batch_size to a multiple of group_size.
         Ctrl-C stops every process of the run and leaves its folder readable. A second call goes on from the first. In a
         resumed run, a call that names no steps makes those that are left.
         """
-        steps, steps_in_epoch = self._steps_to_make(num_epochs, num_iters_per_epoch)
+        steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # of a resumed run
             self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are made.")
             return self.metrics_history
         began = time.monotonic()
         try:
             self._view.start(self._steps_made() + steps, header_of(self.config, self.environment.name))
-            self._start(steps_in_epoch, self._steps_made() + steps)
+            self._start(epoch_steps, self._steps_made() + steps)
             last = self._watch(self._runner.step.remote()) + steps
-            self._write_recipe(last, steps_in_epoch)
+            self._inputs().write_recipe(self._folder(), last, epoch_steps)
             self._folder().append_event("training", steps=last, **this_process())
             self._watch(self._runner.train_until.remote(last))
             self._folder().append_event("finished", step=last)
         except BaseException as error:
-            self._note_end(error)
+            note_end(error, self.run)
             self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
             self.cleanup()
             raise
@@ -156,7 +174,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         """
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
-        self._start(self.config.training.steps_per_epoch, 0)
+        self._start(steps_in_epoch(self.config, self.dataset), 0)
         return int(self._watch(self._runner.load.remote(str(checkpoint.path))))
 
     def cleanup(self) -> None:
@@ -177,14 +195,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
             except RayError:
                 pass  # The runner may be what failed; its run ends all the same.
 
-    def _steps_to_make(self, epochs: int | None, steps_in_epoch: int | None) -> tuple[int, int]:
+    def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, int]:
         """How many steps, and how many make an epoch."""
-        if self._stopped is not None and epochs is None and steps_in_epoch is None:
+        if self._stopped is not None and epochs is None and epoch_steps is None:
             return self._stopped.recipe.steps - self._stopped.step, self._stopped.recipe.steps_in_epoch
-        steps_in_epoch = steps_in_epoch or self.config.training.steps_per_epoch
-        return (epochs or self.config.training.num_epochs) * steps_in_epoch, steps_in_epoch
+        epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
+        return (epochs or self.config.training.num_epochs) * epoch_steps, epoch_steps
 
-    def _start(self, steps_in_epoch: int, last_step: int) -> None:
+    def _inputs(self) -> RunInputs:
+        return RunInputs(self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation)
+
+    def _start(self, epoch_steps: int, last_step: int) -> None:
         if self._runner is not None:
             return
         from turnwise.models import resolve
@@ -197,18 +218,20 @@ made of whole groups. Set batch_size to a multiple of group_size.
         config = self.config
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
-        self.run = self._new_folder() if self._stopped is None else self._stopped.run
+        inputs = self._inputs()
+        self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=10**9)
-        self._write_inputs(theirs)
-        self._write_recipe(last_step, steps_in_epoch)
+        inputs.write(self.run, theirs, is_new=self._stopped is None)
+        inputs.write_recipe(self.run, last_step, epoch_steps)
         self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
-        self._cluster = Cluster(config, device_of(config))
-        self._runner = self._cluster.actor(TaskRunner, threads=4)
+        self._cluster = Cluster(config, device_of(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
+        self._runner = self._cluster.actor(TaskRunner, threads=6)
+        self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
         plan = EpisodePlan(
-            environment=self.environment,
+            environment=self.environment.isolated(),
             limits=Limits.of(config.inference),
             sampling=sampling_of(config),
             run_dir=run_dir,
@@ -216,6 +239,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             tools=self.tools,
             tool_format=config.inference.tool_format,
             with_anchors=config.training.credit == "anchored",
+            failures=FailurePolicy.of(config.failures),
             curriculum=self.dataset.curriculum,
         )
         self._watch(
@@ -223,8 +247,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 theirs,
                 plan,
                 num_actors=config.ray.num_actors,
-                saving=Saving.of(config, steps_in_epoch),
-                steps_in_epoch=steps_in_epoch,
+                saving=Saving.of(config, epoch_steps),
+                steps_in_epoch=epoch_steps,
+                evaluating=self.validation.evaluating(config, self.reward_fn, self.tools),
                 tracker_variables=tracker_variables(run_dir),
             )
         )
@@ -232,43 +257,14 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
         self._stopped = None
 
-    def _new_folder(self) -> RunFolder:
-        checkpoint = self.config.checkpoint
-        name = checkpoint.run_name or f"{self.environment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
-
-    def _write_inputs(self, theirs: Any) -> None:
-        from omegaconf import OmegaConf
-
-        folder = self._folder()
-        folder.write_config(to_dict(self.config))
-        folder.write_verl_config(OmegaConf.to_yaml(theirs))
-        if self._stopped is None:  # else the starts are there, as they were at the beginning
-            self.dataset.save(folder.path, self.config.training.seed)
-
-    def _write_recipe(self, last_step: int, steps_in_epoch: int) -> None:
-        """Keep what resuming needs besides the settings."""
-        settings, curriculum = self.config.environment, self.dataset.curriculum
-        recipe = Recipe.of(self.environment, settings, self.reward_fn, self.tools, curriculum)
-        recipe.steps, recipe.steps_in_epoch = last_step, steps_in_epoch
-        recipe.write(self._folder().path)
-
     def _watch(self, reference: Any) -> Any:
         """Show what happens until a call to the task runner ends; return its result or raise its error in words."""
-        import ray
         from ray.exceptions import RayError
 
-        with Interrupt() as interrupt:
-            while True:
-                interrupt.check()
-                done, _ = ray.wait([reference], timeout=0)
-                try:
-                    for kind, content in ray.get(self._runner.next_events.remote(0.0 if done else _WATCH_SECONDS)):
-                        self._show(kind, content)
-                    if done:
-                        return ray.get(reference)
-                except RayError as error:
-                    raise self._in_words(error) from None
+        try:
+            return follow(reference, self._runner, self._watchdog, self._show)
+        except RayError as error:
+            raise in_words(error, self._folder(), self._steps_made()) from None
 
     def _show(self, kind: str, content: Any) -> None:
         if kind == "phase":
@@ -276,28 +272,13 @@ made of whole groups. Set batch_size to a multiple of group_size.
         elif kind == "step":
             self.metrics_history.append(content)
             self._view.step(content)
+        elif kind == "evaluation":
+            self.evaluations.append(content)
+            self._view.evaluation(content)
         elif kind == "checkpoint":
             self._view.note(f"saved {content}")
         elif kind == "warning":
             self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
-
-    def _in_words(self, error: Exception) -> TurnwiseError:
-        """The error of a remote call as one of ours; the full text goes to the run's folder."""
-        folder = self._folder()
-        log = folder.path / "error.log"
-        log.write_text(str(error))
-        folder.append_event("failed", content=str(error)[-2000:])
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, TurnwiseError):
-            return type(cause)(f"{cause} (full text in {log})")
-        reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
-        return TrainingFailure(f"The run stopped after step {self._steps_made()}: {reason} (full text in {log})")
-
-    def _note_end(self, error: BaseException) -> None:
-        if self.run is not None:
-            kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-            with suppress(OSError):  # A full disk may be what stopped it; that error is the one to show.
-                self.run.append_event(kind, content=str(error))
 
     def _steps_made(self) -> int:
         return self.metrics_history[-1]["step"] if self.metrics_history else 0

@@ -6,6 +6,7 @@ Code is never written to a run folder. What has no name, such as a lambda, has t
 from __future__ import annotations
 
 import ast
+import hmac
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from turnwise.config import EnvironmentConfig
 from turnwise.env.spec import EnvironmentSpec
 from turnwise.errors import RecordError
 from turnwise.records.files import write_text
+from turnwise.records.signing_key import signature, signing_key
 from turnwise.tools.bounds import Bounds
 from turnwise.tools.registry import ToolRegistry
 
@@ -40,6 +42,9 @@ class Recipe:
     reward_fn: str | None = None
     tools: list[str] | None = None
     curriculum: str | None = None
+    validation: str | None = None
+    """The environment to evaluate in, where it is not the one to train in."""
+    validation_settings: dict[str, Any] | None = None
     nameless: dict[str, str] = field(default_factory=dict)
     """Parts that cannot be imported again, and what they are."""
     import_path: list[str] = field(default_factory=list)
@@ -78,28 +83,56 @@ class Recipe:
             self.nameless[part] = str(getattr(found, "__qualname__", None) or type(found).__name__)
         return name
 
-    def _plain(self, settings: EnvironmentConfig) -> dict[str, Any] | None:
+    def validate_in(self, environment: EnvironmentSpec, settings: Any) -> None:
+        """Note the environment to evaluate in; `settings` are those of the environment in the config."""
+        target = environment.target
+        self.validation = target if isinstance(target, str) else self.name("validation", target)
+        if environment.config is not None and environment.config != settings:
+            self.validation_settings = self._plain(environment.config, "validation")
+
+    def _plain(self, settings: EnvironmentConfig, part: str = "environment") -> dict[str, Any] | None:
         try:
             plain = json.loads(json.dumps(settings.as_dict(), allow_nan=False))
         except (TypeError, ValueError):
             plain = None
         if plain != settings.as_dict():
-            self.nameless["environment"] = "an object with settings that JSON has no form for"
+            self.nameless[part] = "an object with settings that JSON has no form for"
         return plain
 
     def write(self, run: Path) -> None:
-        """Keep it in the run's folder."""
-        write_text(run / _FILE, json.dumps(asdict(self), indent=1) + "\n")
+        """Keep it in the run's folder, signed: who can write here decides what code the next `resume` runs."""
+        recipe = asdict(self)
+        write_text(run / _FILE, json.dumps({**recipe, "signature": _signature(recipe)}, indent=1) + "\n")
 
     @classmethod
-    def read(cls, run: Path) -> Recipe:
-        """Read what `write` wrote."""
+    def read(cls, run: Path, *, trust: bool = False) -> Recipe:
+        """Read what `write` wrote.
+
+        Raises:
+            RecordError: There is none, it is damaged, or somebody else wrote it and it is not trusted.
+        """
         try:
-            return cls(**json.loads((run / _FILE).read_text(encoding="utf-8")))
+            content = json.loads((run / _FILE).read_text(encoding="utf-8"))
+            signed, recipe = str(content.pop("signature", "")), cls(**content)
         except FileNotFoundError:
             raise RecordError(f"{run} cannot be resumed: it has no {_FILE}, so an older turnwise wrote it.") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise RecordError(f"{run / _FILE} is damaged.") from None
+        own = _signature(content)
+        if not trust and not (own and hmac.compare_digest(signed.encode(), own.encode())):
+            raise RecordError(
+                f"{run / _FILE} was not written by this user's turnwise, or was changed since. Going on runs the code "
+                "that it names: if you trust them, pass trust=True, or --trust on the command line."
+            )
+        return recipe
+
+
+def _signature(recipe: dict[str, Any]) -> str:
+    """Empty without a key: then resuming takes trust."""
+    try:
+        return signature(json.dumps(recipe, sort_keys=True).encode(), signing_key())
+    except RecordError:
+        return ""
 
 
 def import_name(found: Any) -> str | None:

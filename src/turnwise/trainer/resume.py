@@ -20,6 +20,8 @@ from turnwise.tools.registry import ToolRegistry
 from turnwise.trainer.checkpointing import check_fit
 from turnwise.trainer.dataset import CustomEnvironmentDataset
 from turnwise.trainer.rebuild import Recipe, add_to_path, import_object
+from turnwise.trainer.starting import steps_in_epoch
+from turnwise.trainer.validation import Validation
 
 _LOCK_SECONDS = 60.0  # how long the processes of a killed run may take to end
 
@@ -32,6 +34,7 @@ class Parts:
     reward_fn: Callable[..., Any] | None = None
     tools: ToolRegistry | None = None
     curriculum: Callable[..., Any] | None = None
+    validation: Any = None
 
 
 @dataclass
@@ -60,15 +63,16 @@ def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), 
         RecordError: It still goes on, has no checkpoint that can be used, or has a part that must be given again.
     """
     run = RunFolder.open(run_folder)
-    recipe = Recipe.read(run.path)
+    recipe = Recipe.read(run.path, trust=trust)
     config = config_sources.load(run.path / "config.yaml")
-    planned = config.training.num_epochs * config.training.steps_per_epoch
+    training = config.training
+    planned = (training.num_epochs, training.steps_per_epoch)
     config_sources.apply_overrides(config, overrides)
-    asked = config.training.num_epochs * config.training.steps_per_epoch
-    if asked != planned:
-        recipe.steps, recipe.steps_in_epoch = asked, config.training.steps_per_epoch
     parts = _parts(run, recipe, given, config)
     dataset = CustomEnvironmentDataset.load(run.path, parts.curriculum)
+    if (training.num_epochs, training.steps_per_epoch) != planned:
+        recipe.steps_in_epoch = steps_in_epoch(config, dataset)
+        recipe.steps = training.num_epochs * recipe.steps_in_epoch
     warnings: list[str] = []
     with lock_run(run.path, _LOCK_SECONDS):
         checkpoint = None
@@ -95,12 +99,26 @@ def _parts(run: RunFolder, recipe: Recipe, given: Parts, config: ConfigStore) ->
     tools = given.tools
     if tools is None and recipe.tools is not None:
         tools = ToolRegistry(import_object(name) for name in recipe.tools)
+    environment = given.environment if given.environment is not None else _environment(recipe, config)
     return Parts(
-        environment=given.environment if given.environment is not None else _environment(recipe, config),
+        environment=environment,
         reward_fn=given.reward_fn or (import_object(recipe.reward_fn) if recipe.reward_fn else None),
         tools=tools,
         curriculum=given.curriculum or (import_object(recipe.curriculum) if recipe.curriculum else None),
+        validation=given.validation if given.validation is not None else _validation(run, recipe, config, environment),
     )
+
+
+def _validation(run: RunFolder, recipe: Recipe, config: ConfigStore, environment: Any) -> Validation | None:
+    """What the run was evaluated on; None: it was not, or its folder does not say."""
+    starts = Validation.load_starts(run.path)
+    if starts is None:
+        return None
+    if recipe.validation is None:
+        return Validation(EnvironmentSpec.of(environment, config.environment), starts)
+    settings = recipe.validation_settings
+    own = config.environment if settings is None else EnvironmentConfig(**settings)
+    return Validation(EnvironmentSpec.of(import_object(recipe.validation), own), starts)
 
 
 def _environment(recipe: Recipe, config: ConfigStore) -> EnvironmentSpec:

@@ -7,6 +7,25 @@ from typing import Any
 from turnwise.config import ConfigStore
 from turnwise.inference.engine import Sampling
 from turnwise.trainer.cluster import Cluster
+from turnwise.trainer.dataset import ENDLESS, CustomEnvironmentDataset
+
+_STEPS_IN_EPOCH = 10
+
+
+def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> int:
+    """How many steps make an epoch: what the settings say, else what one pass over the dataset takes.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> steps_in_epoch(config, CustomEnvironmentDataset(seeds=range(9)))  # 4 groups a step
+        3
+        >>> steps_in_epoch(config, CustomEnvironmentDataset())
+        10
+    """
+    training = config.training
+    if training.steps_per_epoch is not None:
+        return training.steps_per_epoch
+    return _STEPS_IN_EPOCH if len(dataset) == ENDLESS else -(-len(dataset) * training.group_size // training.batch_size)
 
 
 def sampling_of(config: ConfigStore) -> Sampling:

@@ -43,6 +43,8 @@ class Chart:
     is_stacked: bool = False
     limits: tuple[float, float] | None = None
     """What the axis must hold at least; None: whatever the values need."""
+    is_sparse: bool = False
+    """Whether only some steps are meant to have values, so that a line goes on over those that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,19 @@ _LINES = (
         {"success": "success/mean"},
         ("success/low", "success/high"),
         (0.0, 1.0),
+    ),
+    _Plan(
+        "Evaluation: success",
+        "share of episodes; band: 95 % interval",
+        {"success": "eval/success/mean"},
+        ("eval/success/low", "eval/success/high"),
+        (0.0, 1.0),
+    ),
+    _Plan(
+        "Evaluation: reward",
+        "mean; band: 95 % interval",
+        {"mean": "eval/reward/mean"},
+        ("eval/reward/low", "eval/reward/high"),
     ),
     _Plan("Entropy", "of the policy, per token", {"entropy": "entropy"}, limits=(0.0, 0.0)),
     _Plan("Gradient norm", "before clipping", {"norm": "grad_norm"}, limits=(0.0, 0.0)),
@@ -129,8 +144,12 @@ _LINES = (
 )
 
 
-def curves_of(metrics: Sequence[Mapping[str, Any]], most_points: int = MOST_POINTS) -> Curves:
-    """The charts that these metrics have values for.
+def curves_of(
+    metrics: Sequence[Mapping[str, Any]],
+    most_points: int = MOST_POINTS,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+) -> Curves:
+    """The charts that these metrics have values for; of `evaluations`, that of before training is put in front.
 
     Example:
         >>> curves = curves_of([{"step": 1, "entropy": 2.0, "kl": 0.0}, {"step": 2, "entropy": 1.0, "kl": 0.0}])
@@ -138,6 +157,7 @@ def curves_of(metrics: Sequence[Mapping[str, Any]], most_points: int = MOST_POIN
         ([('Entropy', [2.0, 1.0])], ['KL'])
     """
     records = [record for record in metrics if isinstance(record.get("step"), int | float)]
+    records = [_before(record) for record in evaluations[:1] if record.get("step") == 0] + records
     bins = _bins(records, most_points)
     charts = [_lines(plan, bins) for plan in _LINES]
     charts += [_stack("Time of a step", "seconds, by phase", "time/", "time/step", bins)]
@@ -146,6 +166,11 @@ def curves_of(metrics: Sequence[Mapping[str, Any]], most_points: int = MOST_POIN
     zero = [chart.title for chart in kept if _is_zero(chart)]
     steps = [(int(some[0]["step"]), int(some[-1]["step"])) for some in bins]
     return Curves(steps, [chart for chart in kept if chart.title not in zero], zero)
+
+
+def _before(evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The evaluation of before training, as a record of step 0; any other is part of its step's record."""
+    return {"step": 0} | {f"eval/{name}": value for name, value in evaluation.items()}
 
 
 def _bins(records: Sequence[Mapping[str, Any]], most: int) -> list[Sequence[Mapping[str, Any]]]:
@@ -161,7 +186,7 @@ def _lines(plan: _Plan, bins: list[Sequence[Mapping[str, Any]]]) -> Chart:
         if any(value is not None for value in values):
             low, high = ([], []) if plan.band is None else _band(plan.band, bins)
             series.append(Series(label, values, low, high))
-    return Chart(plan.title, plan.note, series, limits=plan.limits)
+    return Chart(plan.title, plan.note, series, limits=plan.limits, is_sparse=plan.title.startswith("Evaluation"))
 
 
 def _band(

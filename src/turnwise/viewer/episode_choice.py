@@ -19,12 +19,12 @@ from turnwise.records.episodes import episode_files, iter_episodes
 from turnwise.records.run_folder import RunFolder
 from turnwise.records.run_warnings import RunWarning
 from turnwise.records.trained import read_trained
-from turnwise.trajectory import Outcome, Trajectory
+from turnwise.trajectory import Decision, Outcome, Trajectory
 
 _STEPS = 50
 """Steps whose episodes are looked at to choose from: the first, the last, and others evenly between."""
 _MOST = 24
-_COLUMNS = ("episode_id", "group_id", "step", "outcome", "reward", "num_turns")
+_COLUMNS = ("episode_id", "group_id", "step", "outcome", "reward", "num_turns", "decision")
 _STEP = re.compile(r"step-(\d+)-")
 
 
@@ -38,11 +38,12 @@ class Row:
     outcome: str
     reward: float
     turns: int
+    decision: Decision = Decision.KEPT
 
     @property
     def counts(self) -> bool:
         """Whether it may be trained on."""
-        return self.outcome in _BEHAVIOUR
+        return self.decision is Decision.PENALISED or (self.outcome in _BEHAVIOUR and self.decision.is_counted)
 
 
 _BEHAVIOUR = {outcome.value for outcome in Outcome if outcome.is_behaviour}
@@ -156,7 +157,8 @@ def _spread(steps: list[int], most: int) -> list[int]:
 
 def _rows(file: Path, unreadable: list[str]) -> list[Row]:
     try:
-        table: list[dict[str, Any]] = pq.read_table(file, columns=list(_COLUMNS)).to_pylist()
+        with pq.ParquetFile(file) as parquet:  # columns that an old file does not have are left out
+            table: list[dict[str, Any]] = parquet.read(columns=list(_COLUMNS)).to_pylist()
         return [
             Row(
                 one["episode_id"],
@@ -165,6 +167,7 @@ def _rows(file: Path, unreadable: list[str]) -> list[Row]:
                 one["outcome"] or "unfinished",
                 one["reward"],
                 one["num_turns"],
+                Decision(one.get("decision") or Decision.KEPT),
             )
             for one in table
         ]

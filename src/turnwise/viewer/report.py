@@ -18,6 +18,7 @@ from turnwise.viewer.episode_choice import Choice, choose_episodes
 from turnwise.viewer.episode_html import anchor, episodes_html
 from turnwise.viewer.evaluation_html import evaluation_html
 from turnwise.viewer.header_html import header_html, settings_html
+from turnwise.viewer.ledger_totals import LedgerTotals, ledger_html
 from turnwise.viewer.run_view import RunView, read_run
 from turnwise.viewer.svg import WIDTH, chart_svg, places
 
@@ -51,7 +52,7 @@ def report_html(run: RunFolder | str | Path) -> str:
         (True, True, False)
     """
     view = read_run(run)
-    curves = curves_of(view.metrics)
+    curves = curves_of(view.metrics, evaluations=view.evaluations)
     choice = choose_episodes(view.run, view.warnings)
     script = _asset("report.js")
     body = "\n".join(
@@ -59,6 +60,7 @@ def report_html(run: RunFolder | str | Path) -> str:
         for part in (
             header_html(view),
             _warnings(view, choice),
+            ledger_html(LedgerTotals.of(view.run.read_ledger())),
             evaluation_html(view, choice.rows) if view.is_evaluation else "",
             "" if view.is_evaluation and len(curves.steps) < 2 else _curves(curves),
             _episodes(choice),

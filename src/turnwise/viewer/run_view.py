@@ -27,6 +27,8 @@ class RunView:
     """The environment's name; empty if the folder does not say."""
     model: str
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    evaluations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Those that were made in training."""
     warnings: list[RunWarning] = field(default_factory=list[RunWarning])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """config.yaml as it stands."""
@@ -89,6 +91,7 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         environment=str(begun.get("environment") or _environment(recipe) or _from_name(run.name)),
         model=str(begun.get("model") or _model(settings)),
         metrics=run.read_metrics(),
+        evaluations=run.read_evaluations(),
         warnings=warnings_in(events),
         settings=settings,
         is_evaluation=bool(begun),

@@ -11,6 +11,7 @@ from pathlib import Path
 from turnwise.errors import RecordError
 from turnwise.plain_text import duration, number, sparkline
 from turnwise.records.run_folder import RunFolder
+from turnwise.viewer.ledger_totals import LedgerTotals
 from turnwise.viewer.run_view import RunView, read_run
 from turnwise.viewer.why_zero import ZERO_GRADIENT, why_zero
 
@@ -18,6 +19,8 @@ _PICTURE = 40
 _ROWS = {
     "reward": "reward/mean",
     "success": "success/mean",
+    "eval reward": "eval/reward/mean",
+    "eval success": "eval/success/mean",
     "entropy": "entropy",
     "KL": "kl",
     "gradient norm": "grad_norm",
@@ -126,20 +129,29 @@ def _numbers(view: RunView) -> Iterator[str]:
         spent = "" if view.seconds is None else f" in {duration(view.seconds)}"
         rows.append(("steps", f"{_steps(view, ' of ')}{spent}"))
     for label, name in _ROWS.items():
-        values = [float(one[name]) for one in view.metrics if isinstance(one.get(name), int | float)]
+        values, interval = _values(view, name), _interval(view, name)
         if values and min(values) == max(values):
-            rows.append((label, f"{number(values[0]):>8}{_interval(view, label)}"))
+            rows.append((label, f"{number(values[0]):>8}{interval}"))
         elif values:
-            rows.append((label, f"{number(values[0]):>8} to {number(values[-1]):<8}  {sparkline(values, _PICTURE)}"))
+            picture = sparkline(values, _PICTURE)
+            rows.append((label, f"{number(values[0]):>8} to {number(values[-1]):<8}  {picture}{interval}"))
     rows.extend(_episodes(view))
+    for place, line in enumerate(LedgerTotals.of(view.run.read_ledger()).lines()):
+        rows.append(("" if place else "ledger", line))
     rows.extend(_tools(view))
     rows.extend(_times(view))
     for label, text in rows:
         yield f"{label:<15}{text}".rstrip()
 
 
-def _interval(view: RunView, label: str) -> str:
-    low, high = view.last(f"{label}/low"), view.last(f"{label}/high")
+def _values(view: RunView, name: str) -> list[float]:
+    in_training = name.startswith("eval/")  # of these, the folder has one of before the first step, too
+    records, key = (view.evaluations if in_training else view.metrics), name.removeprefix("eval/")
+    return [float(one[key]) for one in records if isinstance(one.get(key), int | float)]
+
+
+def _interval(view: RunView, name: str) -> str:
+    low, high = (view.last(f"{name.removesuffix('/mean')}/{end}") for end in ("low", "high"))
     return "" if low is None or high is None else f"  (95 % interval {number(low)} to {number(high)})"
 
 

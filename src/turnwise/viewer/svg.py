@@ -119,19 +119,20 @@ def _lines(plot: _Plot, chart: Chart) -> Iterator[str]:
         if series.low:
             yield f'<path class="band c{colour}" d="{_band(plot, series)}"/>'
         drawn = [index for index, value in enumerate(series.values) if value is not None]
-        yield f'<path class="line c{colour}" d="{_line(plot, series.values, drawn)}"/>'
+        yield f'<path class="line c{colour}" d="{_line(plot, series.values, drawn, over_gaps=chart.is_sparse)}"/>'
         if len(drawn) <= 12:
             for index in drawn:
                 x, y = plot.x(index), plot.y(series.values[index] or 0.0)
                 yield f'<circle class="dot c{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
 
 
-def _line(plot: _Plot, values: Sequence[float | None], drawn: Sequence[int]) -> str:
+def _line(plot: _Plot, values: Sequence[float | None], drawn: Sequence[int], *, over_gaps: bool) -> str:
     parts: list[str] = []
-    before = -2
+    before: int | None = None
     for index in drawn:
-        # A gap stays a gap: the run had no value there.
-        parts.append(f"{'L' if index == before + 1 else 'M'}{plot.x(index):.1f} {plot.y(values[index] or 0.0):.1f}")
+        # A gap stays a gap, unless one is meant to be there: the run had no value.
+        joins = before is not None and (over_gaps or index == before + 1)
+        parts.append(f"{'L' if joins else 'M'}{plot.x(index):.1f} {plot.y(values[index] or 0.0):.1f}")
         before = index
     return "".join(parts)
 

@@ -28,15 +28,19 @@ def why_zero(view: RunView) -> list[str]:
         >>> why_zero(view)
         ['It is in 1 of 2 steps, the last being step 2: all episodes of that step got the same reward, 1.']
     """
+    ledger = view.run.read_ledger()
     zero = [record for record in view.metrics if _is_zero(record)]
+    nothing = [step for step in ledger if step.get("dispatched") and not step.get("trained")]
     if not zero:
-        return []
+        return [f"Step {nothing[-1]['step']} had nothing to train on: {_left_out(nothing[-1])}."] if nothing else []
     last = int(zero[-1]["step"])
     known = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
     count = f"It is in {len(zero)} of {len(view.metrics)} steps, the last being step {last}"
+    short = [step for step in ledger if step.get("step") == last and (step.get("masked") or step.get("dropped"))]
+    lines = [f"Not all episodes of step {last} were trained on: {_left_out(short[-1])}."] if short else []
     if not known:
-        return [f"{count}: {_from_metrics(zero[-1])}."]
-    lines = [f"{count}."]
+        return [f"{count}: {_from_metrics(zero[-1])}.", *lines]
+    lines = [f"{count}.", *lines]
     for warning in known:
         until = f" to {warning.until - 1}" if warning.until is not None else " on"
         lines += [f"From step {warning.step}{until}: {warning.what}", f"  what to do: {warning.advice}"]
@@ -50,6 +54,15 @@ def _is_zero(record: Mapping[str, Any]) -> bool:
         return True
     ends = [record.get("advantage/min"), record.get("advantage/max")]
     return all(isinstance(end, int | float) and abs(end) < _ZERO for end in ends)
+
+
+def _left_out(step: Mapping[str, Any]) -> str:
+    """What became of a step's episodes that were not trained on, and what went wrong in the first of them."""
+    sides = ", ".join(f"{step[side]} {side}" for side in ("masked", "dropped") if step.get(side))
+    out = [one for one in step.get("episodes", ()) if one.get("decision") in ("masked", "dropped")]
+    why = next((str(one["error"]).partition("\n")[0] for one in out if one.get("error")), "")
+    outcomes = ", ".join(f"{count} {name}" for name, count in dict(step.get("outcomes", {})).items())
+    return f"of {step['dispatched']} sent off, {sides} ({outcomes}){f'; the first: {why}' if why else ''}".rstrip(".")
 
 
 def _from_metrics(record: Mapping[str, Any]) -> str:

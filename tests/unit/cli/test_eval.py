@@ -113,7 +113,7 @@ def test_ctrl_c_records_and_sums_up_what_has_ended(
 
 
 def test_failed_episodes_are_left_out_and_told_of(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say([RuntimeError("out of memory")])
+    say(lambda turn, prompt: RuntimeError("out of memory"))
     assert evaluation(tmp_path, "--episodes", "2") == 1
     assert (
         "All episodes failed. The first error: ScriptedEngine.generate raised RuntimeError" in capsys.readouterr().out

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
-from turnwise.errors import TrainingFailure
+from turnwise.errors import TrainingFailure, TurnwiseError
 from turnwise.inference.chat import Chat
-from turnwise.rollout.episode import EpisodeStart, run_episode
+from turnwise.rollout.activity import Activity, NotedEngine
+from turnwise.rollout.attempts import Played, play_episode
+from turnwise.rollout.episode import EpisodeStart
 from turnwise.tools.parsing import ActionParser
 from turnwise.trainer.credit import turn_anchors
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.rollout_registry import AGENT_LOOP
-from turnwise.trajectory import Trajectory
+from turnwise.trajectory import Decision, Trajectory
 
 ANCHORS = "turn_anchors"
 """The field of verl's batch that holds the observation each turn began from, when `training.credit` asks for it."""
@@ -31,7 +33,8 @@ class EpisodeRoom:
     plan: EpisodePlan
     chat: Chat
     parser: ActionParser
-    finished: list[Trajectory]
+    finished: list[Played] = field(default_factory=list[Played])
+    activity: Activity = field(default_factory=Activity)
 
 
 _room: EpisodeRoom | None = None
@@ -67,8 +70,12 @@ class EpisodeAgentLoop(AgentLoopBase):
         # The base class would build a chat renderer for each episode; ours is shared by the process.
         self.engine = server_manager
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> EpisodeOutput:
-        """Run the episode of one dataset row and hand it to verl; an episode that cannot be trained on raises."""
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        """Run the episode of one dataset row and hand it to verl.
+
+        One that is masked gives verl nothing: verl trains on the others of its group, and fills the batch up with rows
+        that train nothing. One that is dropped raises, by which verl knows that its whole group is to be replaced.
+        """
         if _room is None:
             raise TrainingFailure("No episode plan in this process: episodes must run in an EpisodeWorker.")
         plan = _room.plan
@@ -78,31 +85,51 @@ class EpisodeAgentLoop(AgentLoopBase):
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
         )
-        trajectory = await run_episode(
-            start,
-            environment=plan.environment,
-            engine=self.engine,
-            chat=_room.chat,
-            limits=plan.limits,
-            sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
-            reward_fn=plan.reward_fn,
-            tools=plan.tools,
-            parser=_room.parser,
+        _room.activity.move(start.episode_id, "environment")
+        try:
+            played = await play_episode(
+                start,
+                failures=plan.failures,
+                environment=plan.environment,
+                engine=NotedEngine(self.engine, _room.activity, start.episode_id),
+                chat=_room.chat,
+                limits=plan.limits,
+                sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
+                reward_fn=plan.reward_fn,
+                tools=plan.tools,
+                parser=_room.parser,
+            )
+        finally:
+            _room.activity.end(start.episode_id)
+        mask_untrainable(played.trajectory)
+        _room.finished.append(played)
+        decision = played.trajectory.decision
+        if decision is Decision.DROPPED:
+            raise GroupDropped(f"{start.episode_id} ended in {played.trajectory.outcome}; its group is replaced.")
+        return output_of(played.trajectory, with_anchors=plan.with_anchors) if decision.is_counted else []
+
+
+class GroupDropped(TurnwiseError):
+    """Tells verl that a group is to be thrown away."""
+
+
+def mask_untrainable(trajectory: Trajectory) -> None:
+    """Mask an episode that has nothing to train on, whatever the failure policy says of it."""
+    if not trajectory.decision.is_counted:
+        return
+    if not trajectory.turns:
+        trajectory.decision = Decision.MASKED
+        trajectory.error = trajectory.error or "The model took no turn."
+    elif not trajectory.exact:
+        trajectory.decision = Decision.MASKED
+        trajectory.error = (
+            "Its engine gave text, or log-probs of another distribution, so its tokens are not those that it sampled. "
+            "Use such an engine for evaluation only."
         )
-        _room.finished.append(trajectory)
-        return output_of(trajectory, with_anchors=plan.with_anchors)
 
 
 def output_of(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
     """What verl trains on, from a recorded episode."""
-    if trajectory.outcome is None or not trajectory.outcome.is_behaviour or not trajectory.turns:
-        # verl drops the one episode that raises and trains on the rest of its group.
-        raise TrainingFailure(f"Episode {trajectory.episode_id} ended in {trajectory.outcome}: {trajectory.error}")
-    if not trajectory.exact:
-        raise TrainingFailure(
-            f"Episode {trajectory.episode_id} cannot be trained on: its engine gave text, or log-probs of another "
-            "distribution, so its tokens are not those that were sampled. Use it for evaluation only."
-        )
     tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
     versions = [version for turn in trajectory.turns for version in turn.versions]
     return EpisodeOutput(

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from turnwise.config import ConfigStore, TrainingConfig
 from turnwise.errors import ConfigError
+from turnwise.rollout.failure_policy import FailurePolicy
 from turnwise.tools.formats import FORMATS
 from turnwise.trainer.credit import CREDITS, ESTIMATORS, check_combination
 from turnwise.trainer.verl.choices import (
@@ -33,6 +34,7 @@ def check(config: ConfigStore) -> None:
     _check_schedule(config)
     check_layout(config)
     check_trackers(config.logging.trackers)
+    FailurePolicy.of(config.failures)
     if training.kl_target is not None and not training.use_kl_in_reward:
         raise ConfigError(
             "training.kl_target adapts the KL term of the reward, which is off: set training.use_kl_in_reward=true."
@@ -64,15 +66,16 @@ def _check_names(config: ConfigStore) -> None:
 def _check_smallest(config: ConfigStore) -> None:
     smallest = {
         1: "training.batch_size training.group_size training.micro_batch_size training.updates_per_batch "
-        "training.num_epochs training.steps_per_epoch training.max_staleness ray.num_nodes ray.gpus_per_node "
-        "model.tensor_parallel_size model.sequence_parallel_size",
-        0: "ray.num_actors ray.rollout_nodes checkpoint.save_interval training.warmup_steps model.lora_rank",
+        "training.num_epochs training.steps_per_epoch training.max_staleness evaluation.episodes ray.num_nodes "
+        "ray.gpus_per_node model.tensor_parallel_size model.sequence_parallel_size",
+        0: "failures.stall_seconds ray.num_actors ray.rollout_nodes checkpoint.save_interval training.warmup_steps "
+        "model.lora_rank evaluation.every evaluation.temperature",
     }
     for least, names in smallest.items():
         for name in names.split():
             section, _, field = name.partition(".")
             value = getattr(getattr(config, section), field)
-            if value < least:
+            if value is not None and value < least:
                 raise ConfigError(f"{name}={value} must be at least {least}.")
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import ConfigStore
+from turnwise.rollout.failure_policy import FailurePolicy
 from turnwise.trainer.credit import needs_critic
+from turnwise.trainer.dataset import CustomEnvironmentDataset
+from turnwise.trainer.starting import steps_in_epoch
 from turnwise.trainer.verl.choices import POLICY_LOSSES, backend_of, device_of, dtype_of
 from turnwise.trainer.verl.config_checks import check
 from turnwise.trainer.verl.escape_hatch import checked_verl_section
@@ -198,6 +201,8 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
         # episodes: dropping them would teach the model to be brief.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
         "trainer.v1.sampler.max_off_policy_strategy": "wait",
+        # verl then fetches starts one by one, as many as groups are replaced; only where a policy asks for that.
+        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops,
     }
     if schedule != "sync":
         # With one batch ahead no rank waits for the slowest episode, and none is more than a step behind for it.
@@ -246,7 +251,7 @@ def own_keys(
         model_path=model_path or config.model.local_path or config.model.model_name,
         run_dir=folder,
         starts=str(Path(folder) / "starts.json"),
-        steps=training.num_epochs * training.steps_per_epoch if steps is None else steps,
+        steps=training.num_epochs * steps_in_epoch(config, CustomEnvironmentDataset()) if steps is None else steps,
     )
 
 

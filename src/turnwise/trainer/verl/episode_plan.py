@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.env.spec import EnvironmentSpec
 from turnwise.inference.engine import Sampling
+from turnwise.rollout.failure_policy import FailurePolicy
 from turnwise.rollout.limits import Limits
 from turnwise.tools.registry import ToolRegistry
 from turnwise.trainer.dataset import Curriculum
@@ -26,5 +27,7 @@ class EpisodePlan:
     tool_format: str = "function_calling"
     with_anchors: bool = False
     """Whether training compares turns by the observation they began from."""
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    """What to do when something goes wrong in an episode."""
     curriculum: Curriculum | None = None
     """What chooses the starts, if not a list of them."""

@@ -13,17 +13,21 @@ from verl.utils.tensordict_utils import get_tensordict
 from turnwise.errors import TrainingFailure
 from turnwise.records.checkpoints import Draft, keep, read_state
 from turnwise.records.run_folder import RunFolder
+from turnwise.rollout.ledger import StepLedger
 from turnwise.trainer.checkpointing import Saving, complete
+from turnwise.trainer.evaluations import Evaluations, in_step
 from turnwise.trainer.step_report import EpisodeReport, step_record
 from turnwise.trainer.step_watch import StepWatch
+from turnwise.trainer.validation import Evaluating
 from turnwise.trainer.verl.advantages import extra_fields, record_advantages
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.estimators import extra_inputs
+from turnwise.trainer.verl.fault_care import FaultCare, names_in, replace_dropped_groups
 from turnwise.trainer.verl.server_pool import PooledServerManager
 from turnwise.trainer.verl.starts import follow
 
 Emit = Callable[[str, Any], None]
-"""Called with what happened (`phase`, `step`, `checkpoint`) and its content."""
+"""Called with what happened (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`) and its content."""
 
 _POLL_SHARE = 0.02
 _POLL_SECONDS = (0.005, 0.5)
@@ -34,7 +38,16 @@ class EpisodeTrainer(PPOTrainerSync):
 
     agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
 
-    def __init__(self, config: Any, emit: Emit, plan: EpisodePlan, *, saving: Saving, steps_in_epoch: int) -> None:
+    def __init__(
+        self,
+        config: Any,
+        emit: Emit,
+        plan: EpisodePlan,
+        *,
+        saving: Saving,
+        steps_in_epoch: int,
+        evaluating: Evaluating | None = None,
+    ) -> None:
         # verl builds its server manager by this name in its own module; ours needs no balancer process.
         trainer_base.LLMServerManager = PooledServerManager
         super().__init__(config)
@@ -45,7 +58,12 @@ class EpisodeTrainer(PPOTrainerSync):
         self._draft: Draft | None = None
         self.steps_in_epoch = steps_in_epoch
         self.episodes = EpisodeReport()
-        self.watch = StepWatch.of_run(RunFolder.open(plan.run_dir), plan.reward_fn or plan.environment.load())
+        folder = RunFolder.open(plan.run_dir)
+        self.watch = StepWatch.of_run(folder, plan.reward_fn or plan.environment.load())
+        self.evaluations = Evaluations(evaluating, folder, emit)
+        self.care = FaultCare(self, lambda sentence: emit("warning", sentence))
+        self.balance: StepLedger | None = None
+        self._begin_step = replace_dropped_groups(self.replay_buffer) if plan.failures.drops else lambda: None
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -53,6 +71,7 @@ class EpisodeTrainer(PPOTrainerSync):
 
         def wait_for_next_poll(partition_id: str, last_debug_time: float) -> float:
             # verl sleeps for 2 s between looks. A share of what was already waited costs at most that share.
+            self.care.look()
             waited = time.monotonic() - self._sampling_since
             time.sleep(min(max(_POLL_SHARE * waited, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
             return last_debug_time
@@ -72,11 +91,14 @@ class EpisodeTrainer(PPOTrainerSync):
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         # Episodes come in the order in which they ended. Sums of floats must not depend on that.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
+        self.balance = self.agent_loop_manager.ledger.close(self.global_steps, names_in(batch))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def continue_until(self, step: int) -> None:
         """Train up to and including optimizer step `step`."""
         self.total_training_steps = step
+        if self.global_steps == 0 and self.evaluations.is_due(0, last=False):
+            self.evaluations.tell(self.evaluations.make(0, self.agent_loop_manager))
         self.fit(self.agent_loop_manager)
         # verl leaves its counter one past the last step, and counts up again when it starts.
         self.global_steps = step
@@ -84,6 +106,7 @@ class EpisodeTrainer(PPOTrainerSync):
     def on_step_begin(self) -> None:
         """Tell that a step begins."""
         super().on_step_begin()
+        self._begin_step()
         self.emit("phase", "generate")
 
     def on_sample_begin(self) -> None:
@@ -105,6 +128,7 @@ class EpisodeTrainer(PPOTrainerSync):
             if "no materializable trajectories" not in str(error):
                 raise
             report = self.agent_loop_manager.finish_step(self.global_steps)
+            self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, []).as_dict())
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
                 f"({dict(report.outcomes)}). The first one failed with: {report.first_error or 'no turn was taken'}"
@@ -131,35 +155,59 @@ class EpisodeTrainer(PPOTrainerSync):
         return batch
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.care.update_begins()
         self.emit("phase", "update_critic")
         return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.care.update_begins()
         self.emit("phase", "update_actor")
         return super()._update_actor(batch, metrics)
 
     def on_step_end(self) -> None:
         """Send the new weights to the rollout servers, and save when it is time."""
         self.emit("phase", "sync_weights")
-        super().on_step_end()
-        last = self.global_steps >= self.total_training_steps
-        if self.saving.every and (last or self.global_steps % self.saving.every == 0):
-            self.emit("phase", "save_checkpoint")
-            with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
-                self._draft = self._write(Path(self.config.trainer.default_local_dir))
+        self.care.sync(super().on_step_end, self.global_steps)
+        if self.saving.every and (self._is_last or self.global_steps % self.saving.every == 0):
+            self._begin_checkpoint()
+
+    @property
+    def _is_last(self) -> bool:
+        return self.global_steps >= self.total_training_steps
+
+    def _begin_checkpoint(self) -> None:
+        self.emit("phase", "save_checkpoint")
+        with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
+            self._draft = self._write(Path(self.config.trainer.default_local_dir))
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Evaluate if it is time, with the weights that the servers have just got; save the model if it is the best."""
+        if not self.evaluations.is_due(self.global_steps, last=self._is_last):
+            return {}
+        evaluation = self.evaluations.make(self.global_steps, self.agent_loop_manager)
+        if self.saving.every and self._draft is None and self.evaluations.is_best(evaluation):
+            self._begin_checkpoint()
+        return evaluation
 
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
     ) -> None:
+        evaluation = self._evaluate()
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         epoch = (global_steps - 1) // self.steps_in_epoch
-        record = step_record(global_steps, epoch, metrics, self.episodes)
+        record = step_record(global_steps, epoch, metrics, self.episodes) | in_step(evaluation)
+        if self.balance is not None:
+            self.emit("ledger", self.balance.as_dict())
         self.emit("step", record)
+        self.care.step_done()
+        if evaluation:
+            self.evaluations.tell(evaluation)
         for warning in self.watch.step(record, self.episodes):
             self.emit("warning", warning.content())
         if self._draft is not None:
             # Not before the step is recorded: who goes on from a checkpoint finds all steps up to it in the run folder.
             saved = self._commit(self._draft)
+            self.evaluations.saved(evaluation)
             keep(saved.parent, self.saving.keep_last_n, global_steps)
 
     def state(self) -> dict[str, Any]:
@@ -202,4 +250,4 @@ class EpisodeTrainer(PPOTrainerSync):
         self.restore(read_state(checkpoint))
         self.train_dataloader_it = None  # or the one in use would go on from where it is
         # verl decorates it: outside an event loop it has run when it returns.
-        _ = self.checkpoint_manager.update_weights(self.global_steps)
+        self.care.sync(lambda: self.checkpoint_manager.update_weights(self.global_steps), self.global_steps)

@@ -1,69 +1,244 @@
-"""The processes that run episodes: the task runner's own, or as many Ray actors as the settings ask for."""
+"""The processes that run episodes: the task runner's own, or as many Ray actors as the settings ask for.
+
+An actor that is lost is replaced, and the groups that it had in hand are played again from their starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+import transfer_queue
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
-from turnwise.inference.chat import Chat
-from turnwise.records.episodes import write_episodes
-from turnwise.tools.formats import parser_for
-from turnwise.trainer.step_report import EpisodeReport, report_of
-from turnwise.trainer.verl.agent_loop import EpisodeRoom, open_room
+from turnwise.env.spec import EnvironmentSpec
+from turnwise.errors import TrainingFailure
+from turnwise.rollout.evaluation import EvaluationPlan
+from turnwise.rollout.evaluation_result import EvaluationResult
+from turnwise.rollout.ledger import Attempt, Entry, Ledger
+from turnwise.trainer.step_report import EpisodeReport
 from turnwise.trainer.verl.episode_plan import EpisodePlan
+from turnwise.trainer.verl.episode_worker import EpisodeWorker, Finished
+from turnwise.trajectory import Decision, Outcome
 
-_VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+_MOST_LOSSES = 5
+_LOOK_SECONDS = 1.0
+_PARTITION = "train"
 
 
-class EpisodeWorker(_VerlWorker):
-    """verl's agent-loop worker, which also keeps what its episodes recorded until a step is over."""
+@dataclass
+class _Crew:
+    """One actor, and what it was given since the last step was finished."""
 
-    def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
-        super().__init__(config, engine, None, [])
-        self.part = part
-        self.room = EpisodeRoom(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer), [])
-        open_room(self.room)
-
-    async def finish_step(self, step: int) -> EpisodeReport:
-        """Write the episodes that ended since the last call to the run folder, and say how they went."""
-        finished, self.room.finished = self.room.finished, []
-        if finished:
-            await asyncio.to_thread(write_episodes, self.room.plan.run_dir, step, finished, part=self.part)
-        return report_of(finished)
+    actor: Any
+    watch: Any
+    """A call that ends only when the actor is gone."""
+    given: list[TensorDict] = field(default_factory=list[TensorDict])
+    since: float = field(default_factory=time.monotonic)
+    losses: int = 0
+    pulse: list[Any] = field(default_factory=list[Any])
+    moves: Any = (0, "")
 
 
 class EpisodeWorkers:
-    """What verl's trainer sends its prompts to; the face verl calls an agent-loop manager."""
+    """What verl's trainer sends its prompts to; the face verl calls an agent-loop manager.
 
-    def __init__(self, plan: EpisodePlan, config: Any, engine: Any, num_actors: int) -> None:
+    Args:
+        plan: What all episodes have in common.
+        config: verl's config.
+        engine: What generates, for every worker.
+        num_actors: How many processes; 0: this one.
+        ledger: Where episodes that are sent off and that are over are noted.
+        tell: Called with a sentence when a process is lost.
+    """
+
+    def __init__(
+        self,
+        plan: EpisodePlan,
+        config: Any,
+        engine: Any,
+        num_actors: int,
+        ledger: Ledger,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.ledger = ledger
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called now and then while this waits for episodes."""
+        self._tell = tell
+        self._group_size = int(config.actor_rollout_ref.rollout.n)
         self._local: EpisodeWorker | None = None
-        self._remote: list[Any] = []
+        self._crew: list[_Crew] = []
+        self._lost = 0
         if num_actors == 0:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True).start()
             self._local = EpisodeWorker("0", plan, config, engine)
             return
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-        for index in range(num_actors):
-            node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[index % len(nodes)], soft=True)
-            actor = ray.remote(EpisodeWorker).options(num_cpus=0, scheduling_strategy=node)
-            self._remote.append(actor.remote(str(index), plan, config, engine))
+        self._start = lambda place: _actor(place, plan, config, engine)
+        for place in range(num_actors):
+            actor = self._start(place)
+            self._crew.append(_Crew(actor, actor.stay.remote()))
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Start the episodes of a batch of groups; they end in the replay buffer."""
+        self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
         if self._local:
-            asyncio.run_coroutine_threadsafe(self._local.generate_sequences(prompts), self._loop).result()
+            self._here(self._local.generate_sequences(prompts))
             return
-        chunks = prompts.chunk(len(self._remote))
-        ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in zip(self._remote, chunks, strict=False)])
+        self.replace_lost()
+        sent = [_send(crew, chunk) for crew, chunk in zip(self._crew, prompts.chunk(len(self._crew)), strict=False)]
+        for answer in sent:
+            _see(answer)
 
     def finish_step(self, step: int) -> EpisodeReport:
         """Record what ended in this step, in every worker, and add up how it went."""
         if self._local:
-            return asyncio.run_coroutine_threadsafe(self._local.finish_step(step), self._loop).result()
-        return sum(ray.get([worker.finish_step.remote(step) for worker in self._remote]), EpisodeReport())
+            finished = self._here(self._local.finish_step(step))
+        else:
+            try:
+                asked = [crew.actor.finish_step.remote(step) for crew in self._crew]
+                finished = sum(ray.get(asked), Finished())
+            except RayActorError as error:
+                raise TrainingFailure(
+                    f"A process that runs episodes was lost while it handed over those of step {step}."
+                ) from error
+        for crew in self._crew:
+            crew.given, crew.losses = [], 0
+        self.ledger.end(finished.entries)
+        finished.report.retried += self._lost
+        self._lost = 0
+        return finished.report
+
+    def evaluate(self, environment: EnvironmentSpec, plan: EvaluationPlan) -> EvaluationResult:
+        """Play the episodes of an evaluation, shared out over the workers, with the weights of the rollout servers."""
+        began = time.perf_counter()
+        if self._local:
+            finished = self._here(self._local.evaluate(environment, plan, 0, 1))
+        else:
+            count = len(self._crew)
+            shares = [crew.actor.evaluate.remote(environment, plan, n, count) for n, crew in enumerate(self._crew)]
+            finished = [one for n, share in enumerate(shares) for one in self._share(n, share, environment, plan)]
+        return plan.result(finished, time.perf_counter() - began)
+
+    def replace_lost(self) -> None:
+        """Start a new actor for each that is gone, and send it what the old one had in hand."""
+        if not self._crew:
+            return
+        gone, _ = ray.wait([crew.watch for crew in self._crew], num_returns=len(self._crew), timeout=0)
+        for place, crew in enumerate(self._crew):
+            if crew.watch in gone:
+                self._replace(place, crew)
+
+    def pulse(self) -> tuple[int, str]:
+        """How often an episode has got on so far, and where those that run are; never waits for an actor."""
+        if self._local:
+            activity = self._local.room.activity
+            return activity.moves, activity.standing()
+        for crew in self._crew:
+            for answer in ray.wait(crew.pulse, timeout=0)[0] if crew.pulse else ():
+                try:
+                    crew.moves = ray.get(answer)
+                except RayActorError:
+                    crew.moves = (crew.moves[0], "lost")
+                crew.pulse = []
+            if not crew.pulse:
+                crew.pulse = [crew.actor.pulse.remote()]
+        told = [f"worker {place}: {crew.moves[1]}" for place, crew in enumerate(self._crew)]
+        return sum(crew.moves[0] for crew in self._crew), "; ".join(told)
+
+    def _share(self, place: int, share: Any, environment: EnvironmentSpec, plan: EvaluationPlan) -> Any:
+        try:
+            return self._get(share)
+        except RayActorError:
+            self.replace_lost()
+            return self._get(self._crew[place].actor.evaluate.remote(environment, plan, place, len(self._crew)))
+
+    def _replace(self, place: int, crew: _Crew) -> None:
+        crew.losses += 1
+        if crew.losses > _MOST_LOSSES:
+            raise TrainingFailure(
+                f"The process that runs episodes was lost {crew.losses} times in one step: see whether the machine is "
+                "out of memory, or whether the environment ends its process."
+            )
+        self._tell(f"Process {place} that runs episodes was lost; its groups are played again in a new one.")
+        crew.actor = self._start(place)
+        crew.watch, crew.pulse = crew.actor.stay.remote(), []
+        waiting = _still_wanted([uid for chunk in crew.given for uid in _uids(chunk)])
+        for chunk in crew.given:
+            self._note_lost(chunk, waiting, time.monotonic() - crew.since)
+        rows = [chunk[n : n + 1] for chunk in crew.given for n, uid in enumerate(_uids(chunk)) if uid in waiting]
+        crew.given, crew.since = [], time.monotonic()
+        for answer in [_send(crew, row) for row in rows]:
+            _see(answer)
+
+    def _note_lost(self, chunk: TensorDict, waiting: set[str], seconds: float) -> None:
+        for uid in _uids(chunk):
+            names = self._names(uid)
+            self._lost += len(names) if uid in waiting else 0
+            if uid in waiting:
+                self.ledger.lose(names, seconds)
+            else:  # its group was dropped, and how its episodes ended is lost with the process
+                attempt = Attempt(Outcome.WORKER_LOST.value, 0, seconds)
+                self.ledger.end(Entry(name, "", Decision.DROPPED, [attempt]) for name in names)
+
+    def _names(self, uid: str) -> list[str]:
+        return [f"{uid}-{session}" for session in range(self._group_size)]
+
+    def _here(self, coroutine: Any) -> Any:
+        """Wait for something that this process's own worker does, and look after the other processes meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while not wait([future], timeout=_LOOK_SECONDS).done:
+            self.meanwhile()
+        return future.result()
+
+    def _get(self, reference: Any) -> Any:
+        """The same for an actor."""
+        while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
+            self.meanwhile()
+        return ray.get(reference)
+
+
+def _uids(prompts: TensorDict) -> list[str]:
+    return [str(uid) for uid in prompts["uid"]]
+
+
+def _send(crew: _Crew, prompts: TensorDict) -> Any:
+    crew.given.append(prompts.clone())  # the worker takes fields out of what it is sent
+    return crew.actor.generate_sequences.remote(prompts)
+
+
+def _see(answer: Any) -> None:
+    """Raise what went wrong with a call; that its process is gone is noticed elsewhere."""
+    try:
+        ray.get(answer)
+    except RayActorError:
+        pass
+
+
+def _actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Any:
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
+    actor = ray.remote(EpisodeWorker).options(num_cpus=0, scheduling_strategy=node)
+    return actor.remote(str(place), plan, config, engine)
+
+
+def _still_wanted(uids: list[str]) -> set[str]:
+    """Those groups that the replay buffer waits for or holds; what it holds of their episodes is taken out again."""
+    held = (transfer_queue.kv_list(_PARTITION) or {}).get(_PARTITION, {})
+    wanted = {uid for uid in uids if held.get(uid, {}).get("is_prompt", False)}
+    old = [key for key, tag in held.items() if not tag.get("is_prompt", False) and key.split("_", 1)[0] in wanted]
+    if old:
+        transfer_queue.kv_clear(keys=old, partition_id=_PARTITION)
+    if wanted:
+        names = sorted(wanted)
+        tags = [{**held[name], "status": "pending"} for name in names]
+        transfer_queue.kv_batch_put(keys=names, partition_id=_PARTITION, tags=tags)
+    return wanted

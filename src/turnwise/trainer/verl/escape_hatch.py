@@ -55,7 +55,10 @@ def _changed(config: ConfigStore, name: str) -> Iterator[ConfigStore]:
     if section == "environment":  # It belongs to the user; verl hears nothing of it.
         return
     part = getattr(config, section)
-    for other in _other_values(getattr(part, field), get_type_hints(type(part))[field]):
+    kind = get_type_hints(type(part))[field]
+    # A policy is a text in a form of its own, which "another" has not.
+    policies = ["drop"] if section == "failures" and kind is str else None
+    for other in policies or _other_values(getattr(part, field), kind):
         yield replace(config, **{section: replace(part, **{field: other})})
 
 

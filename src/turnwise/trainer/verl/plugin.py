@@ -12,6 +12,8 @@ import importlib
 import os
 import sys
 
+from turnwise.records.stacks import answer_for_stacks
+
 LOADED: list[str] = []
 """Names of the parts that were registered in this process."""
 
@@ -39,6 +41,7 @@ def register() -> None:
     if os.environ.get("TURNWISE_RUN"):
         # For Ascend NPUs only, but where vLLM is installed it costs every process two seconds to find that out.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
+        answer_for_stacks("worker of verl")
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnwise.trainer.verl.cpu_engine import make_verl_run_on_cpu
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from ray.exceptions import RayActorError
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from turnwise.errors import EngineFailure
 from turnwise.inference.engine import Generation, Sampling
 
 _REMEMBERED_SESSIONS = 200_000
+_RESTART_SECONDS = 300.0
+_LOOK_SECONDS = 0.5
 
 
 class ServerPool:
@@ -18,11 +24,15 @@ class ServerPool:
 
     verl asks a balancer process for each turn. Here every episode worker balances its own requests, which saves that
     process and one remote call a turn.
+
+    A server that is lost fails the requests that it had in hand. Later requests go to the others; where there is no
+    other they wait until Ray has started it again and the trainer has sent it weights.
     """
 
     def __init__(self, servers: list[Any]) -> None:
         self._servers = servers
         self._busy = [0] * len(servers)
+        self._lost = [False] * len(servers)
         self._home: OrderedDict[str, int] = OrderedDict()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
@@ -30,7 +40,8 @@ class ServerPool:
         home = self._server_of(session)
         self._busy[home] += 1
         try:
-            output = await self._servers[home].generate.remote(
+            output = await self._ask(
+                home,
                 request_id=f"{session}-{len(prompt_ids)}",
                 prompt_ids=list(prompt_ids),
                 sampling_params=_verl_sampling(sampling),
@@ -45,9 +56,27 @@ class ServerPool:
             swaps=tuple(output.extra_fields.get("swaps") or ()),
         )
 
+    async def _ask(self, home: int, **request: Any) -> Any:
+        """One request; to a server that is known to be lost it is made again until there is an answer."""
+        server, until = self._servers[home], time.monotonic() + _RESTART_SECONDS
+        while True:
+            waits = self._lost[home]
+            try:
+                output = await server.generate.remote(**request)
+            except RayActorError as error:
+                self._lost[home] = True
+                # Only our own server is one that Ray starts again.
+                if not waits or not hasattr(server, "lacks_weights") or time.monotonic() > until:
+                    raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                self._lost[home] = False
+                return output
+
     def _server_of(self, session: str) -> int:
-        if session not in self._home:
-            self._home[session] = min(range(len(self._servers)), key=self._busy.__getitem__)
+        if session not in self._home or self._lost[self._home[session]]:
+            up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
+            self._home[session] = min(up, key=self._busy.__getitem__)
             if len(self._home) > _REMEMBERED_SESSIONS:
                 self._home.popitem(last=False)
         return self._home[session]

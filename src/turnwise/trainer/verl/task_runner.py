@@ -5,11 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from turnwise.records.run_folder import RunFolder
 from turnwise.records.run_lock import lock_run
+from turnwise.records.stacks import answer_for_stacks
 from turnwise.trainer.checkpointing import Saving
+
+if TYPE_CHECKING:
+    from turnwise.trainer.validation import Evaluating
 
 _LOCK_SECONDS = 10.0
 
@@ -23,6 +27,9 @@ class TaskRunner:
         self._lock: IO[bytes] | None = None  # held as long as this process lives
         self._trainer: Any = None
         self._trackers: Any = None
+        self._workers: Any = None
+        self._moves = 0
+        answer_for_stacks("task runner")
 
     def next_events(self, timeout: float) -> list[tuple[str, Any]]:
         """What happened since the last call; waits up to `timeout` seconds for the first of it."""
@@ -42,6 +49,7 @@ class TaskRunner:
         num_actors: int,
         saving: Saving,
         steps_in_epoch: int,
+        evaluating: Evaluating | None,
         tracker_variables: dict[str, str],
     ) -> None:
         """Start every process of the run and load the model; ends ready to train."""
@@ -54,6 +62,7 @@ class TaskRunner:
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
 
+        from turnwise.rollout.ledger import Ledger, carried_in
         from turnwise.trainer.verl import plugin
         from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
         from turnwise.trainer.verl.episode_workers import EpisodeWorkers
@@ -65,16 +74,37 @@ class TaskRunner:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
-        self._trainer = EpisodeTrainer(config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch)
+        self._trainer = EpisodeTrainer(
+            config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch, evaluating=evaluating
+        )
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready()
-        self._trainer.agent_loop_manager = EpisodeWorkers(plan, config, self._trainer.get_llm_client(), num_actors)
+        self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
+            plan,
+            config,
+            self._trainer.get_llm_client(),
+            num_actors,
+            Ledger(carried_in(self._folder.read_ledger())),
+            lambda sentence: self._emit("warning", sentence),
+        )
+        self._workers.meanwhile = self._trainer.care.look
         self._emit("phase", "ready")
 
     def train_until(self, step: int) -> None:
-        """Train up to and including optimizer step `step`."""
-        self._trainer.continue_until(step)
+        """Train up to and including optimizer step `step`; whatever stops it, the state after the last one is saved."""
+        try:
+            self._trainer.continue_until(step)
+        except Exception:
+            saved = self._trainer.care.save(Path(self._trainer.config.trainer.default_local_dir))
+            if saved:
+                self._emit("warning", saved)
+            raise
+
+    def pulse(self) -> tuple[int, str]:
+        """How often something has moved so far, and where it is now; by this the user's process knows that it lives."""
+        moves, standing = self._workers.pulse() if self._workers is not None else (0, "its processes are starting")
+        return self._moves + moves, standing
 
     def step(self) -> int:
         """The last optimizer step that was made."""
@@ -95,9 +125,18 @@ class TaskRunner:
             self._trackers.finish()
 
     def _emit(self, kind: str, content: Any) -> None:
+        self._moves += 1
         if self._folder is not None and kind == "step":
             self._folder.append_metrics(content)
             self._trackers.log(content)
+        elif self._folder is not None and kind == "evaluation":
+            self._folder.append_evaluation(content)
+            if content["step"] == 0:  # any other is part of its step's record
+                from turnwise.trainer.evaluations import in_step
+
+                self._trackers.log({"step": 0, **in_step(content)})
+        elif self._folder is not None and kind == "ledger":
+            self._folder.append_ledger(content)
         elif self._folder is not None:
             self._folder.append_event(kind, content=content)
         self._events.put((kind, content))

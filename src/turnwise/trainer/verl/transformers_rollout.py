@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -35,6 +36,12 @@ class TransformersReplica(RolloutReplica):
         self._server_handle = server
         self._server_address = f"ray:{server_name(self.replica_rank)}"
 
+    async def sleep(self) -> None:
+        """Nothing to free; a server that is just being started again need not be asked."""
+
+    async def wake_up(self) -> None:
+        """Nothing was freed."""
+
 
 class TransformersAdapter(BaseRollout):
     """Lives in the trainer's worker process and sends new weights to this rank's server."""
@@ -61,12 +68,25 @@ class TransformersAdapter(BaseRollout):
         """Send all weights in buckets through Ray's shared memory; the last one carries the version."""
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
-        bucket: list[tuple[str, torch.Tensor]] = []
-        size = 0
-        for name, tensor in weights:
-            bucket.append((name, tensor.detach().cpu()))
-            size += tensor.numel() * tensor.element_size()
-            if size >= _BUCKET_BYTES:
-                await self._server.load_weights.remote(bucket, None)
-                bucket, size = [], 0
-        await self._server.load_weights.remote(bucket, global_steps)
+        try:
+            for bucket, is_last in _buckets(weights):
+                await self._server.load_weights.remote(bucket, global_steps if is_last else None)
+        except RayActorError:
+            for _ in weights:  # each is gathered from all ranks: one that stops early would leave the others waiting
+                pass
+            raise
+
+
+def _buckets(
+    weights: Iterator[tuple[str, torch.Tensor]],
+) -> Iterator[tuple[list[tuple[str, torch.Tensor]], bool]]:
+    """Weights in lists of bounded size, and whether a list is the last one."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in weights:
+        bucket.append((name, tensor.detach().cpu()))
+        size += tensor.numel() * tensor.element_size()
+        if size >= _BUCKET_BYTES:
+            yield bucket, False
+            bucket, size = [], 0
+    yield bucket, True

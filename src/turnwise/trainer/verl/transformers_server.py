@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+_MOST_RESTARTS = 20
+
 
 def server_name(replica_rank: int) -> str:
     """Name of the Ray actor that serves a replica."""
@@ -28,6 +30,7 @@ def start_server(
             name=server_name(replica_rank),
             get_if_exists=True,
             num_cpus=0,
+            max_restarts=_MOST_RESTARTS,
             max_concurrency=max(1000, max_concurrency + 16),
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
@@ -51,8 +54,18 @@ class TransformersServer:
     """A Ray actor around one `TransformersEngine`, with the methods verl calls on a rollout server."""
 
     def __init__(self, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool) -> None:
-        from turnwise.inference.transformers_engine import TransformersEngine
+        import asyncio
 
+        import ray
+
+        from turnwise.inference.transformers_engine import TransformersEngine
+        from turnwise.records.stacks import answer_for_stacks
+
+        answer_for_stacks("rollout server")
+        self._has_weights = asyncio.Event()
+        # Started again after it was lost, it has the weights that training began with: it must not answer with them.
+        if not ray.get_runtime_context().was_current_actor_reconstructed:
+            self._has_weights.set()
         self.engine = TransformersEngine(
             model_path, dtype=dtype, max_concurrency=max_concurrency, trust_remote_code=trust_remote_code
         )
@@ -63,6 +76,7 @@ class TransformersServer:
         """Continue `prompt_ids` with verl's sampling parameters."""
         from turnwise.inference.engine import Sampling
 
+        await self._has_weights.wait()
         eos = self.engine.model.generation_config.eos_token_id
         stop = sampling_params.get("stop_token_ids") or ([eos] if isinstance(eos, int) else eos or [])
         sampling = Sampling(
@@ -86,6 +100,12 @@ class TransformersServer:
         import asyncio
 
         await asyncio.to_thread(self.engine.load_weights, weights, version)
+        if version is not None:
+            self._has_weights.set()
+
+    async def lacks_weights(self) -> bool:
+        """Whether this server was started again and waits for the weights of now."""
+        return not self._has_weights.is_set()
 
     async def set_global_steps(self, global_steps: int) -> None:
         """Set the version of the weights."""

@@ -220,22 +220,3 @@ def episode_output_places_rewards() -> None:
     holds("token_rewards" not in stored)
     trajectory.score = 2.0
     same(output_of(trajectory).as_dict()["rm_scores"].nonzero().tolist(), [[9]])
-
-
-@seam("trainer/verl/agent_loop.py itself, not verl,")
-def episode_that_failed_is_not_trained_on() -> None:
-    """output_of should raise for an episode that a fault ended, and for one whose tokens are not those sampled"""
-    from turnwise.errors import TrainingFailure
-    from turnwise.trainer.verl.agent_loop import output_of
-    from turnwise.trajectory import Outcome, Trajectory, TurnRecord
-
-    failed = Trajectory(episode_id="e7", outcome=Outcome.ENVIRONMENT_FAILED, error="the door broke")
-    text = Trajectory(episode_id="e8", outcome=Outcome.COMPLETED, turns=[TurnRecord(0, 1, "stop", 0)], exact=False)
-    told = ("Episode e7 ended in environment_failed: the door broke", "Episode e8 cannot be trained on: its engine")
-    for trajectory, sentence in zip((failed, text), told, strict=True):
-        try:
-            output_of(trajectory)
-        except TrainingFailure as error:
-            holds(str(error).startswith(sentence))
-        else:
-            raise AssertionError("it did not raise")

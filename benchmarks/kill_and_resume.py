@@ -1,0 +1,122 @@
+"""Kills runs with SIGKILL at random moments, resumes them, and compares them bit by bit with a run never killed.
+
+A moment is drawn evenly from the time that the whole run takes, from its first process to its last, so that kills hit
+the start, episodes, optimizer steps, evaluations and saves. Every process of the run is killed at that moment, as in a
+power cut. The run is resumed with `turnwise resume`, and that may be killed in its turn; a run that comes to its end is
+compared with the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was killed
+before its folder was complete has nothing to resume and is started anew.
+
+Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from tests.e2e.marked_processes import processes_with
+from tests.e2e.same_runs import differences
+
+from turnwise.records.checkpoints import saved_steps
+from turnwise.records.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 6
+TURNWISE = [sys.executable, "-m", "turnwise"]
+SETTINGS = (
+    f"training.num_epochs={STEPS} training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 "
+    "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01"
+)
+
+
+def train(where: Path, name: str) -> list[str]:
+    """The command that starts a run."""
+    environment = f"{ROOT / 'tests/e2e/three_letters.py'}:ThreeLetters"
+    place = [f"checkpoint.output_dir={where}", f"checkpoint.run_name={name}"]
+    return [*TURNWISE, "train", environment, "--model", "tiny", *place, *SETTINGS.split()]
+
+
+def run_until(command: list[str], moment: float | None) -> bool:
+    """Run a command, and kill all its processes `moment` seconds after its start; whether it came to its end."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"TURNWISE_TEST_MARK": mark},
+            stdout=told,
+            stderr=told,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(moment)
+        except subprocess.TimeoutExpired:
+            _kill_all(mark)
+            process.wait()
+            return False
+        if code:
+            told.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{told.read().decode()[-3000:]}")
+    return True
+
+
+def _kill_all(mark: str) -> None:
+    # Looked for again until none is left: a process may have been starting another.
+    while found := processes_with(mark):
+        for one in found:
+            one.kill()
+        psutil.wait_procs(found, timeout=20)
+
+
+def kill_until_it_ends(where: Path, name: str, moments: Iterator[float]) -> tuple[int, RunFolder]:
+    """One run, killed and resumed until it ends before its next kill; how often it was killed, and its folder."""
+    kills = 0
+    while True:
+        folder = where / name
+        begun = (folder / "config.yaml").exists() and (folder / "run.json").exists()
+        moment = next(moments)
+        if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), moment):
+            return kills, RunFolder.open(folder)
+        kills += 1
+        made = len(RunFolder.open(folder).read_metrics()) if begun else 0
+        saved = max(saved_steps(folder / "checkpoints"), default=0)
+        print(f"{name}: killed after {moment:.1f} s, {made} steps made, checkpoint of step {saved}", flush=True)
+
+
+def main() -> None:
+    """Kill, resume, compare and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        began = time.monotonic()
+        run_until(train(where, "whole"), None)
+        whole, seconds = RunFolder.open(where / "whole"), time.monotonic() - began
+        print(f"The whole run took {seconds:.1f} s.", flush=True)
+        moments = iter(lambda: draw.uniform(0, seconds), None)
+        same: list[int] = []
+        unlike: list[str] = []
+        while sum(same) < options.kills and not unlike:
+            kills, run = kill_until_it_ends(where, f"run-{len(same) + len(unlike)}", moments)
+            if found := differences(run, whole):
+                unlike.append(f"{run.path.name}: {found}")
+            else:
+                same.append(kills)
+            print(f"{run.path.name}: {kills} kills, {found or 'the same'}", flush=True)
+        print(f"{sum(same)} kills in {len(same)} runs ended bit-identical; {len(unlike)} runs differ: {unlike}")
+        raise SystemExit(bool(unlike))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Trains SmolLM2-135M in the calculator environment on a CPU, with real vLLM rollouts, and measures what it learned.
+
+The model starts from `benchmarks/learning_start.py`: as it comes, it never writes a call that works. Success is
+measured on held-out starts before training, every few steps and at the end. Writes one JSON line a step and one an
+evaluation, in the form of `benchmarks/learning_trl.py`; `seconds` is the wall clock of training alone, without start-up
+and evaluations. At the end it prints three held-out episodes before and after.
+
+    python benchmarks/learning_start.py --out start
+    python benchmarks/learning.py --model start --out learning.jsonl
+    python docs/images/learning.py learning.jsonl            (draws the curve)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from turnwise import ConfigStore, RayPPOTrainer
+from turnwise.env.examples import Calculator
+from turnwise.records.episodes import read_episodes
+from turnwise.rollout.evaluation_result import IN_TRAINING
+
+SHOWN = 3
+
+
+def settings(options: argparse.Namespace) -> ConfigStore:
+    """All that differs from the defaults."""
+    config = ConfigStore()
+    config.model.local_path = str(options.model)
+    config.inference.backend = "vllm"
+    config.inference.max_tokens = options.turn_tokens
+    config.inference.max_turns = options.turns
+    config.inference.max_prompt_tokens = 256
+    config.inference.max_episode_tokens = options.episode_tokens
+    config.training.batch_size = options.batch
+    config.training.group_size = options.group
+    config.training.learning_rate = options.learning_rate
+    config.training.steps_per_epoch = options.steps
+    config.training.seed = options.seed
+    config.evaluation.every = options.evaluate_every
+    config.evaluation.episodes = options.evaluation_episodes
+    config.checkpoint.output_dir = str(options.runs)
+    return config
+
+
+def lines(trainer: RayPPOTrainer, batch: int) -> list[dict[str, Any]]:
+    """One record for each step and evaluation, in order."""
+    found: list[dict[str, Any]] = []
+    seconds = {0: 0.0}
+    for record in trainer.metrics_history:
+        step = record["step"]
+        seconds[step] = seconds[step - 1] + record["time/step"]
+        phases = {name: value for name, value in record.items() if name.startswith("time/")}
+        about = {"reward": record["reward/mean"], "tokens": record["tokens/response"], **phases}
+        found.append({"kind": "step", "step": step, "seconds": seconds[step], **about})
+    for record in trainer.evaluations:
+        about = {name: record[name] for name in record if name.startswith("success")}
+        found.append({"kind": "evaluation", "step": record["step"], "seconds": seconds[record["step"]], **about})
+    for record in found:
+        record["episodes"] = record["step"] * batch
+    return sorted(found, key=lambda record: (record["step"], record["kind"] == "evaluation"))
+
+
+def show(trainer: RayPPOTrainer, step: int) -> None:
+    """Print held-out episodes as they went after a step."""
+    assert trainer.run is not None
+    print(f"\nAfter step {step}:")
+    file = next((trainer.run.path / IN_TRAINING).glob(f"step-{step:08d}-*.parquet"))
+    for trajectory in read_episodes(file)[:SHOWN]:
+        for message in trajectory.messages[1:]:
+            print(f"  {message['role']:9} {message['content']!r}")
+        print(f"  reward    {trajectory.total_reward:g}\n")
+
+
+def main() -> None:
+    """Train, write and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of the model to start from")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines are written here")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folder goes")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=32, help="episodes in a step")
+    parser.add_argument("--group", type=int, default=8, help="episodes of one start")
+    parser.add_argument("--learning-rate", type=float, default=2e-5)
+    parser.add_argument("--turn-tokens", type=int, default=64, help="most tokens of a turn")
+    parser.add_argument("--episode-tokens", type=int, default=256, help="most tokens after the opening prompt")
+    parser.add_argument("--turns", type=int, default=3, help="most turns")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluate-every", type=int, default=4)
+    parser.add_argument("--evaluation-episodes", type=int, default=64)
+    options = parser.parse_args()
+    trainer = RayPPOTrainer(settings(options), Calculator)
+    trainer.fit()
+    found = lines(trainer, options.batch)
+    options.out.write_text("".join(json.dumps(record) + "\n" for record in found))
+    for step in (0, options.steps):
+        show(trainer, step)
+
+
+if __name__ == "__main__":
+    main()

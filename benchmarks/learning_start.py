@@ -1,0 +1,85 @@
+"""The model that both sides of the learning comparison start from: SmolLM2 after a few steps on scripted episodes.
+
+As it comes, SmolLM2-135M writes the right call to the calculator with a probability of about e^-40: every reward is 0
+and there is nothing to learn from, in any framework. Here it sees scripted episodes that know the format, but only a
+share of them the right sum, so that it starts with about that success and has to find out by reward which sum is right.
+
+    python benchmarks/learning_start.py --out start
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from turnwise.env.examples.calculator import Calculator
+from turnwise.inference.chat import Chat
+from turnwise.models import resolve
+from turnwise.rollout.acting import Toolbox
+from turnwise.tools.parsing import FunctionCallingParser
+
+FIRST_SEED = 2_000_000
+"""Neither trained on nor evaluated later."""
+WRONG = ("{a} + {b} - {c}", "{a} * {b} + {c}", "{a} * {c} - {b}", "({a} - {c}) * {b}", "{a} * {b}")
+
+
+def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[int]]:
+    """The tokens of one scripted episode, and 1 for those that the model is to say."""
+    draw, desk = random.Random(seed), Calculator()
+    sum_in_words = desk.reset(seed=seed)
+    a, b, c = re.findall(r"\d+", sum_in_words)
+    form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
+    expression = form.format(a=a, b=b, c=c)
+    result = desk.calculate(expression=expression)
+    system, _ = Toolbox(desk, None, FunctionCallingParser()).introduce(desk.get_prompt_prefix(), chat)
+    call = f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
+    parts = [
+        (chat.open([{"role": "system", "content": system}, {"role": "user", "content": sum_in_words}]), 0),
+        ([*chat.encode(call), chat.close_id], 1),
+        (chat.bridge([{"role": "tool", "name": "calculate", "content": result}], closed=True), 0),
+        ([*chat.encode(f"There are {result} good pens."), chat.close_id], 1),
+    ]
+    return [token for ids, _ in parts for token in ids], [said for ids, said in parts for _ in ids]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the new model")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--share", type=float, default=0.2, help="of the episodes that do the right sum")
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    options = parser.parse_args()
+    folder = resolve("smollm2")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    chat = Chat(tokenizer)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01)
+    began = time.perf_counter()
+    for step in range(options.steps):
+        first = FIRST_SEED + step * options.batch
+        rows = [demonstration(chat, seed, options.share) for seed in range(first, first + options.batch)]
+        longest = max(len(ids) for ids, _ in rows)
+        ids, said = (
+            torch.tensor([row[part] + [fill] * (longest - len(row[part])) for row in rows])
+            for part, fill in ((0, chat.close_id), (1, 0))
+        )
+        attended = torch.tensor([[1] * len(row[0]) + [0] * (longest - len(row[0])) for row in rows])
+        loss = model(ids, attention_mask=attended, labels=ids.masked_fill(said == 0, -100)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(f"step {step + 1} loss {loss.item():.3f} after {time.perf_counter() - began:.0f} s", flush=True)
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Kills the processes of real runs at random moments. `python -m tests.e2e.chaos` makes more of it than CI can.
+
+A run is one life of `turnwise train` or `turnwise resume`. In each, many environment workers and a few others that a
+run survives are killed; then one that it does not survive. The next life resumes. In the end all steps must be those of
+a run that nothing was done to.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.e2e.marked_processes import processes_with
+from tests.e2e.shaken_run import SETTINGS
+from turnwise.records.run_folder import RunFolder
+
+ENVIRONMENT = f"{Path(__file__).parent / 'shaky.py'}:Shaky"
+TURNWISE = [sys.executable, "-m", "turnwise"]
+SURVIVED = ("environment worker", "rollout server", "episode worker")
+FATAL = ("user's process", "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
+_TITLES = {
+    "rollout server": "ray::TransformersServer",
+    "episode worker": "ray::EpisodeWorker",
+    "task runner": "ray::TaskRunner",
+    "trainer rank": "ray::WorkerDict",
+    "storage unit": "ray::SimpleStorageUnit",
+    "queue controller": "ray::TransferQueueController",
+    "raylet": "/raylet/raylet",
+    "gcs_server": "/gcs/gcs_server",
+    "environment worker": "/env/isolation/",
+}
+_PATIENCE = 300.0
+_BURST = 10
+
+
+@dataclass
+class Life:
+    """One life of a run, and what was done to it."""
+
+    killed: Counter[str] = field(default_factory=Counter[str])
+    code: int | None = None
+    told: str = ""
+    first_step: int = 0
+    left_over: list[str] = field(default_factory=list[str])
+    seconds_to_end: float = 0.0
+
+
+class Chaos:
+    """A run that is killed again and again.
+
+    Args:
+        folder: Where to put it.
+        seed: Decides which kill comes when.
+        kills: How many kills in each life.
+    """
+
+    def __init__(self, folder: Path, seed: int, kills: int) -> None:
+        self.random = random.Random(seed)
+        self.kills = kills
+        self.folder = folder
+        self.path = folder / "chaos"
+        self.lives: list[Life] = []
+        (folder / "no-faults").write_text("")
+
+    def live(self, end: str = "", more_steps: int | None = None, *, actors: int = 1) -> Life:
+        """One life that ends by killing `end`; the last one ends by itself, `more_steps` after its beginning.
+
+        With `actors`, episodes run in processes of their own, which are killed, too; without, it starts sooner.
+        """
+        life, mark = Life(), uuid.uuid4().hex
+        life.first_step = self._steps()
+        log = self.folder / f"life-{len(self.lives)}.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*self._command(more_steps), f"ray.num_actors={actors}"],
+                env=os.environ | {"TURNWISE_TEST_MARK": mark},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                self._torment(life, process, mark, self._plan(actors, end), end)
+                began = time.monotonic()
+                life.code = process.wait(timeout=_PATIENCE)
+                life.seconds_to_end = time.monotonic() - began
+                life.left_over = _left_over(mark)
+            finally:
+                for left in processes_with(mark):
+                    left.kill()
+        life.told = log.read_text()
+        self.lives.append(life)
+        return life
+
+    def _command(self, more_steps: int | None) -> list[str]:
+        if self.path.exists():
+            last = [] if more_steps is None else [f"training.num_epochs={self._steps() + more_steps}"]
+            return [*TURNWISE, "resume", str(self.path), *last]
+        own = f"environment.faults={self.folder / 'no-faults'} checkpoint.output_dir={self.folder} "
+        own += "checkpoint.run_name=chaos training.num_epochs=1000"
+        return [*TURNWISE, "train", ENVIRONMENT, *SETTINGS.split(), *own.split()]
+
+    def _steps(self) -> int:
+        run = self.path / "metrics.jsonl"
+        return len(RunFolder.open(self.path).read_metrics()) if run.exists() else 0
+
+    def _torment(self, life: Life, process: subprocess.Popen[bytes], mark: str, plan: list[str], end: str) -> None:
+        """Kill what it survives, some after each of the first steps, then `end`."""
+        for place, kind in enumerate(plan):
+            if place % _BURST == 0:
+                self._wait_for_a_step(process)
+            time.sleep(self.random.uniform(0.02, 0.25))
+            self._kill(life, mark, kind)
+        if end:
+            time.sleep(self.random.uniform(0.0, 3.0))
+            victims = [psutil.Process(process.pid)] if end == "user's process" else _of(mark, end)
+            self._end(life, victims, end)
+
+    def _wait_for_a_step(self, process: subprocess.Popen[bytes]) -> None:
+        began = time.time()
+        while not self._has_synced_since(began):
+            assert process.poll() is None, "the run ended too soon"
+            assert time.time() - began < _PATIENCE, f"no step within {_PATIENCE:.0f} s"
+            time.sleep(0.05)
+
+    def _has_synced_since(self, began: float) -> bool:
+        events = RunFolder.open(self.path).read_events() if (self.path / "events.jsonl").exists() else []
+        return any(event["time"] > began and event.get("content") == "sync_weights" for event in events)
+
+    def _plan(self, actors: int, end: str) -> list[str]:
+        plan = ["rollout server", *["episode worker"] * actors]
+        plan += ["environment worker"] * (self.kills - len(plan) - bool(end))
+        self.random.shuffle(plan)
+        return plan
+
+    def _kill(self, life: Life, mark: str, kind: str) -> None:
+        until = time.monotonic() + 60
+        while not (found := _of(mark, kind)) and time.monotonic() < until:
+            time.sleep(0.05)
+        self._end(life, found, kind)
+
+    def _end(self, life: Life, victims: list[psutil.Process], kind: str) -> None:
+        assert victims, f"there is no {kind}"
+        self.random.choice(victims).send_signal(signal.SIGKILL)
+        life.killed[kind] += 1
+
+
+def _of(mark: str, kind: str) -> list[psutil.Process]:
+    """The processes of one kind."""
+    found: list[psutil.Process] = []
+    for process in processes_with(mark):
+        try:
+            if _TITLES[kind] in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _left_over(mark: str) -> list[str]:
+    """What is still there ten seconds after the run has ended."""
+    until = time.monotonic() + 10
+    while (left := processes_with(mark)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return list(_titles(left))
+
+
+def _titles(processes: list[psutil.Process]) -> Iterator[str]:
+    for process in processes:
+        try:
+            yield " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+
+
+def main() -> None:
+    """Make runs until so many kills are recorded; print a table of them."""
+    import tempfile
+
+    kills, seed = int(sys.argv[1]) if len(sys.argv) > 1 else 100, int(time.time())
+    with tempfile.TemporaryDirectory() as folder:
+        chaos, done = Chaos(Path(folder), seed, kills=12), Counter[str]()
+        ends = list(FATAL)
+        while done.total() < kills:
+            if not ends:
+                ends = list(FATAL)
+            life = chaos.live(ends.pop(0))
+            done += life.killed
+            last_words = life.told.strip().splitlines()[-1][:300]
+            ended = f"ended with {life.code} after {life.seconds_to_end:.1f} s, {len(life.left_over)} left over"
+            print(f"life {len(chaos.lives)}: {dict(life.killed)}, {ended}: {last_words}", flush=True)
+        last = chaos.live(more_steps=4)
+        print(f"last life: ended with {last.code}; all kills: {dict(done + last.killed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Processes of a run are killed at random moments: it survives, or stops in words and resumes; every step is right."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.chaos import FATAL, SURVIVED, Chaos
+from tests.e2e.shaken_run import ShakenRun, same_metrics
+from turnwise.records.run_folder import RunFolder
+from turnwise.records.run_state import RunState
+from turnwise.viewer.run_view import read_run
+
+pytestmark = pytest.mark.e2e
+KILLS, LIVES = 30, 5
+
+
+@pytest.fixture(scope="module")
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Chaos:
+    """Five lives of one run, 30 kills in each; the last one ends by itself."""
+    seed = int(os.environ.get("TURNWISE_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"TURNWISE_CHAOS_SEED={seed}")
+    made = Chaos(tmp_path_factory.mktemp("chaos"), seed, KILLS)
+    for place, end in enumerate(made.random.sample(FATAL, LIVES - 1)):
+        made.live(end, actors=int(place == 0))
+    made.live(more_steps=3, actors=0)
+    return made
+
+
+def test_every_kind_was_killed(chaos: Chaos) -> None:
+    kinds = sum((life.killed for life in chaos.lives), Counter[str]())
+    assert kinds.keys() >= set(SURVIVED)
+    assert len(kinds) == len(SURVIVED) + LIVES - 1
+    assert all(life.killed.total() >= KILLS for life in chaos.lives)
+
+
+def test_a_run_that_cannot_go_on_says_so_and_leaves_no_process(chaos: Chaos) -> None:
+    for life in chaos.lives[:-1]:
+        if "user's process" in life.killed:
+            assert life.code == -9
+        else:
+            assert life.code == 2
+            assert " was lost" in life.told or "out of reach" in life.told
+            assert f"`turnwise resume {chaos.path}` goes on from step " in life.told
+        assert life.seconds_to_end < 60
+        assert life.left_over == []
+
+
+def test_the_last_one_ends_well(chaos: Chaos) -> None:
+    life = chaos.lives[-1]
+    assert (life.code, life.left_over) == (0, [])
+    assert read_run(chaos.path).state is RunState.FINISHED
+
+
+def test_every_step_is_there_once_and_as_if_nothing_had_been_killed(chaos: Chaos, shaken: ShakenRun) -> None:
+    run = RunFolder.open(Path(chaos.path))
+    metrics = run.read_metrics()
+    assert [step["step"] for step in metrics] == list(range(1, len(metrics) + 1))
+    for ours, theirs in zip(metrics, shaken.clean, strict=False):
+        assert same_metrics(ours, theirs) == []
+    assert all(step["episodes/completed"] == step["episodes/total"] == 16 for step in metrics)
+    assert [step["step"] for step in run.read_ledger()] == [step["step"] for step in metrics]
+    assert all(step["dispatched"] == step["trained"] == 16 for step in run.read_ledger())

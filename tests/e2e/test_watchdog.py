@@ -1,0 +1,84 @@
+"""A run that stands still is stopped, with a sentence that names the part and the stacks of its processes."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from turnwise import ConfigStore, RunFolder
+from turnwise.errors import TrainingFailure
+from turnwise.records.stacks import VARIABLE, answer_for_stacks
+from turnwise.trainer.cluster import Cluster
+from turnwise.trainer.following import follow
+from turnwise.trainer.watchdog import STACKS, Watchdog
+
+pytestmark = pytest.mark.e2e
+
+
+class Runner:
+    """As much of a task runner as the watchdog sees."""
+
+    def __init__(self) -> None:
+        answer_for_stacks("task runner")
+        self.began = time.monotonic()
+
+    def next_events(self, timeout: float) -> list[tuple[str, Any]]:
+        time.sleep(timeout)
+        return []
+
+    def pulse(self) -> tuple[int, str]:
+        waited = time.monotonic() - self.began
+        return int(min(waited, 2.0) * 10), f"3 episodes wait for the engine (7-0 for {waited:.0f} s)"
+
+    def stand_still(self) -> None:
+        time.sleep(600)
+
+    def hold_the_interpreter(self) -> None:
+        ctypes.PyDLL(None).sleep(600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, RunFolder]]:
+    run = RunFolder.create(tmp_path_factory.mktemp("runs"), "demo")
+    started = Cluster(ConfigStore(), "cpu", {VARIABLE: str(run.path / STACKS)})
+    yield started, run
+    started.close()
+
+
+def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
+    started, run = cluster
+    for method, where in (
+        ("stand_still", "3 episodes wait for the engine (7-0 for "),
+        ("hold_the_interpreter", "its process does not answer"),
+    ):
+        runner = started.actor(Runner, threads=4)
+        watchdog = Watchdog(3.0, runner, started, run)
+        watchdog.move("generate")
+        began = time.monotonic()
+        with pytest.raises(TrainingFailure) as raised:
+            follow(getattr(runner, method).remote(), runner, watchdog, lambda kind, content: None)
+        assert time.monotonic() - began > 3.0
+        told = str(raised.value)
+        assert "Nothing has moved for 3 s in the phase 'generate'" in told or "for 4 s" in told
+        assert where in told
+        stacks = (run.path / "stacks.txt").read_text()
+        assert f"in {method}" in stacks
+        assert "task runner, process " in stacks
+        assert "the process that watches" in stacks
+
+
+def test_a_lost_part_of_ray_is_named_before_ray_gives_up(cluster: tuple[Cluster, RunFolder]) -> None:
+    started, run = cluster
+    runner = started.actor(Runner, threads=4)
+    working = runner.stand_still.remote()
+    head = next(one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server")
+    head.kill()
+    with pytest.raises(TrainingFailure, match="Ray's own process gcs_server was lost"):
+        follow(working, runner, Watchdog(600.0, runner, started, run), lambda kind, content: None)
+    started.close()
+    assert not [one for one in psutil.Process().children(recursive=True) if "ray" in one.name()]

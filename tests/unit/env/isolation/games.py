@@ -1,0 +1,92 @@
+"""Environments that tests send to worker processes; loads little, because every worker imports it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from turnwise import BaseEnvironment, ToolError, current_episode, tool
+
+
+class Counter(BaseEnvironment):
+    """Counts, in every way an environment can be asked to."""
+
+    def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
+        self.total = seed
+        return f"start {seed} {task}"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        self.total += 1
+        return f"{action} {self.total}", self.total / 2, action == "stop", {"total": self.total, "process": os.getpid()}
+
+    def get_prompt_prefix(self) -> str:
+        return f"You count to {self.config.get('goal', 10)}."
+
+    @tool
+    def add(self, amount: int, note: str = "") -> dict[str, Any]:
+        """Add a number.
+
+        Args:
+            amount: How much.
+        """
+        if amount < 0:
+            raise ToolError("It only goes up.")
+        if amount == 13:
+            raise KeyError("thirteen")
+        self.total += amount
+        self.done = self.total >= 100
+        return {"total": self.total, "episode": current_episode()}
+
+    @tool
+    async def wait(self) -> str:
+        """Wait a moment."""
+        await asyncio.sleep(0)
+        return "x" * 10_000
+
+
+class AsyncCounter(BaseEnvironment):
+    """The same with async methods."""
+
+    async def reset(self, seed: int = 0) -> str:
+        await asyncio.sleep(0)
+        self.total = seed
+        return f"start {seed}"
+
+    async def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        await asyncio.sleep(0)
+        self.total += 1
+        if action == "raise":
+            raise ValueError("bad")
+        return f"{action} {self.total}", 1.0, False, {}
+
+
+class Wrapped(BaseEnvironment):
+    """A plain method that returns something to await."""
+
+    def reset(self) -> str:
+        return "start"
+
+    def step(self, action: str) -> Any:
+        async def later() -> tuple[str, float, bool, dict[str, Any]]:
+            return f"later {action}", 1.0, True, {}
+
+        return later()
+
+
+class Loaded(BaseEnvironment):
+    """Says what its process has imported."""
+
+    def reset(self) -> str:
+        heavy = ("torch", "ray", "verl", "vllm", "numpy", "pydantic", "transformers")
+        return " ".join(name for name in heavy if name in sys.modules)
+
+    def step(self, action: str) -> Any:
+        raise NotImplementedError
+
+
+def twice_the_total(trajectory: Any, environment: Any) -> float:
+    """A reward that needs the object itself."""
+    trajectory.reward_shares = {"total": float(environment.total)}
+    return 2.0 * environment.total + len(trajectory.actions)

@@ -1,0 +1,127 @@
+"""Every episode that was sent off ends in one decision, or the step stops with both sides told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from turnwise.errors import TrainingFailure
+from turnwise.rollout.attempts import Played
+from turnwise.rollout.ledger import Attempt, Entry, Ledger, carried_in, settle_groups
+from turnwise.trajectory import Decision, Outcome, TokenBuffer, Trajectory
+
+
+def entry(name: str, decision: Decision = Decision.KEPT, *attempts: Attempt) -> Entry:
+    return Entry(name, name.partition("-")[0], decision, list(attempts) or [Attempt("completed", 5, 1.0)])
+
+
+def test_a_step_balances_and_its_record_has_everything() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
+    failed = Attempt("environment_failed", 3, 0.5)
+    ledger.end([entry("a-0"), entry("a-1", Decision.KEPT, failed, Attempt("completed", 7, 1.0))])
+    ledger.end([entry("b-0", Decision.PENALISED), entry("b-1", Decision.MASKED, failed, failed, failed)])
+    record = ledger.close(4, ["a-0", "a-1", "b-0"]).as_dict()
+    assert json.loads(json.dumps(record)) == record
+    assert {name: record[name] for name in ("step", "dispatched", "trained", "masked", "dropped", "carried")} == {
+        "step": 4,
+        "dispatched": 4,
+        "trained": 3,
+        "masked": 1,
+        "dropped": 0,
+        "carried": [],
+    }
+    assert record["decisions"] == {"kept": 2, "penalised": 1, "masked": 1}
+    assert record["outcomes"] == {"completed": 3, "environment_failed": 1}
+    assert record["given_up"] == {"environment_failed": 3}
+    assert record["tokens"] == {"kept": 12, "penalised": 5, "masked": 3, "retried": 9}
+    assert record["seconds"] == {"kept": 2.0, "penalised": 1.0, "masked": 0.5, "retried": 1.5}
+    assert [one["episode"] for one in record["episodes"]] == ["a-1", "b-0", "b-1"]
+
+
+def failing(ledger: Ledger, trained: list[str]) -> str:
+    with pytest.raises(TrainingFailure) as raised:
+        ledger.close(1, trained)
+    return str(raised.value)
+
+
+def test_an_episode_without_an_end_stops_the_step() -> None:
+    ledger = Ledger()
+    ledger.dispatch([f"a-{n}" for n in range(8)])
+    ledger.end([entry("a-0")])
+    told = failing(ledger, ["a-0"])
+    assert "8 episodes dispatched and 0 carried over make 8; 1 trained, 0 masked, 0 dropped and 0 carried on" in told
+    assert "No end was reported of: a-1, a-2, a-3, a-4, a-5 and 2 more." in told
+
+
+@pytest.mark.parametrize(
+    ("ended", "trained", "told"),
+    [
+        ([entry("a-0"), entry("a-0"), entry("a-1")], ["a-0", "a-1"], "Ended twice: a-0."),
+        ([entry("a-0"), entry("a-1"), entry("x-0")], ["a-0", "a-1"], "Never sent off: x-0."),
+        ([entry("a-0"), entry("a-1")], ["a-0"], "Kept, but not in the batch: a-1."),
+        ([entry("a-0"), entry("a-1", Decision.MASKED)], ["a-0", "a-1"], "In the batch, but masked: a-1."),
+        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "y-0"], "In the batch, but not known to be over: y-0."),
+        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "a-1"], "Twice in the batch: a-1."),
+    ],
+)
+def test_what_is_on_one_side_only_stops_the_step(ended: list[Entry], trained: list[str], told: str) -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0", "a-1"])
+    ledger.end(ended)
+    assert told in failing(ledger, trained)
+
+
+def test_an_episode_is_not_sent_off_twice() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0", "a-0"])
+    ledger.end([entry("a-0")])
+    assert "Sent off twice: a-0." in failing(ledger, ["a-0"])
+
+
+def test_what_is_lost_with_its_process_is_an_attempt_more() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0", "a-1"])
+    ledger.lose(["a-0", "a-1"], seconds=2.0)
+    ledger.end([entry("a-0"), entry("a-1")])
+    step = ledger.close(1, ["a-0", "a-1"])
+    assert step.trained == 2
+    assert step.given_up == {Outcome.WORKER_LOST.value: 2}
+
+
+def test_a_schedule_that_runs_ahead_carries_episodes_over() -> None:
+    ledger = Ledger(may_carry=True)
+    ledger.dispatch(["a-0", "b-0", "c-0"])
+    ledger.end([entry("a-0"), entry("b-0")])
+    first = ledger.close(1, ["a-0"])
+    assert (first.dispatched, first.trained, sorted(first.carried)) == (3, 1, ["b-0", "c-0"])
+    again = Ledger(carried_in([first.as_dict()]), may_carry=True)  # the run was stopped here, and goes on
+    again.end([entry("b-0"), entry("c-0", Decision.MASKED)])
+    second = again.close(2, ["b-0"])
+    assert (second.carried_in, second.dispatched, second.trained, second.carried) == (2, 0, 1, [])
+
+
+def test_a_group_goes_as_a_whole() -> None:
+    played = [
+        Played(Trajectory(group_id=group, decision=decision))
+        for group, decision in (
+            ("a", Decision.KEPT),
+            ("a", Decision.DROPPED),
+            ("b", Decision.KEPT),
+            ("a", Decision.MASKED),
+        )
+    ]
+    settle_groups(played)
+    assert [one.trajectory.decision.value for one in played] == ["dropped", "dropped", "kept", "dropped"]
+
+
+def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
+    tokens = TokenBuffer()
+    tokens.open([1])
+    tokens.append_model([2, 3], [0.0, 0.0])
+    first = Trajectory(outcome=Outcome.WORKER_LOST, error="killed", tokens=tokens, seconds=2.0)
+    last = Trajectory(outcome=Outcome.COMPLETED, tokens=tokens, seconds=3.0, episode_id="a-0", group_id="a", attempt=1)
+    made = Entry.of(Played(last, [first]))
+    assert made.attempts == [Attempt("worker_lost", 2, 2.0), Attempt("completed", 2, 3.0)]
+    assert (made.error, made.decision, made.is_plain) == ("killed", Decision.KEPT, False)
