@@ -7,7 +7,6 @@ and evaluations. At the end it prints three held-out episodes before and after.
 
     python benchmarks/learning_start.py --out start
     python benchmarks/learning.py --model start --out learning.jsonl
-    python docs/images/learning.py learning.jsonl            (draws the curve)
 """
 
 from __future__ import annotations
