@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,24 +73,24 @@ class Chaos:
         self.lives: list[Life] = []
         (folder / "no-faults").write_text("")
 
-    def live(self, end: str = "", more_steps: int | None = None, *, actors: int = 1) -> Life:
+    def live(self, end: str = "", more_steps: int | None = None, *, also: Sequence[str] = SURVIVED[1:]) -> Life:
         """One life that ends by killing `end`; the last one ends by itself, `more_steps` after its beginning.
 
-        With `actors`, episodes run in processes of their own, which are killed, too; without, it starts sooner.
+        Besides environment workers one of each kind in `also` is killed, which takes seconds to start again.
         """
         life, mark = Life(), uuid.uuid4().hex
         life.first_step = self._steps()
         log = self.folder / f"life-{len(self.lives)}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
-                [*self._command(more_steps), f"ray.num_actors={actors}"],
+                [*self._command(more_steps), f"ray.num_actors={int('episode worker' in also)}"],
                 env=os.environ | {"TURNWISE_TEST_MARK": mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                self._torment(life, process, mark, self._plan(actors, end), end)
+                self._torment(life, process, mark, self._plan(also, end), end)
                 began = time.monotonic()
                 life.code = process.wait(timeout=_PATIENCE)
                 life.seconds_to_end = time.monotonic() - began
@@ -120,6 +120,8 @@ class Chaos:
             if place % _BURST == 0:
                 self._wait_for_a_step(process)
             time.sleep(self.random.uniform(0.02, 0.25))
+            if process.poll() is not None:
+                return
             self._kill(life, mark, kind)
         if end:
             time.sleep(self.random.uniform(0.0, 3.0))
@@ -137,9 +139,8 @@ class Chaos:
         events = RunFolder.open(self.path).read_events() if (self.path / "events.jsonl").exists() else []
         return any(event["time"] > began and event.get("content") == "sync_weights" for event in events)
 
-    def _plan(self, actors: int, end: str) -> list[str]:
-        plan = ["rollout server", *["episode worker"] * actors]
-        plan += ["environment worker"] * (self.kills - len(plan) - bool(end))
+    def _plan(self, also: Sequence[str], end: str) -> list[str]:
+        plan = [*also, *["environment worker"] * (self.kills - len(also) - bool(end))]
         self.random.shuffle(plan)
         return plan
 
@@ -189,7 +190,7 @@ def main() -> None:
 
     kills, seed = int(sys.argv[1]) if len(sys.argv) > 1 else 100, int(time.time())
     with tempfile.TemporaryDirectory() as folder:
-        chaos, done = Chaos(Path(folder), seed, kills=12), Counter[str]()
+        chaos, done = Chaos(Path(folder), seed, kills=15), Counter[str]()
         ends = list(FATAL)
         while done.total() < kills:
             if not ends:
@@ -199,8 +200,12 @@ def main() -> None:
             last_words = life.told.strip().splitlines()[-1][:300]
             ended = f"ended with {life.code} after {life.seconds_to_end:.1f} s, {len(life.left_over)} left over"
             print(f"life {len(chaos.lives)}: {dict(life.killed)}, {ended}: {last_words}", flush=True)
-        last = chaos.live(more_steps=4)
+        last = chaos.live(more_steps=5)
+        metrics, ledger = RunFolder.open(chaos.path).read_metrics(), RunFolder.open(chaos.path).read_ledger()
         print(f"last life: ended with {last.code}; all kills: {dict(done + last.killed)}")
+        print(
+            f"steps: {[step['step'] for step in metrics]}; {sum(step['trained'] for step in ledger)} episodes trained"
+        )
 
 
 if __name__ == "__main__":

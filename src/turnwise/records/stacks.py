@@ -22,19 +22,20 @@ _WRITING_SECONDS = 1.0
 _registered: IO[str] | None = None
 
 
-def answer_for_stacks(part: str) -> None:
+def answer_for_stacks(part: str, *, is_guess: bool = False) -> None:
     """Let this process write its stacks when it is asked; `part` says what it is, such as `rollout server`.
+
+    A guess does not change what is known already.
 
     Example:
         >>> answer_for_stacks("nobody asked for any")  # does nothing where the variable is not set
     """
     global _registered
     folder = os.environ.get(VARIABLE)
-    if not folder:
+    if not folder or (is_guess and _registered is not None):
         return
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        # The last one to register knows best what the process is.
         file = (Path(folder) / f"{platform.node()}-{os.getpid()}-{_born(os.getpid())}.txt").open("w")
         file.write(f"{part}, process {os.getpid()} on {platform.node()}\n")
         file.flush()

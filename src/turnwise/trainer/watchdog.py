@@ -14,8 +14,8 @@ STACKS = "stacks"
 """The folder of a run in which its processes register, and the name of the file with what they answered."""
 _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
-SAVING = "save_checkpoint"
-"""The phase in which a checkpoint is written."""
+SAVING = "saving the last state"
+"""The phase in which a run that failed saves what there is."""
 _QUEUE = "transfer_queue"
 """Where TransferQueue keeps its controller, whatever the run's own namespace is."""
 

@@ -14,6 +14,7 @@ import sys, time
 from turnwise.records.stacks import answer_for_stacks
 answer_for_stacks("something else")
 answer_for_stacks("the child")
+answer_for_stacks("perhaps this", is_guess=True)
 def wait_here():
     print("ready", flush=True)
     time.sleep(60)
@@ -23,17 +24,15 @@ wait_here()
 
 def test_a_process_that_hangs_tells_where(tmp_path: Path) -> None:
     folder = tmp_path / "stacks"
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], env={VARIABLE: str(folder)}, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        parts = collect_stacks(folder, tmp_path / "all.txt")
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
+    command, variables = [sys.executable, "-c", CHILD], {VARIABLE: str(folder)}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            parts = collect_stacks(folder, tmp_path / "all.txt")
+            assert child.poll() is None
+        finally:
+            child.kill()
     assert parts == ["the child", "the process that watches"]
     text = (tmp_path / "all.txt").read_text()
     assert "in wait_here" in text

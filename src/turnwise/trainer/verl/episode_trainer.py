@@ -22,7 +22,7 @@ from turnwise.trainer.validation import Evaluating
 from turnwise.trainer.verl.advantages import extra_fields, record_advantages
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.estimators import extra_inputs
-from turnwise.trainer.verl.fault_care import FaultCare, names_in, replace_dropped_groups
+from turnwise.trainer.verl.fault_care import FaultCare, keep_until_handed_over, names_in, replace_dropped_groups
 from turnwise.trainer.verl.server_pool import PooledServerManager
 from turnwise.trainer.verl.starts import follow
 
@@ -78,6 +78,7 @@ class EpisodeTrainer(PPOTrainerSync):
 
         self._sampling_since = began
         buffer._wait_for_next_poll = wait_for_next_poll
+        keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:
@@ -115,10 +116,15 @@ class EpisodeTrainer(PPOTrainerSync):
         self._sampling_since = time.monotonic()
 
     def on_sample_end(self) -> None:
-        """Record the step's episodes, now that all of them have ended."""
-        self.episodes = self.agent_loop_manager.finish_step(self.global_steps)
+        """Tell the curriculum how the step's episodes went, now that all of them have ended."""
         self.train_dataset.record(self.episodes.groups)
         super().on_sample_end()
+
+    def _finish_episodes(self) -> bool:
+        """Record the step's episodes; False: a process was lost with some of them, which are played again."""
+        report = self.agent_loop_manager.finish_step(self.global_steps)
+        self.episodes = report or EpisodeReport()
+        return report is not None
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """One optimizer step; a batch in which every episode failed stops the run with the first failure in words."""
@@ -127,7 +133,9 @@ class EpisodeTrainer(PPOTrainerSync):
         except RuntimeError as error:
             if "no materializable trajectories" not in str(error):
                 raise
-            report = self.agent_loop_manager.finish_step(self.global_steps)
+            if not self._finish_episodes():
+                raise
+            report = self.episodes
             self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, []).as_dict())
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "

@@ -31,7 +31,8 @@ from turnwise.trajectory import Decision, Outcome
 
 _MOST_LOSSES = 5
 _LOOK_SECONDS = 1.0
-_PARTITION = "train"
+PARTITION = "train"
+"""The part of the queue that training takes its batches from."""
 
 
 @dataclass
@@ -77,6 +78,7 @@ class EpisodeWorkers:
         self._local: EpisodeWorker | None = None
         self._crew: list[_Crew] = []
         self._lost = 0
+        self._finished = Finished()
         if num_actors == 0:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True).start()
@@ -98,20 +100,26 @@ class EpisodeWorkers:
         for answer in sent:
             _see(answer)
 
-    def finish_step(self, step: int) -> EpisodeReport:
-        """Record what ended in this step, in every worker, and add up how it went."""
+    def finish_step(self, step: int) -> EpisodeReport | None:
+        """Record what ended in this step, in every worker, and add up how it went.
+
+        Returns None if a worker was lost before it could say: then its groups have to be played again, and this is
+        called again after that.
+        """
         if self._local:
-            finished = self._here(self._local.finish_step(step))
-        else:
+            self._finished += self._here(self._local.finish_step(step))
+        asked = [(crew, crew.actor.finish_step.remote(step)) for crew in self._crew]
+        is_whole = True
+        for crew, answer in asked:
             try:
-                asked = [crew.actor.finish_step.remote(step) for crew in self._crew]
-                finished = sum(ray.get(asked), Finished())
-            except RayActorError as error:
-                raise TrainingFailure(
-                    f"A process that runs episodes was lost while it handed over those of step {step}."
-                ) from error
-        for crew in self._crew:
-            crew.given, crew.losses = [], 0
+                handed: Finished = ray.get(answer)  # type: ignore[assignment]
+                self._finished += handed
+                crew.given, crew.losses = [], 0
+            except RayActorError:
+                is_whole = False
+        if not is_whole:
+            return None
+        finished, self._finished = self._finished, Finished()
         self.ledger.end(finished.entries)
         finished.report.retried += self._lost
         self._lost = 0
@@ -232,13 +240,13 @@ def _actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Any:
 
 def _still_wanted(uids: list[str]) -> set[str]:
     """Those groups that the replay buffer waits for or holds; what it holds of their episodes is taken out again."""
-    held = (transfer_queue.kv_list(_PARTITION) or {}).get(_PARTITION, {})
+    held = (transfer_queue.kv_list(PARTITION) or {}).get(PARTITION, {})
     wanted = {uid for uid in uids if held.get(uid, {}).get("is_prompt", False)}
     old = [key for key, tag in held.items() if not tag.get("is_prompt", False) and key.split("_", 1)[0] in wanted]
     if old:
-        transfer_queue.kv_clear(keys=old, partition_id=_PARTITION)
+        transfer_queue.kv_clear(keys=old, partition_id=PARTITION)
     if wanted:
         names = sorted(wanted)
         tags = [{**held[name], "status": "pending"} for name in names]
-        transfer_queue.kv_batch_put(keys=names, partition_id=_PARTITION, tags=tags)
+        transfer_queue.kv_batch_put(keys=names, partition_id=PARTITION, tags=tags)
     return wanted

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import transfer_queue
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from turnwise.errors import TrainingFailure
+from turnwise.trainer.verl.episode_workers import PARTITION
 from turnwise.trainer.watchdog import SAVING
 
 _LOOK_SECONDS = 1.0
+_AGAIN_SECONDS = 0.2
 _SYNC_SECONDS = 300.0
 _SAVE_SECONDS = 600.0
 _MOST_REPLACED = 8
@@ -58,6 +61,37 @@ def replace_dropped_groups(buffer: Any) -> Callable[[], None]:
 
     buffer._terminal_eviction_reasons, buffer.refill_fn = reasons, replace
     return begin
+
+
+def keep_until_handed_over(buffer: Any, finish: Callable[[], bool], replace_lost: Callable[[], None]) -> None:
+    """Let a replay buffer give a batch away only when the records of its episodes are safe, too.
+
+    A worker that is lost in between has put its episodes into the queue, but how they went is lost with it. Then the
+    batch is put back, the worker's groups are played again, and the same groups make up the batch in the end.
+
+    Args:
+        buffer: verl's replay buffer.
+        finish: Takes over the records; returns whether all of them came.
+        replace_lost: Starts new workers for those that are gone, and sends them what these had in hand.
+    """
+    sample, materialize = buffer.sample, buffer._materialize_batch
+    chosen: list[str] = []
+
+    def remember(partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, Any]) -> Any:
+        chosen[:] = selected_prompt_uids
+        return materialize(partition_id, selected_prompt_uids, partition_snapshot)
+
+    def sample_and_finish(global_steps: int, partition_id: str, batch_size: int) -> Any:
+        while True:
+            found = sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            if partition_id != PARTITION or finish():
+                return found
+            tags = [{"is_prompt": True, "status": "finished", "global_steps": global_steps} for _ in chosen]
+            transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
+            replace_lost()
+            time.sleep(_AGAIN_SECONDS)  # that a worker is gone may be known here a moment later
+
+    buffer._materialize_batch, buffer.sample = remember, sample_and_finish
 
 
 class FaultCare:

@@ -41,7 +41,7 @@ def register() -> None:
     if os.environ.get("TURNWISE_RUN"):
         # For Ascend NPUs only, but where vLLM is installed it costs every process two seconds to find that out.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
-        answer_for_stacks("worker of verl")
+        answer_for_stacks("process that holds the model", is_guess=True)
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnwise.trainer.verl.cpu_engine import make_verl_run_on_cpu
 

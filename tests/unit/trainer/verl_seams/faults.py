@@ -67,6 +67,19 @@ def groups_are_replaced_one_by_one() -> None:
         raise AssertionError("it goes on for ever")
 
 
+@seam("keep_until_handed_over in trainer/verl/fault_care.py")
+def a_batch_is_taken_in_one_place() -> None:
+    """ReplayBuffer.sample should take groups by self._materialize_batch(partition_id, uids, snapshot), by keyword"""
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    wanted = ["partition_id", "selected_prompt_uids", "partition_snapshot"]
+    same(parameters(ReplayBuffer._materialize_batch), wanted)
+    holds("self._materialize_batch(partition_id, selected_prompt_uids," in inspect.getsource(ReplayBuffer.sample))
+    call = inspect.getsource(PPOTrainer._step_once)
+    holds(all(f"{name}=" in call for name in ("global_steps", "partition_id", "batch_size")))
+
+
 @seam("_schedule in trainer/verl/config_mapping.py")
 def refilling_fetches_single_starts() -> None:
     """With sync_refill_failed_groups, verl should read starts one by one (data.gen_batch_size = 1)"""
