@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 
 from turnwise import ConfigStore, RunFolder
@@ -70,15 +69,3 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
         assert f"in {method}" in stacks
         assert "task runner, process " in stacks
         assert "the process that watches" in stacks
-
-
-def test_a_lost_part_of_ray_is_named_before_ray_gives_up(cluster: tuple[Cluster, RunFolder]) -> None:
-    started, run = cluster
-    runner = started.actor(Runner, threads=4)
-    working = runner.stand_still.remote()
-    head = next(one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server")
-    head.kill()
-    with pytest.raises(TrainingFailure, match="Ray's own process gcs_server was lost"):
-        follow(working, runner, Watchdog(600.0, runner, started, run), lambda kind, content: None)
-    started.close()
-    assert not [one for one in psutil.Process().children(recursive=True) if "ray" in one.name()]
