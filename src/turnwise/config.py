@@ -157,6 +157,8 @@ class EnvironmentConfig:
     """Worker processes that host environments, hundreds each; 0: one for each core, but at most 8."""
     isolation_memory_gib: float = 0.0
     """Memory that one worker process may take; 0: its share of half the machine."""
+    isolation_processes: int = 4096
+    """Processes that the environments of one worker process may have started at a time."""
     call_seconds: float = 120.0
     """Longest that one call of the environment (`reset`, `step`, `close`) may take."""
 

@@ -25,7 +25,7 @@ from tests.e2e.marked_processes import processes_with
 from tests.e2e.shaken_run import SETTINGS
 from turnwise.records.run_folder import RunFolder
 
-ENVIRONMENT = f"{Path(__file__).parent / 'shaky.py'}:Shaky"
+ENVIRONMENT = "tests.e2e.shaky:Shaky"
 TURNWISE = [sys.executable, "-m", "turnwise"]
 SURVIVED = ("environment worker", "rollout server", "episode worker")
 FATAL = ("user's process", "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.marked_processes import processes_with
-from tests.e2e.shaky import Shaky
+from tests.e2e.shaky import Shaky, hits
 from turnwise import ConfigStore, RayPPOTrainer, RunFolder
 from turnwise.config_sources import apply_overrides
 from turnwise.errors import TrainingFailure
@@ -20,7 +20,8 @@ STEPS = 4
 SETTINGS = (
     "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
     "training.learning_rate=1e-2 training.steps_per_epoch=1 environment.isolation=process "
-    "environment.isolation_workers=2 environment.call_seconds=1.5 failures.environment=retry:50 "
+    "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64 "
+    "environment.call_seconds=1.5 failures.environment=retry:50 "
     "failures.timeout=retry:50 failures.worker=retry:50"
 )
 """Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
@@ -55,15 +56,14 @@ class ShakenRun:
 
     def hits(self, way: str) -> int:
         """How often the environment failed in a way."""
-        file = Path(f"{self.faults}.{way}")
-        return len(file.read_text()) if file.exists() else 0
+        return hits(self.faults, way)
 
     def _train(self, trainer: RayPPOTrainer, folder: Path) -> None:
         trainer.fit(1, 1)
         trainer.save_checkpoint(folder / "first")
         trainer.fit(1, STEPS)
         trainer.load_checkpoint(folder / "first")
-        self.faults.write_text("0.04")
+        self.faults.write_text("0.1")
         trainer.fit(1, STEPS)
         self.faults.write_text("")
 

@@ -1,4 +1,4 @@
-"""A crashing, stalling and dying environment inside a real training run: nothing of it shows in what is learnt."""
+"""An environment that goes wrong in ten ways inside a real training run: nothing of it shows in what is learnt."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EPISODES = 16
 
 
 def test_steps_with_faults_equal_those_without_to_the_last_bit(shaken: ShakenRun) -> None:
-    assert sum(map(shaken.hits, WAYS)) > 5
+    assert all(shaken.hits(way) for way in WAYS), "a way to go wrong was not tried"
     assert len(shaken.faulty) == STEPS
     for clean, faulty in zip(shaken.clean[1:], shaken.faulty, strict=True):
         assert same_metrics(clean, faulty) == []
         assert faulty["episodes/completed"] == EPISODES
-    assert sum(step.get("failures/retried", 0) for step in shaken.faulty) > 5
+    assert sum(step.get("failures/retried", 0) for step in shaken.faulty) >= len(WAYS)
 
 
 def test_the_ledger_balances_at_every_step(shaken: ShakenRun) -> None:
@@ -49,7 +49,7 @@ def test_attempts_that_were_given_up_are_recorded_under_names_of_their_own(shake
 
 def test_a_step_in_which_nothing_works_stops_the_run_in_words_and_saves_what_there_is(shaken: ShakenRun) -> None:
     assert f"Step {shaken.last_step + 1}: none of {EPISODES} episodes can be trained on" in shaken.told
-    assert "the letter service did not answer" in shaken.told
+    assert "Shaky.step raised KeyError: 'sword'" in shaken.told
     assert f"`turnwise resume {shaken.run.path}` goes on from step {shaken.last_step}." in shaken.told
     assert newest_checkpoint(shaken.run.checkpoints_dir).step == shaken.last_step
 

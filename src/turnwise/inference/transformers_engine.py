@@ -86,6 +86,7 @@ class TransformersEngine:
         self._waiting: dict[int, Future[None]] = {}
         self._draining: deque[_Job] = deque()
         self._is_stale = False
+        self._paused = False
         self._thread = threading.Thread(target=self._decode, name="transformers-engine", daemon=True)
         self._thread.start()
 
@@ -135,6 +136,14 @@ class TransformersEngine:
         For a trainer that sends the weights in parts, of which the last brings the version, while nothing is sampled.
         """
         self._do(lambda: self._load(list(weights), version)).result()
+
+    def pause(self) -> None:
+        """Stop between two tokens, and wait for that: until `resume` nothing is sampled and nobody is answered."""
+        self._do(lambda: setattr(self, "_paused", True)).result()
+
+    def resume(self) -> None:
+        """Go on after `pause`, with the weights of now, where every sequence was."""
+        self._do(lambda: setattr(self, "_paused", False)).result()
 
     def close(self) -> None:
         """Stop the decoding thread; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
@@ -208,8 +217,8 @@ class TransformersEngine:
                 job.done.set_exception(EngineFailure("The engine was closed before the new weights were loaded."))
 
     def _take_work(self) -> bool:
-        """Take everything that has come in, waiting for the first of it if there is nothing to decode; False: end."""
-        while not self._inbox.empty() or not (self._batch.sequences or self._queued or self._draining):
+        """Take everything that has come in, waiting for more while there is nothing to decode; False: end."""
+        while not self._inbox.empty() or self._paused or not (self._batch.sequences or self._queued or self._draining):
             work = self._inbox.get()
             if work is None:
                 return False

@@ -154,6 +154,7 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
     def __init__(self, carried: Iterable[str] = (), *, may_carry: bool = False) -> None:
         self._may_carry = may_carry
         self._open: dict[str, list[Attempt]] = {name: [] for name in carried}
+        self._from_before = set(self._open)
         """Sent off and not over, with the attempts that are lost with their process."""
         self._ended: dict[str, Entry] = {}
         """Over, and not yet found in a batch."""
@@ -162,8 +163,11 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
         self._wrong: list[str] = []
 
     def dispatch(self, names: Iterable[str]) -> None:
-        """Note episodes that are sent off."""
+        """Note episodes that are sent off; those that a stopped run carried are so again, and count as before."""
         for name in names:
+            if name in self._from_before:
+                self._from_before.remove(name)
+                continue
             if name in self._open or name in self._ended:
                 self._wrong.append(f"Sent off twice: {name}.")
             self._open[name] = []
@@ -224,6 +228,35 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
             f"{balance.carried_in} carried over make {left}; {balance.trained} trained, {masked} masked, {dropped} "
             f"dropped and {len(balance.carried)} carried on make {right}. {' '.join(self._wrong[:_SHOWN])}"
         )
+
+
+def group_of(episode_id: str) -> str:
+    """The name of the group that an episode belongs to, by its own.
+
+    Example:
+        >>> group_of("00000017-3")
+        '00000017'
+    """
+    return episode_id.rpartition("-")[0]
+
+
+def part_settled(
+    finished: Iterable[Played], groups: Collection[str] | None, group_size: int
+) -> tuple[list[Played], list[Played]]:
+    """The episodes that a step settles, and those that wait for a later one.
+
+    Args:
+        finished: Episodes that are over.
+        groups: The groups that the step is trained on; None: there is no later step to wait for.
+        group_size: Episodes in a group. One that was dropped is in no batch: it is settled when all of it is over.
+    """
+    pairs = [(group_of(one.trajectory.episode_id), one) for one in finished]
+    if groups is None:
+        return [one for _, one in pairs], []
+    over = Counter(group for group, _ in pairs)
+    dropped = {group for group, one in pairs if one.trajectory.decision is Decision.DROPPED}
+    now = set(groups) | {group for group in dropped if over[group] == group_size}
+    return [one for group, one in pairs if group in now], [one for group, one in pairs if group not in now]
 
 
 def settle_groups(played: Iterable[Played]) -> None:

@@ -28,6 +28,8 @@ _FROM_VERL = {
     "correction/mean": "rollout_corr/rollout_is_mean",
     "correction/max": "rollout_corr/rollout_is_max",
     "correction/share": "rollout_corr/rollout_is_ratio_fraction_high",
+    "staleness/mean": "training/off_policy/trajectory_staleness_worst/mean",
+    "staleness/max": "training/off_policy/trajectory_staleness_worst/max",
     "advantage/max": "critic/advantages/max",
     "advantage/min": "critic/advantages/min",
     "time/step": "timing_s/step",

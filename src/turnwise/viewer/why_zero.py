@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.plain_text import number
@@ -31,8 +31,12 @@ def why_zero(view: RunView) -> list[str]:
     ledger = view.run.read_ledger()
     zero = [record for record in view.metrics if _is_zero(record)]
     nothing = [step for step in ledger if step.get("dispatched") and not step.get("trained")]
-    if not zero:
-        return [f"Step {nothing[-1]['step']} had nothing to train on: {_left_out(nothing[-1])}."] if nothing else []
+    empty = [f"Step {nothing[-1]['step']} had nothing to train on: {_left_out(nothing[-1])}."] if nothing else []
+    return [*empty, *_of_steps(view, zero, ledger)] if zero else empty
+
+
+def _of_steps(view: RunView, zero: Sequence[Mapping[str, Any]], ledger: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why the steps that were made with a zero gradient have it."""
     last = int(zero[-1]["step"])
     known = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
     count = f"It is in {len(zero)} of {len(view.metrics)} steps, the last being step {last}"

@@ -206,3 +206,32 @@ async def test_a_closed_engine_says_so(tiny_folder: str) -> None:
         await engine.generate([4], Sampling(), session="a")
     with pytest.raises(EngineFailure, match="closed"):
         engine.load_weights([], 1)
+
+
+async def test_a_pause_holds_everyone_where_they_are(engine: TransformersEngine) -> None:
+    whole = await engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a")
+    held = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a"))
+    await first_token_of(engine)
+    await asyncio.to_thread(engine.pause)
+    late = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="b"))
+    said = len(engine._batch.sequences[0].token_ids)
+    weights = [(name, tensor.clone()) for name, tensor in engine.model.named_parameters()]
+    await engine.update_weights(weights, version=7)  # not held up by the pause
+    await asyncio.sleep(0.2)
+    assert len(engine._batch.sequences[0].token_ids) == said < 300
+    assert not held.done()
+    assert not late.done()
+    await asyncio.to_thread(engine.resume)
+    generation = await held
+    assert generation.token_ids == whole.token_ids, "the weights were the same"
+    assert generation.swaps == ((said, 7),)
+    assert (await late).weights_version == 7
+
+
+async def test_a_paused_engine_can_be_closed(engine: TransformersEngine) -> None:
+    await asyncio.to_thread(engine.pause)
+    held = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="a"))
+    await asyncio.sleep(0.05)
+    await asyncio.to_thread(engine.close)
+    with pytest.raises(EngineFailure, match="closed"):
+        await held

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.errors import TrainingFailure
 from turnwise.rollout.attempts import Played
-from turnwise.rollout.ledger import Attempt, Entry, Ledger, carried_in, settle_groups
+from turnwise.rollout.ledger import Attempt, Entry, Ledger, carried_in, part_settled, settle_groups
 from turnwise.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
 
@@ -114,6 +114,30 @@ def test_a_group_goes_as_a_whole() -> None:
     ]
     settle_groups(played)
     assert [one.trajectory.decision.value for one in played] == ["dropped", "dropped", "kept", "dropped"]
+
+
+def test_what_a_stopped_run_carried_is_sent_off_again_and_counts_once() -> None:
+    ledger = Ledger(["a-0", "a-1"], may_carry=True)
+    ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
+    ledger.end([entry("a-0"), entry("a-1")])
+    record = ledger.close(5, ["a-0", "a-1"])
+    assert (record.dispatched, record.carried_in, record.trained, record.carried) == (2, 2, 2, ["b-0", "b-1"])
+    ledger.dispatch(["a-0"])
+    ledger.end([entry("b-0"), entry("b-1")])
+    ledger.dispatch(["b-0"])
+    with pytest.raises(TrainingFailure, match="Sent off twice: b-0"):
+        ledger.close(6, ["b-0", "b-1"])
+
+
+def test_a_step_settles_its_own_groups_and_those_that_were_dropped() -> None:
+    said = ("a-0 kept", "b-0 kept", "c-0 dropped", "a-1 masked", "c-1 kept", "d-0 dropped")
+    played = [
+        Played(Trajectory(episode_id=name, decision=Decision(decision)), []) for name, decision in map(str.split, said)
+    ]
+    now, later = part_settled(played, ["a"], group_size=2)
+    assert [one.trajectory.episode_id for one in now] == ["a-0", "c-0", "a-1", "c-1"]
+    assert [one.trajectory.episode_id for one in later] == ["b-0", "d-0"], "of d, one is not over yet"
+    assert part_settled(played, None, group_size=2) == (played, [])
 
 
 def test_an_entry_of_an_episode_that_was_tried_twice() -> None:

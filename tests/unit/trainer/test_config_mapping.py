@@ -51,8 +51,8 @@ def test_the_defaults_are_fine() -> None:
         (["training.loss_aggregation=mean"], r"loss_aggregation='mean' is unknown: use one of token-mean, token-sum"),
         (["training.schedule=async"], r"schedule='async' is unknown: use one of sync, colocate_async, separate_async"),
         (
-            ["training.schedule=colocate_async"],
-            r"'colocate_async' cannot run yet: use training\.schedule=sync",
+            ["training.schedule=separate_async"],
+            r"'separate_async' cannot run yet: use sync or colocate_async",
         ),
         (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
         (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),

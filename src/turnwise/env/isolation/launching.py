@@ -114,7 +114,7 @@ def in_words(code: int, isolation: Isolation) -> str:
         gib = isolation.memory / 2**30
         return f"took more than {gib:.3g} GiB of memory (environment.isolation_memory_gib allows more)"
     if code == keeper.TOO_MANY_PROCESSES:
-        return f"had started more than {isolation.processes} processes"
+        return f"had started more than {isolation.processes} processes (environment.isolation_processes allows more)"
     if code > 128:
         return f"was killed by {_signal_name(code - 128)}"
     return f"exited with status {code}"

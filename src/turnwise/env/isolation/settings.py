@@ -15,6 +15,7 @@ TCP = "tcp://"
 ENVIRONMENTS = 1000
 """Most environments that one worker hosts at a time; further episodes wait for a place."""
 _MOST_WORKERS = 8
+_PROCESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ or tcp://host:port.
     """Bytes that one worker may take."""
     address: tuple[str, int] = ("", 0)
     """Of the server, in mode `tcp`."""
-    processes: int = 4096
+    processes: int = _PROCESSES
     """Processes that the environments of one worker may start."""
 
     @classmethod
@@ -50,21 +51,26 @@ or tcp://host:port.
         workers = getattr(config, "isolation_workers", 0)
         gib = getattr(config, "isolation_memory_gib", 0.0)
         seconds = getattr(config, "call_seconds", 120.0)
-        for name, value in (("isolation_workers", workers), ("isolation_memory_gib", gib)):
-            if not _is_number(value) or value < 0:
-                raise ConfigError(f"environment.{name}={value!r} must be a number from 0 on.")
+        processes = getattr(config, "isolation_processes", _PROCESSES)
+        for name, value, least in (
+            ("isolation_workers", workers, 0),
+            ("isolation_memory_gib", gib, 0),
+            ("isolation_processes", processes, 1),
+        ):
+            if not _is_number(value) or value < least:
+                raise ConfigError(f"environment.{name}={value!r} must be a number from {least} on.")
         if not _is_number(seconds) or not seconds > 0:
             raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
         workers = int(workers) or min(_MOST_WORKERS, os.cpu_count() or 1)
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
         if said.startswith(TCP):
-            return cls("tcp", workers, memory, _address(said))
+            return cls("tcp", workers, memory, _address(said), int(processes))
         if said not in ("auto", *HERE, *ELSEWHERE):
             raise ConfigError(
                 f"environment.isolation={said!r} is unknown: use auto, {', '.join((*HERE, *ELSEWHERE))} or "
                 "tcp://host:port."
             )
-        return cls(said, workers, memory)
+        return cls(said, workers, memory, processes=int(processes))
 
 
 def _is_number(value: Any) -> bool:

@@ -107,9 +107,9 @@ def _check_schedule(config: ConfigStore) -> None:
             f"ray.rollout_nodes={rollout_nodes} is for training.schedule=separate_async; in {schedule!r} the GPUs that "
             "train also generate. Leave it out."
         )
-    if schedule != "sync":
-        # Their keys of verl are there (`_schedule` in config_mapping); EpisodeTrainer is verl's synchronous trainer.
-        raise ConfigError(f"training.schedule={schedule!r} cannot run yet: use training.schedule=sync.")
+    if schedule == "separate_async":
+        # Its keys of verl are there (`_schedule` in config_mapping), but it takes GPUs of its own to write the trainer.
+        raise ConfigError("training.schedule='separate_async' cannot run yet: use sync or colocate_async.")
 
 
 def _one_of(name: str, value: str, known: Collection[str]) -> None:

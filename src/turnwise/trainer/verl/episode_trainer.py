@@ -1,4 +1,4 @@
-"""verl's synchronous V1 trainer, with our reports, our checkpoints' place and no two-second sleeps."""
+"""verl's V1 trainer, with our reports, our checkpoints' place and no two-second sleeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from verl.trainer.ppo.v1 import PPOTrainerSync, trainer_base
+from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import get_tensordict
 
 from turnwise.errors import TrainingFailure
@@ -22,7 +22,13 @@ from turnwise.trainer.validation import Evaluating
 from turnwise.trainer.verl.advantages import extra_fields, record_advantages
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.estimators import extra_inputs
-from turnwise.trainer.verl.fault_care import FaultCare, keep_until_handed_over, names_in, replace_dropped_groups
+from turnwise.trainer.verl.fault_care import (
+    NOTHING_TO_TRAIN_ON,
+    FaultCare,
+    keep_until_handed_over,
+    names_in,
+    replace_dropped_groups,
+)
 from turnwise.trainer.verl.server_pool import PooledServerManager
 from turnwise.trainer.verl.starts import follow
 
@@ -33,9 +39,14 @@ _POLL_SHARE = 0.02
 _POLL_SECONDS = (0.005, 0.5)
 
 
-class EpisodeTrainer(PPOTrainerSync):
-    """Trains on episodes. Everything that learns is verl's; this class only watches and names things."""
+class EpisodeTrainer(trainer_base.PPOTrainer):
+    """Trains on episodes. Everything that learns is verl's; this class only watches and names things.
 
+    Abstract: `schedules` says when episodes are played and when the model learns.
+    """
+
+    carries = False
+    """Whether an episode may go on while the model learns, and be trained on in a later step than it began in."""
     agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
 
     def __init__(
@@ -63,7 +74,9 @@ class EpisodeTrainer(PPOTrainerSync):
         self.evaluations = Evaluations(evaluating, folder, emit)
         self.care = FaultCare(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
-        self._begin_step = replace_dropped_groups(self.replay_buffer) if plan.failures.drops else lambda: None
+        self._begin_step = lambda: None
+        if plan.failures.drops:
+            self._begin_step = replace_dropped_groups(self.replay_buffer, int(config.data.train_batch_size))
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -120,9 +133,9 @@ class EpisodeTrainer(PPOTrainerSync):
         self.train_dataset.record(self.episodes.groups)
         super().on_sample_end()
 
-    def _finish_episodes(self) -> bool:
+    def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the step's episodes; False: a process was lost with some of them, which are played again."""
-        report = self.agent_loop_manager.finish_step(self.global_steps)
+        report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None)
         self.episodes = report or EpisodeReport()
         return report is not None
 
@@ -131,7 +144,7 @@ class EpisodeTrainer(PPOTrainerSync):
         try:
             return super().step(metrics, timing_raw)
         except RuntimeError as error:
-            if "no materializable trajectories" not in str(error):
+            if NOTHING_TO_TRAIN_ON not in str(error):
                 raise
             if not self._finish_episodes():
                 raise
@@ -178,6 +191,11 @@ class EpisodeTrainer(PPOTrainerSync):
         self.care.sync(super().on_step_end, self.global_steps)
         if self.saving.every and (self._is_last or self.global_steps % self.saving.every == 0):
             self._begin_checkpoint()
+
+    @property
+    def saves_late(self) -> bool:
+        """Whether a run that a fault stops saves the state after its last step."""
+        return bool(self.saving.every)
 
     @property
     def _is_last(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from turnwise.records.episodes import write_episodes
 from turnwise.records.stacks import answer_for_stacks
 from turnwise.rollout.activity import NotedEngine
 from turnwise.rollout.evaluation import EvaluationPlan, run_evaluation
-from turnwise.rollout.ledger import Entry, settle_groups
+from turnwise.rollout.ledger import Entry, part_settled, settle_groups
 from turnwise.tools.formats import parser_for
 from turnwise.trainer.step_report import EpisodeReport, report_of
 from turnwise.trainer.verl.agent_loop import EpisodeRoom, open_room
@@ -44,9 +45,14 @@ class EpisodeWorker(_VerlWorker):
         self.room = EpisodeRoom(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer))
         open_room(self.room)
 
-    async def finish_step(self, step: int) -> Finished:
-        """Write the episodes that ended since the last call to the run folder, and say how they went."""
-        finished, self.room.finished = self.room.finished, []
+    async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
+        """Write the episodes that ended to the run folder, and say how they went.
+
+        Args:
+            step: The step that they are trained in.
+            groups: Only episodes of these groups, and of groups that were dropped; the others wait for their step.
+        """
+        finished, self.room.finished = part_settled(self.room.finished, groups, self.config.actor_rollout_ref.rollout.n)
         settle_groups(finished)
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from turnwise.env.spec import EnvironmentSpec
 from turnwise.errors import TrainingFailure
 from turnwise.rollout.evaluation import EvaluationPlan
 from turnwise.rollout.evaluation_result import EvaluationResult
-from turnwise.rollout.ledger import Attempt, Entry, Ledger
+from turnwise.rollout.ledger import Attempt, Entry, Ledger, group_of
 from turnwise.trainer.step_report import EpisodeReport
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.episode_worker import EpisodeWorker, Finished
@@ -100,21 +100,25 @@ class EpisodeWorkers:
         for answer in sent:
             _see(answer)
 
-    def finish_step(self, step: int) -> EpisodeReport | None:
+    def finish_step(self, step: int, groups: Collection[str] | None = None) -> EpisodeReport | None:
         """Record what ended in this step, in every worker, and add up how it went.
+
+        Where episodes may go on over steps, `groups` are those that the step is made of.
 
         Returns None if a worker was lost before it could say: then its groups have to be played again, and this is
         called again after that.
         """
         if self._local:
-            self._finished += self._here(self._local.finish_step(step))
-        asked = [(crew, crew.actor.finish_step.remote(step)) for crew in self._crew]
+            self._finished += self._here(self._local.finish_step(step, groups))
+        asked = [(crew, crew.actor.finish_step.remote(step, groups)) for crew in self._crew]
         is_whole = True
         for crew, answer in asked:
             try:
                 handed: Finished = ray.get(answer)  # type: ignore[assignment]
                 self._finished += handed
-                crew.given, crew.losses = [], 0
+                over = {group_of(entry.episode_id) for entry in handed.entries}
+                under_way = {uid for chunk in crew.given for uid in _uids(chunk)} - over
+                crew.given, crew.losses = _rows(crew.given, under_way), 0
             except RayActorError:
                 is_whole = False
         if not is_whole:
@@ -182,7 +186,7 @@ class EpisodeWorkers:
         waiting = _still_wanted([uid for chunk in crew.given for uid in _uids(chunk)])
         for chunk in crew.given:
             self._note_lost(chunk, waiting, time.monotonic() - crew.since)
-        rows = [chunk[n : n + 1] for chunk in crew.given for n, uid in enumerate(_uids(chunk)) if uid in waiting]
+        rows = _rows(crew.given, waiting)
         crew.given, crew.since = [], time.monotonic()
         for answer in [_send(crew, row) for row in rows]:
             _see(answer)
@@ -216,6 +220,11 @@ class EpisodeWorkers:
 
 def _uids(prompts: TensorDict) -> list[str]:
     return [str(uid) for uid in prompts["uid"]]
+
+
+def _rows(chunks: list[TensorDict], wanted: set[str]) -> list[TensorDict]:
+    """Those groups of some batches that are wanted, one by one."""
+    return [chunk[n : n + 1] for chunk in chunks for n, uid in enumerate(_uids(chunk)) if uid in wanted]
 
 
 def _send(crew: _Crew, prompts: TensorDict) -> Any:

@@ -22,6 +22,8 @@ _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 0.2
 _SYNC_SECONDS = 300.0
 _SAVE_SECONDS = 600.0
+NOTHING_TO_TRAIN_ON = "no materializable trajectories"
+"""What verl's synchronous replay buffer says of a batch in which every episode failed; the other one says nothing."""
 _MOST_REPLACED = 8
 """Groups that may be replaced in a step, for each group that it needs: more means that nothing ever works."""
 
@@ -31,11 +33,11 @@ def names_in(batch: Any) -> list[str]:
     return ["-".join(key.rsplit("_", 2)[:2]) for key in batch.keys]
 
 
-def replace_dropped_groups(buffer: Any) -> Callable[[], None]:
-    """Let a synchronous replay buffer replace every group in which an episode was dropped.
+def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
+    """Let a replay buffer replace every group in which an episode was dropped, but not for ever.
 
-    verl replaces only groups of which nothing is left; others stay, and what is missing in them is filled up silently.
-    Returns a function to call at the beginning of each step.
+    verl's synchronous one replaces only groups of which nothing is left; others stay, and what is missing in them is
+    filled up silently. Returns a function to call at the beginning of each step.
     """
     find, refill = buffer._terminal_eviction_reasons, buffer.refill_fn
     replaced = 0
@@ -48,7 +50,7 @@ def replace_dropped_groups(buffer: Any) -> Callable[[], None]:
     def replace(number: int) -> Any:
         nonlocal replaced
         replaced += number
-        if replaced > _MOST_REPLACED * buffer.train_batch_size:
+        if replaced > _MOST_REPLACED * batch_size:
             raise TrainingFailure(
                 f"{replaced} groups were dropped in one step, and it still has too few: mend what fails, or set the "
                 "policy in `failures` to mask."
@@ -63,7 +65,7 @@ def replace_dropped_groups(buffer: Any) -> Callable[[], None]:
     return begin
 
 
-def keep_until_handed_over(buffer: Any, finish: Callable[[], bool], replace_lost: Callable[[], None]) -> None:
+def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None]) -> None:
     """Let a replay buffer give a batch away only when the records of its episodes are safe, too.
 
     A worker that is lost in between has put its episodes into the queue, but how they went is lost with it. Then the
@@ -71,7 +73,7 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[], bool], replace_lost
 
     Args:
         buffer: verl's replay buffer.
-        finish: Takes over the records; returns whether all of them came.
+        finish: Takes over the records of the groups that it is given; returns whether all of them came.
         replace_lost: Starts new workers for those that are gone, and sends them what these had in hand.
     """
     sample, materialize = buffer.sample, buffer._materialize_batch
@@ -84,7 +86,9 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[], bool], replace_lost
     def sample_and_finish(global_steps: int, partition_id: str, batch_size: int) -> Any:
         while True:
             found = sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
-            if partition_id != PARTITION or finish():
+            if partition_id == PARTITION and not found[0].keys:
+                raise RuntimeError(NOTHING_TO_TRAIN_ON)
+            if partition_id != PARTITION or finish(chosen):
                 return found
             tags = [{"is_prompt": True, "status": "finished", "global_steps": global_steps} for _ in chosen]
             transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
@@ -153,7 +157,7 @@ class FaultCare:
 
         Never raises, and does not wait for ever: what has failed may be what saving needs.
         """
-        if self._safe is None or not self._trainer.saving.every or (folder / f"global_step_{self._safe[0]}").exists():
+        if self._safe is None or not self._trainer.saves_late or (folder / f"global_step_{self._safe[0]}").exists():
             return ""
         (step, position), trainer, saved = self._safe, self._trainer, threading.Event()
         trainer.emit("phase", SAVING)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -17,6 +18,7 @@ from turnwise.inference.engine import Generation, Sampling
 _REMEMBERED_SESSIONS = 200_000
 _RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 0.05
 
 
 class ServerPool:
@@ -36,25 +38,36 @@ class ServerPool:
         self._home: OrderedDict[str, int] = OrderedDict()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids` on the session's server."""
+        """Continue `prompt_ids` on the session's server; what it breaks off to get new weights goes on after that."""
+        part = await self._continue(list(prompt_ids), sampling, session)
+        parts, said = [part], list(part.token_ids)
+        while part.stop_reason == "aborted" and len(said) < sampling.max_tokens:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            left = replace(sampling, max_tokens=sampling.max_tokens - len(said))
+            part = await self._continue([*prompt_ids, *said], left, session)
+            parts.append(part)
+            said += part.token_ids
+        swaps = _swaps(parts)
+        return Generation(
+            token_ids=said,
+            log_probs=[log_prob for part in parts for log_prob in part.log_probs or ()],
+            stop_reason=_stop_reason(said, sampling),
+            weights_version=swaps[0][1],
+            swaps=swaps[1:],
+        )
+
+    async def _continue(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Any:
         home = self._server_of(session)
         self._busy[home] += 1
         try:
-            output = await self._ask(
+            return await self._ask(
                 home,
                 request_id=f"{session}-{len(prompt_ids)}",
-                prompt_ids=list(prompt_ids),
+                prompt_ids=prompt_ids,
                 sampling_params=_verl_sampling(sampling),
             )
         finally:
             self._busy[home] -= 1
-        return Generation(
-            token_ids=output.token_ids,
-            log_probs=output.log_probs or [],
-            stop_reason=_stop_reason(output, sampling),
-            weights_version=output.extra_fields.get("global_steps") or 0,
-            swaps=tuple(output.extra_fields.get("swaps") or ()),
-        )
 
     async def _ask(self, home: int, **request: Any) -> Any:
         """One request; to a server that is known to be lost it is made again until there is an answer."""
@@ -94,12 +107,21 @@ def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
     return params if sampling.seed is None else params | {"seed": sampling.seed}
 
 
-def _stop_reason(output: Any, sampling: Sampling) -> str:
+def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
+    """The place and version of the first weights, and of all that took over from them, in or between two parts."""
+    swaps: list[tuple[int, int]] = []
+    place = 0
+    for part in [part for part in parts if part.token_ids] or parts[-1:]:
+        swaps.append((place, part.extra_fields.get("global_steps") or 0))
+        swaps += [(place + within, version) for within, version in part.extra_fields.get("swaps") or ()]
+        place += len(part.token_ids)
+    return tuple(swaps)
+
+
+def _stop_reason(said: list[int], sampling: Sampling) -> str:
     # verl says "completed" for a finished turn and for a cut one alike: its length and last token tell them apart. A
     # server may know more stop tokens than we do.
-    if output.stop_reason == "aborted":
-        return "abort"
-    ended = len(output.token_ids) < sampling.max_tokens or output.token_ids[-1] in sampling.stop_token_ids
+    ended = len(said) < sampling.max_tokens or said[-1] in sampling.stop_token_ids
     return "stop" if ended else "length"
 
 

@@ -64,8 +64,8 @@ class TaskRunner:
 
         from turnwise.rollout.ledger import Ledger, carried_in
         from turnwise.trainer.verl import plugin
-        from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
         from turnwise.trainer.verl.episode_workers import EpisodeWorkers
+        from turnwise.trainer.verl.schedules import trainer_of
         from turnwise.trainer.verl.trackers import Trackers
 
         plugin.check_loaded()
@@ -74,7 +74,8 @@ class TaskRunner:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
-        self._trainer = EpisodeTrainer(
+        make = trainer_of(config.trainer.v1.trainer_mode)
+        self._trainer = make(
             config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch, evaluating=evaluating
         )
         self._emit("phase", "loading model")
@@ -85,7 +86,7 @@ class TaskRunner:
             config,
             self._trainer.get_llm_client(),
             num_actors,
-            Ledger(carried_in(self._folder.read_ledger())),
+            Ledger(carried_in(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             lambda sentence: self._emit("warning", sentence),
         )
         self._workers.meanwhile = self._trainer.care.look

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -35,6 +36,16 @@ class TransformersReplica(RolloutReplica):
         self.servers = [server]
         self._server_handle = server
         self._server_address = f"ray:{server_name(self.replica_rank)}"
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Hold the server's requests; one that was lost holds none, and waits for weights when it is back."""
+        with suppress(RayActorError):
+            await super().abort_all_requests(reject_request=reject_request)
+
+    async def resume_generation(self) -> None:
+        """Let them go on."""
+        with suppress(RayActorError):
+            await super().resume_generation()
 
     async def sleep(self) -> None:
         """Nothing to free; a server that is just being started again need not be asked."""

@@ -111,6 +111,18 @@ class TransformersServer:
         """Set the version of the weights."""
         self.engine.weights_version = global_steps
 
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Hold every request where it is until `resume_generation`; new weights may come meanwhile."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.pause)
+
+    async def resume_generation(self) -> None:
+        """Let the requests go on."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.resume)
+
     async def sleep(self) -> None:
         """Nothing to free."""
 

@@ -47,7 +47,7 @@ def groups_are_replaced_one_by_one() -> None:
         gen_batch_size=1,
         sync_refill_failed_groups=True,
     )
-    begin = replace_dropped_groups(buffer)
+    begin = replace_dropped_groups(buffer, batch_size=2)
     buffer.partitions["train"] = {"a_0_0": {}}  # verl would keep this group for the one episode that is left of it
     buffer.failure_keys["train"] = {"a"}
     buffer.finished_keys["train"] = {"b"}
