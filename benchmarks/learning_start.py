@@ -77,8 +77,10 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         print(f"step {step + 1} loss {loss.item():.3f} after {time.perf_counter() - began:.0f} s", flush=True)
-    model.save_pretrained(options.out)
-    tokenizer.save_pretrained(options.out)
+    made = options.out.with_name(f"{options.out.name}.part")  # a folder with the right name is a whole one
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    made.rename(options.out)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ evaluations. Runs in an environment of its own, because TRL's pins are not ours:
 
     python3.11 -m venv trl && trl/bin/pip install torch==2.13.0
     trl/bin/pip install trl==1.16.0 transformers==5.10.4 jmespath orjson pydantic
-    PYTHONPATH=src trl/bin/python benchmarks/learning_trl.py --model start --out trl.jsonl
+    PYTHONPATH=src trl/bin/python benchmarks/learning_trl.py --model learning/start --out learning/trl.jsonl
 
 `--show` prints the first episodes of each batch, with what the loss counts in [[ ]].
 """
@@ -115,7 +115,7 @@ def answer(said: list[dict[str, Any]], desk: Desk) -> float:
 class Trainer(GRPOTrainer):
     """TRL's trainer, whose evaluations may be greedy, leave the run's random numbers alone, and are not timed."""
 
-    greedy = True
+    greedy = False
     untimed = 0.0
     scores: Scores
 
@@ -244,7 +244,7 @@ def build(options: argparse.Namespace) -> Trainer:
         processing_class=tokenizer,
         environment_factory=Desk,
     )
-    trainer.scores, trainer.greedy = scores, not options.sampled
+    trainer.scores, trainer.greedy = scores, options.greedy
     trainer.add_callback(Records(trainer, options.out, options.batch))
     return trainer
 
@@ -273,20 +273,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the model")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines are added here")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=64, help="episodes in a step")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=32, help="episodes in a step")
     parser.add_argument("--group", type=int, default=8, help="episodes of one start")
     parser.add_argument("--micro-batch", type=int, default=8, help="episodes in one forward pass")
-    parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--learning-rate", type=float, default=3e-5)
     parser.add_argument("--turn-tokens", type=int, default=64, help="most tokens of a turn")
     parser.add_argument("--episode-tokens", type=int, default=256, help="most tokens after the opening prompt")
     parser.add_argument("--turns", type=int, default=3, help="most turns")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--engine", choices=["generate", "continuous", "vllm"], default="generate")
-    parser.add_argument("--evaluate-every", type=int, default=0, help="steps; 0: never")
+    parser.add_argument("--evaluate-every", type=int, default=4, help="steps; 0: never")
     parser.add_argument("--evaluation-episodes", type=int, default=64)
-    parser.add_argument("--sampled", action="store_true", help="evaluate at temperature 1 and not greedily")
+    parser.add_argument("--greedy", action="store_true", help="evaluate greedily and not at temperature 1")
     parser.add_argument("--show", type=int, default=0, help="print this many episodes of each batch")
     options = parser.parse_args()
     trainer = build(options)

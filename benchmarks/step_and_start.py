@@ -4,7 +4,7 @@ Both train the `tiny` model with GRPO on one turn of up to 32 tokens, 32 episode
 `python -m verl.trainer.main_ppo` with its own single-turn agent loop; the only thing it has of ours is the CPU plugin,
 without which it does not start. Prints, for the mean of all rounds:
 
-    step   ours / verl   (steps 3 to last)
+    step   ours / verl   (steps 3 to last), and the same for each phase of a step
     start  ours / verl   (from starting the process to the end of the first optimizer step)
 
 Run: python benchmarks/step_and_start.py [rounds] [steps]
@@ -47,7 +47,16 @@ _REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return solution_str.count("a") / max(len(solution_str), 1)
 """
-_VERL_STEP = re.compile(r"step:(\d+) .*?timing_s/step:([0-9.e-]+)")
+_VERL_STEP = re.compile(r"step:\d+ ")
+_VERL_TIME = re.compile(r"timing_s/(\w+):([0-9.e-]+)")
+PHASES = {
+    "step": "step",
+    "generate": "gen",
+    "old_log_prob": "old_log_prob",
+    "update_actor": "update_actor",
+    "sync_weights": "update_weights",
+}
+"""Our names of phases, and verl's."""
 
 
 @dataclass
@@ -56,8 +65,8 @@ class Measured:
 
     start: float
     """Seconds from starting the process to the end of the first optimizer step."""
-    step: float
-    """Mean seconds of a step, from the third on."""
+    phases: dict[str, float]
+    """Mean seconds of a step and its phases, from the third step on."""
 
 
 def settings(steps: int, folder: Path) -> ConfigStore:
@@ -84,8 +93,9 @@ def measure_ours(config: ConfigStore, folder: Path) -> Measured:
     subprocess.run([sys.executable, "ours.py", "config.yaml"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     run = RunFolder.open(next(folder.glob("Letters-*")))
     steps = [event["time"] for event in run.read_events() if event.get("content") == "generate"]
-    times = [record["time/step"] for record in run.read_metrics()]
-    return Measured(steps[1] - began, statistics.mean(times[2:]))
+    records = run.read_metrics()[2:]
+    means = {phase: statistics.mean(record[f"time/{phase}"] for record in records) for phase in PHASES}
+    return Measured(steps[1] - began, means)
 
 
 def measure_verl(config: ConfigStore, folder: Path) -> Measured:
@@ -132,16 +142,17 @@ def measure_verl(config: ConfigStore, folder: Path) -> Measured:
         text=True,
     )
     assert process.stdout is not None
-    start, times, log = 0.0, [], []
+    start, log = 0.0, []
+    times: list[dict[str, float]] = []
     for line in process.stdout:
         log.append(line)
-        found = _VERL_STEP.search(line)
-        if found:
+        if _VERL_STEP.search(line) and "timing_s/step:" in line:
             start = start or time.time() - began
-            times.append(float(found[2]))
+            times.append({name: float(spent) for name, spent in _VERL_TIME.findall(line)})
     if process.wait() or len(times) < steps:
         raise SystemExit("".join(log[-60:]))
-    return Measured(start, statistics.mean(times[2:]))
+    means = {ours: statistics.mean(one[theirs] for one in times[2:]) for ours, theirs in PHASES.items()}
+    return Measured(start, means)
 
 
 def _hydra(value: Any) -> str:
@@ -165,13 +176,19 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             config = settings(steps, Path(name))
             theirs.append(measure_verl(config, Path(name)))
-            print(f"verl      start {theirs[-1].start:6.1f} s   step {theirs[-1].step:6.2f} s", flush=True)
+            show("verl", theirs[-1])
             ours.append(measure_ours(config, Path(name)))
-            print(f"turnwise  start {ours[-1].start:6.1f} s   step {ours[-1].step:6.2f} s", flush=True)
-    for what in ("step", "start"):
-        mean_ours = statistics.mean(getattr(run, what) for run in ours)
-        mean_theirs = statistics.mean(getattr(run, what) for run in theirs)
-        print(f"{what:5} ours / verl = {mean_ours / mean_theirs:.2f}")
+            show("turnwise", ours[-1])
+    for phase in PHASES:
+        pair = [statistics.mean(run.phases[phase] for run in runs) for runs in (ours, theirs)]
+        print(f"{phase:13} ours / verl = {pair[0]:.2f} s / {pair[1]:.2f} s = {pair[0] / pair[1]:.2f}")
+    pair = [statistics.mean(run.start for run in runs) for runs in (ours, theirs)]
+    print(f"{'start':13} ours / verl = {pair[0]:.1f} s / {pair[1]:.1f} s = {pair[0] / pair[1]:.2f}")
+
+
+def show(whose: str, run: Measured) -> None:
+    """One line about a run."""
+    print(f"{whose:9} start {run.start:6.1f} s   step {run.phases['step']:6.2f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from turnwise import (
     Engine,
     EnvironmentSpec,
     EpisodeStart,
+    JudgeReward,
     Limits,
     Outcome,
     Sampling,
@@ -34,6 +35,7 @@ from turnwise import (
 )
 from turnwise.cli.main import main
 from turnwise.env.examples import GuessNumber
+from turnwise.rollout.reward import RewardFailure
 
 pytestmark = [
     pytest.mark.e2e,
@@ -166,6 +168,23 @@ def test_the_support_desk_is_evaluated_through_the_server(
     assert len(episodes) == 4
     assert all(episode.exact and episode.outcome is not None and episode.outcome.is_behaviour for episode in episodes)
     assert all("refund" in episode.messages[0]["content"] for episode in episodes)
+
+
+def test_a_model_behind_the_server_judges_episodes(
+    server: Server, remote: BaseInferenceEngine, greedy: list[Trajectory]
+) -> None:
+    judge = JudgeReward(server.url, "Give 1 if the assistant named a number, else 0.", max_tokens=200)
+
+    async def all_of_them() -> list[float | BaseException]:
+        return await asyncio.gather(*(judge(episode) for episode in greedy), return_exceptions=True)
+
+    found = asyncio.run(all_of_them())
+    judge.close()
+    scored = [(one, score) for one, score in zip(greedy, found, strict=True) if isinstance(score, float)]
+    # So small a judge does not always come to a score: that is a failure in words, and no reward of 0.
+    assert {type(score) for score in found} <= {float, RewardFailure}, found
+    assert scored, found
+    assert all(0 <= score <= 1 and one.infos[-1]["judge"] for one, score in scored)
 
 
 class KillsTheServer(BaseEnvironment):

@@ -170,7 +170,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
     }
     if device == "cpu":
-        threads = max(1, (os.cpu_count() or 1) // config.ray.gpus_per_node)
+        # The cores that this process may use: a container or `taskset` may leave it fewer than there are.
+        threads = max(1, len(os.sched_getaffinity(0)) // config.ray.gpus_per_node)
         variables |= {
             "VERL_PLATFORM": "cpu",
             # Ray would give each actor one thread.

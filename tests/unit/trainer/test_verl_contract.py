@@ -63,12 +63,31 @@ def test_a_seam_that_moved_is_told_in_one_sentence() -> None:
 
 
 @pytest.fixture(scope="module")
-def vllm_layers() -> Path:
-    """vLLM's folder of layers; its files are read, not imported, which would take 12 s."""
+def vllm_folder() -> Path:
+    """vLLM's own folder; its files are read, not imported, which would take 12 s."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("vLLM is not installed")
-    return Path(spec.submodule_search_locations[0]) / "model_executor" / "layers"
+    return Path(spec.submodule_search_locations[0])
+
+
+@pytest.fixture(scope="module")
+def vllm_layers(vllm_folder: Path) -> Path:
+    return vllm_folder / "model_executor" / "layers"
+
+
+def test_vllm_decides_how_long_to_spin_by_one_default(vllm_folder: Path) -> None:
+    text = (vllm_folder / "distributed" / "device_communicators" / "shm_broadcast.py").read_text()
+    spins = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == "SpinCondition")
+    begins = next(node for node in ast.walk(spins) if getattr(node, "name", "") == "__init__")
+    assert isinstance(begins, ast.FunctionDef)
+    if [one.arg for one in begins.args.args[-1:]] != ["busy_loop_s"] or len(begins.args.defaults) != 1:
+        pytest.fail(
+            "vLLM moved: SpinCondition.__init__ should take busy_loop_s last, the only parameter with a default. "
+            "_wait_without_spinning in trainer/verl/vllm_cpu.py sets it.",
+            pytrace=False,
+        )
+    assert text.count("busy_loop_s=") == 0, "somebody sets it"
 
 
 def test_vllm_packs_cpu_weights_in_one_function(vllm_layers: Path) -> None:

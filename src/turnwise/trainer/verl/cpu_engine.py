@@ -5,6 +5,7 @@ Done only in processes that were asked to use the CPU (`plugin.asked_for_cpu`).
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -35,8 +36,13 @@ def _register_fsdp_engines() -> None:
     from verl.workers.engine import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+    language_model = FSDPEngineWithLMHead
+    if os.environ.get("TURNWISE_RUN"):  # a user's own verl run stays verl's, on a CPU too
+        from turnwise.trainer.verl.shared_prompts import SharedPromptEngine
+
+        language_model = SharedPromptEngine
     for model_type, engine in {
-        "language_model": FSDPEngineWithLMHead,
+        "language_model": language_model,
         "value_model": FSDPEngineWithValueHead,
     }.items():
         if "cpu" not in EngineRegistry._engines[model_type]["fsdp2"]:

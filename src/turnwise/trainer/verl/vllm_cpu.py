@@ -12,15 +12,28 @@ from typing import Any
 
 
 def register() -> None:
+    """Let vLLM take new weights on a CPU, and leave the cores to the one process that computes."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        _keep_linear_weights()
+        _wait_without_spinning()
+
+
+def _wait_without_spinning() -> None:
+    # While vLLM's worker computes a token, its engine core looks for the answer in a loop, up to a second long. On a
+    # machine with few cores that loop takes one of them from the worker. Now it sleeps until it is told.
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    SpinCondition.__init__.__defaults__ = (0.0,)
+
+
+def _keep_linear_weights() -> None:
     """Keep linear weights as they were loaded, so that new weights can be copied into them.
 
     vLLM packs the weights of linear layers for its CPU kernels and throws the originals away. Then verl's plain
     `load_weights` fails, and vLLM's own `reload_weights` leaves a tied output head at its old value without an error.
     """
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
     import torch
     from vllm.model_executor.layers import utils
 

@@ -96,7 +96,22 @@ def engine_registry() -> None:
     from verl.workers.engine import EngineRegistry
 
     found = {kind: EngineRegistry.get_engine_cls(kind, "fsdp2").__name__ for kind in ("language_model", "value_model")}
-    same(found, {"language_model": "FSDPEngineWithLMHead", "value_model": "FSDPEngineWithValueHead"})
+    same(found, {"language_model": "SharedPromptEngine", "value_model": "FSDPEngineWithValueHead"})
+
+
+@seam("SharedPromptEngine in trainer/verl/shared_prompts.py")
+def a_micro_batch_is_laid_out_in_two_methods() -> None:
+    """FSDPEngineWithLMHead should call the model between prepare_model_inputs and prepare_model_outputs"""
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    from turnwise.trainer.verl.shared_prompts import SharedPromptEngine
+
+    for method in ("prepare_model_inputs", "prepare_model_outputs"):
+        same(parameters(getattr(SharedPromptEngine, method)), parameters(getattr(FSDPEngineWithLMHead, method)))
+    source = inspect.getsource(FSDPEngineWithLMHead)
+    holds('output_args = {"temperature_is_one": temperature_is_one}' in source)
+    holds('output_args["temperature"] = temperature' in source)
+    same(parameters(FSDPEngineWithLMHead.forward_step), ["micro_batch", "loss_function", "forward_only"])
 
 
 @seam("_accept_gloo_alone in trainer/verl/cpu_engine.py")

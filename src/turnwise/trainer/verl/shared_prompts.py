@@ -1,0 +1,172 @@
+"""Training on a CPU without doing the same work twice: a prompt that several episodes share is computed once.
+
+verl runs every episode of a group through the model from its first token, and computes the distribution over the whole
+vocabulary for every place of the prompt, of which only the last is used. Here a group is one row: the prompt, then all
+of its responses, each of which sees the prompt and itself. The numbers are the same but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from verl.utils import tensordict_utils as tu
+from verl.utils import torch_functional
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of what the model gets: a prompt, and the episodes that go on from it."""
+
+    prompt: tuple[int, ...]
+    episodes: list[int]
+    """Their places in the micro-batch."""
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where in the model's output the tokens that an episode said are predicted."""
+
+    row: torch.Tensor
+    column: torch.Tensor
+    target: torch.Tensor
+    """Where verl expects each of them, in its list of all tokens of all episodes."""
+    labels: torch.Tensor
+    episode: torch.Tensor
+
+
+def rows_of(prompts: Sequence[Sequence[int]], responses: Sequence[int], width: int) -> list[Row]:
+    """Which episodes share a row.
+
+    Args:
+        prompts: The prompt of each episode.
+        responses: The length of each episode's response.
+        width: Of the model: the wider it is, the less does attention count, which grows with the square of a row.
+
+    Example:
+        >>> [row.episodes for row in rows_of([[1] * 50, [2] * 50, [1] * 50], [10, 10, 10], width=64)]
+        [[0, 2], [1]]
+        >>> [row.episodes for row in rows_of([[1], [1]], [900, 900], width=64)]
+        [[0], [1]]
+    """
+    groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for episode, prompt in enumerate(prompts):
+        groups[tuple(prompt)].append(episode)
+    rows: list[Row] = []
+    for prompt, episodes in groups.items():
+        alone = [Row(prompt, [episode], len(prompt) + responses[episode]) for episode in episodes]
+        together = Row(prompt, episodes, len(prompt) + sum(responses[episode] for episode in episodes))
+        is_less = _work(together.length, width) < sum(_work(row.length, width) for row in alone)
+        rows += [together] if is_less else alone
+    return rows
+
+
+def _work(length: int, width: int) -> int:
+    """How much a row of this length costs: 24 w^2 for the weights and 4 w l for attention, a layer and token."""
+    return length * (6 * width + length)
+
+
+class SharedPromptEngine(FSDPEngineWithLMHead):
+    """verl's FSDP engine for language models, which lays a micro-batch out differently before and after the model."""
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the model is called with; all else that verl prepares goes to `prepare_model_outputs`."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch)
+        prompts = micro_batch["prompts"].offsets().diff().tolist()
+        if not self._applies(micro_batch, inputs) or min(prompts) == 0:
+            return inputs, output_args
+        episodes = [one.tolist() for one in micro_batch["input_ids"].unbind()]
+        responses = [len(ids) - prompt for ids, prompt in zip(episodes, prompts, strict=True)]
+        texts = [ids[:prompt] for ids, prompt in zip(episodes, prompts, strict=True)]
+        rows = rows_of(texts, responses, self.model_config.hf_config.hidden_size)
+        if all(len(row.episodes) == 1 for row in rows):
+            rows.sort(key=lambda row: row.episodes)
+        else:
+            inputs = _shared_inputs(rows, episodes)
+        keep = inputs["input_ids"].shape[1] - min(prompts) + 1
+        output_args["places"] = _places(rows, episodes, prompts, inputs["input_ids"].shape[1] - keep)
+        # Nothing is learnt from what would follow a place within the prompt.
+        return inputs | {"logits_to_keep": keep}, output_args
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
+    ) -> Any:
+        """Log-probs, and the entropy if asked for, in verl's order; 0 where a token is part of a prompt."""
+        places: Places | None = output_args.get("places")
+        if places is None:
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        logits = output.logits[places.row, places.column].float()
+        if not output_args["temperature_is_one"]:
+            logits = logits / output_args["temperature"][places.episode, None].clamp(min=1e-8)
+        offsets = micro_batch["input_ids"].offsets()
+
+        def in_place(values: torch.Tensor) -> torch.Tensor:
+            whole = values.new_zeros(int(offsets[-1])).index_put((places.target,), values)
+            return torch.nested.nested_tensor_from_jagged(whole, offsets)
+
+        chosen = logits.gather(1, places.labels[:, None])[:, 0]
+        found = {"log_probs": in_place(chosen - logits.logsumexp(-1))}
+        if tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False):
+            found["entropy"] = in_place(torch_functional.entropy_from_logits(logits))
+        return found
+
+    def _applies(self, micro_batch: Any, inputs: dict[str, Any]) -> bool:
+        """Whether the model and what is asked of it are as plain as this class expects."""
+        config = self.model_config.hf_config
+        layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+        asked = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
+        return (
+            layers == {"full_attention"}
+            and inputs.keys() == {"input_ids", "attention_mask", "position_ids"}
+            and inputs["position_ids"].dim() == 2
+            and not tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
+            and not any(tu.get_non_tensor_data(data=micro_batch, key=name, default=False) for name in asked)
+        )
+
+
+def _shared_inputs(rows: list[Row], episodes: list[list[int]]) -> dict[str, torch.Tensor]:
+    longest = max(row.length for row in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    positions = torch.zeros_like(ids)
+    # Every place sees itself, also those that are only there to fill a row up: nothing to see would be no number.
+    sees = torch.eye(longest, dtype=torch.bool).repeat(len(rows), 1, 1, 1)
+    for number, row in enumerate(rows):
+        prompt = len(row.prompt)
+        ids[number, :prompt] = torch.tensor(row.prompt)
+        positions[number, :prompt] = torch.arange(prompt)
+        sees[number, 0, :prompt, :prompt].fill_(True).tril_()
+        begin = prompt
+        for episode in row.episodes:
+            said = episodes[episode][prompt:]
+            end = begin + len(said)
+            ids[number, begin:end] = torch.tensor(said, dtype=torch.long)
+            positions[number, begin:end] = torch.arange(prompt, prompt + len(said))
+            sees[number, 0, begin:end, :prompt] = True
+            sees[number, 0, begin:end, begin:end].fill_(True).tril_()
+            begin = end
+    return {"input_ids": ids, "attention_mask": sees, "position_ids": positions}
+
+
+def _places(rows: list[Row], episodes: list[list[int]], prompts: list[int], skipped: int) -> Places:
+    found: list[tuple[int, int, int, int, int]] = []
+    begins = [0]
+    for ids in episodes:
+        begins.append(begins[-1] + len(ids))
+    for number, row in enumerate(rows):
+        before = len(row.prompt) - 1  # the prompt's last place says what comes first, for all of its episodes
+        begin = len(row.prompt)
+        for episode in row.episodes:
+            said = episodes[episode][len(row.prompt) :]
+            columns = [before, *range(begin, begin + len(said) - 1)][: len(said)]
+            first = begins[episode] + prompts[episode] - 1
+            found += [
+                (number, column - skipped, first + place, label, episode)
+                for place, (column, label) in enumerate(zip(columns, said, strict=True))
+            ]
+            begin += len(said)
+    return Places(*(torch.tensor(column, dtype=torch.long) for column in zip(*found, strict=True)))
