@@ -1,10 +1,10 @@
 """Kills runs with SIGKILL at random moments, resumes them, and compares them bit by bit with a run never killed.
 
-A moment is drawn evenly from the time that the whole run takes, from its first process to its last, so that kills hit
-the start, episodes, optimizer steps, evaluations and saves. Every process of the run is killed at that moment, as in a
-power cut. The run is resumed with `turnwise resume`, and that may be killed in its turn; a run that comes to its end is
-compared with the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was killed
-before its folder was complete has nothing to resume and is started anew.
+Every fourth moment is drawn evenly from the time that a start takes, the others from the time after it, so that kills
+hit the start, episodes, optimizer steps, evaluations and saves. Every process of the run is killed at that moment, as
+in a power cut. The run is resumed with `turnwise resume`, and that may be killed in its turn; a run that comes to its
+end is compared with the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was
+killed before its folder was complete has nothing to resume and is started anew.
 
 Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] [--seed 0]
 """
@@ -12,6 +12,7 @@ Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -34,7 +36,8 @@ STEPS = 6
 TURNWISE = [sys.executable, "-m", "turnwise"]
 SETTINGS = (
     f"training.num_epochs={STEPS} training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 "
-    "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01"
+    "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
+    "evaluation.every=2 evaluation.episodes=6"
 )
 
 
@@ -45,9 +48,18 @@ def train(where: Path, name: str) -> list[str]:
     return [*TURNWISE, "train", environment, "--model", "tiny", *place, *SETTINGS.split()]
 
 
-def run_until(command: list[str], moment: float | None) -> bool:
-    """Run a command, and kill all its processes `moment` seconds after its start; whether it came to its end."""
-    mark = uuid.uuid4().hex
+@dataclass(frozen=True)
+class Moment:
+    """When to kill."""
+
+    seconds: float
+    after_start: bool
+    """Whether they count from when the run is ready, and not from its first process."""
+
+
+def run_until(command: list[str], folder: Path, moment: Moment | None) -> bool:
+    """Run a command, and kill all its processes at a moment; whether it came to its end before."""
+    mark, began = uuid.uuid4().hex, time.time()
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(
             command,
@@ -57,7 +69,9 @@ def run_until(command: list[str], moment: float | None) -> bool:
             start_new_session=True,
         )
         try:
-            code = process.wait(moment)
+            while moment and moment.after_start and process.poll() is None and not _is_ready_since(folder, began):
+                time.sleep(0.05)
+            code = process.wait(moment and moment.seconds)
         except subprocess.TimeoutExpired:
             _kill_all(mark)
             process.wait()
@@ -68,6 +82,11 @@ def run_until(command: list[str], moment: float | None) -> bool:
     return True
 
 
+def _is_ready_since(folder: Path, began: float) -> bool:
+    events = RunFolder.open(folder).read_events() if (folder / "events.jsonl").exists() else []
+    return any(event["time"] > began and event.get("content") == "ready" for event in events)
+
+
 def _kill_all(mark: str) -> None:
     # Looked for again until none is left: a process may have been starting another.
     while found := processes_with(mark):
@@ -76,19 +95,20 @@ def _kill_all(mark: str) -> None:
         psutil.wait_procs(found, timeout=20)
 
 
-def kill_until_it_ends(where: Path, name: str, moments: Iterator[float]) -> tuple[int, RunFolder]:
+def kill_until_it_ends(where: Path, name: str, moments: Iterator[Moment]) -> tuple[int, RunFolder]:
     """One run, killed and resumed until it ends before its next kill; how often it was killed, and its folder."""
     kills = 0
     while True:
         folder = where / name
         begun = (folder / "config.yaml").exists() and (folder / "run.json").exists()
         moment = next(moments)
-        if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), moment):
+        if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), folder, moment):
             return kills, RunFolder.open(folder)
         kills += 1
         made = len(RunFolder.open(folder).read_metrics()) if begun else 0
         saved = max(saved_steps(folder / "checkpoints"), default=0)
-        print(f"{name}: killed after {moment:.1f} s, {made} steps made, checkpoint of step {saved}", flush=True)
+        when = f"{moment.seconds:.1f} s after {'it was ready' if moment.after_start else 'its first process'}"
+        print(f"{name}: killed {when}, {made} steps made, checkpoint of step {saved}", flush=True)
 
 
 def main() -> None:
@@ -100,11 +120,15 @@ def main() -> None:
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        began = time.monotonic()
-        run_until(train(where, "whole"), None)
-        whole, seconds = RunFolder.open(where / "whole"), time.monotonic() - began
-        print(f"The whole run took {seconds:.1f} s.", flush=True)
-        moments = iter(lambda: draw.uniform(0, seconds), None)
+        began = time.time()
+        run_until(train(where, "whole"), where / "whole", None)
+        whole, seconds = RunFolder.open(where / "whole"), time.time() - began
+        start = next(event["time"] for event in whole.read_events() if event.get("content") == "ready") - began
+        print(f"The whole run took {seconds:.1f} s, {start:.1f} s of it to start.", flush=True)
+        moments = (
+            Moment(draw.uniform(0, seconds - start if after else start), after)
+            for after in itertools.cycle((True, True, True, False))
+        )
         same: list[int] = []
         unlike: list[str] = []
         while sum(same) < options.kills and not unlike:

@@ -52,18 +52,15 @@ def draw(curves: dict[str, list[tuple[int, float]]]) -> str:
         parts.append(text(LEFT - 8, y(share) + 4, f"{share:.0%}", "end"))
     parts += [text(x(tick), HEIGHT - BOTTOM + 18, str(tick)) for tick in range(0, most + 1, 64)]
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "episodes trained on"))
-    heights: list[float] = []
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
         low = [(episodes, interval(share)[0]) for episodes, share in curve]
         high = [(episodes, interval(share)[1]) for episodes, share in curve]
         parts.append(f'<polygon points="{points(low)} {points(high[::-1])}" fill="{colour}" opacity=".15"/>')
         parts.append(f'<polyline points="{points(curve)}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
         parts += [f'<circle cx="{x(e):.1f}" cy="{y(share):.1f}" r="3.5" fill="{colour}"/>' for e, share in curve]
-        height = y(curve[-1][1]) + 4
-        while any(abs(height - other) < 16 for other in heights):
-            height += 16
-        heights.append(height)
-        parts.append(text(WIDTH - RIGHT + 10, height, name, "start", colour))
+        end, share = curve[-1]
+        below = 4 if end == most else 30  # another line may go on from there
+        parts.append(text(x(end) + 10, y(share) + below, name, "start", colour))
     label = "Success on held-out starts against episodes trained on"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}" '
