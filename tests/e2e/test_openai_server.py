@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,18 +174,19 @@ def test_the_support_desk_is_evaluated_through_the_server(
 def test_a_model_behind_the_server_judges_episodes(
     server: Server, remote: BaseInferenceEngine, greedy: list[Trajectory]
 ) -> None:
-    judge = JudgeReward(server.url, "Give 1 if the assistant named a number, else 0.", max_tokens=200)
+    async def judged(**more: Any) -> list[float | BaseException]:
+        judge = JudgeReward(server.url, "Give 1 if the assistant named a number, else 0.", max_tokens=32, **more)
+        try:
+            return await asyncio.gather(*(judge(episode) for episode in greedy), return_exceptions=True)
+        finally:
+            judge.close()
 
-    async def all_of_them() -> list[float | BaseException]:
-        return await asyncio.gather(*(judge(episode) for episode in greedy), return_exceptions=True)
-
-    found = asyncio.run(all_of_them())
-    judge.close()
-    scored = [(one, score) for one, score in zip(greedy, found, strict=True) if isinstance(score, float)]
-    # So small a judge does not always come to a score: that is a failure in words, and no reward of 0.
-    assert {type(score) for score in found} <= {float, RewardFailure}, found
-    assert scored, found
-    assert all(0 <= score <= 1 and one.infos[-1]["judge"] for one, score in scored)
+    # So small a model repeats what it was shown and comes to no score: a failure in words, and no reward of 0.
+    assert {type(score) for score in asyncio.run(judged())} == {RewardFailure}
+    held = {"structured_outputs": {"regex": r"SCORE: (0|1|0\.[0-9])"}}
+    for episode, score in zip(greedy, asyncio.run(judged(extra=held)), strict=True):
+        assert isinstance(score, float), score
+        assert episode.infos[-1]["judge"] == f"SCORE: {score:g}"
 
 
 class KillsTheServer(BaseEnvironment):

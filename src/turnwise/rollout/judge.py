@@ -36,6 +36,8 @@ class JudgeReward:
         timeout: Most seconds for an answer, with all repeats.
         retries: How often to ask again when the server is busy or the connection breaks.
         max_concurrency: Most questions at a time, from each process that runs episodes.
+        extra: More fields of the request, as the server knows them: vLLM's `{"structured_outputs": {"regex": ...}}`
+            holds a small judge to an answer with a score.
 
     Example:
         >>> judge = JudgeReward("http://127.0.0.1:9", "Was the customer helped?", model="any", retries=0)
@@ -63,6 +65,7 @@ class JudgeReward:
         timeout: float = 120.0,
         retries: int = 4,
         max_concurrency: int = 16,
+        extra: dict[str, Any] | None = None,
     ) -> None:
         if not is_url(url):
             raise ConfigError(f"{url!r} is no URL: serve the judge (`vllm serve MODEL`) and give http://host:8000/v1.")
@@ -71,6 +74,7 @@ class JudgeReward:
         if not rubric.strip():
             raise ConfigError("The rubric is empty: say in words what makes an episode good.")
         self.rubric, self.model = rubric, model
+        self.extra = dict(extra or {})
         self.reward_range = (float(low), float(high))
         self._sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
         self._settings: dict[str, Any] = {
@@ -119,7 +123,7 @@ class JudgeReward:
     async def _ask(self, messages: list[dict[str, str]]) -> Said:
         model = await self._named()
         try:
-            body = chat_request(model, messages, self._sampling, self._dialect)
+            body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
             return read_answer(await self._server.ask("/chat/completions", body), self._sampling)
         except Refused as refused:
             newer = Dialect("chat", "max_completion_tokens")

@@ -138,6 +138,13 @@ def test_a_model_that_wants_the_newer_name_of_the_limit_gets_it() -> None:
         assert "max_completion_tokens" in server.requests[-1].body
 
 
+def test_more_fields_of_the_request_are_the_users() -> None:
+    held = {"structured_outputs": {"regex": "SCORE: [01]"}}
+    with judging("SCORE: 1", model="m", extra=held) as (judge, server):
+        assert asyncio.run(judge(episode("Hello", "Good day"))) == 1
+    assert server.requests[-1].body["structured_outputs"] == held["structured_outputs"]
+
+
 def test_no_more_questions_than_allowed_are_under_way() -> None:
     async def many(judge: JudgeReward) -> list[float]:
         return await asyncio.gather(*(judge(episode("Hello", str(number))) for number in range(12)))
