@@ -105,7 +105,7 @@ def kill_until_it_ends(where: Path, name: str, moments: Iterator[Moment]) -> tup
         if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), folder, moment):
             return kills, RunFolder.open(folder)
         kills += 1
-        made = len(RunFolder.open(folder).read_metrics()) if begun else 0
+        made = len(RunFolder.open(folder).read_metrics()) if (folder / "metrics.jsonl").exists() else 0
         saved = max(saved_steps(folder / "checkpoints"), default=0)
         when = f"{moment.seconds:.1f} s after {'it was ready' if moment.after_start else 'its first process'}"
         print(f"{name}: killed {when}, {made} steps made, checkpoint of step {saved}", flush=True)

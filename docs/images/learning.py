@@ -6,9 +6,10 @@ python docs/images/learning.py turnwise=learning/ours.jsonl TRL=learning/trl.jso
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
+
+from turnwise.rollout.statistics import estimate_share
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 340, 56, 20, 110, 46
@@ -18,10 +19,10 @@ HELD_OUT = 64
 
 
 def interval(share: float) -> tuple[float, float]:
-    """Wilson's 95 % interval."""
-    z, n = 1.96, HELD_OUT
-    middle, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+    """The 95 % interval of a share of all held-out starts."""
+    right = round(share * HELD_OUT)
+    found = estimate_share([[1.0]] * right + [[0.0]] * (HELD_OUT - right))
+    return found.low, found.high
 
 
 def curve_of(file: str) -> list[tuple[int, float]]:

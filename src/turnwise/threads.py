@@ -134,6 +134,16 @@ def is_cancelled_from_outside(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
+def cores() -> int:
+    """The cores that this process may use: a container or `taskset` may leave it fewer than there are.
+
+    Example:
+        >>> cores() >= 1
+        True
+    """
+    return len(os.sched_getaffinity(0))
+
+
 _shared: tuple[int, ThreadPool] | None = None
 
 
@@ -142,5 +152,5 @@ def shared_threads() -> ThreadPool:
     global _shared
     if _shared is None or _shared[0] != os.getpid():
         # Environments mostly wait (for a service, a subprocess), so more threads than cores, but never without bound.
-        _shared = os.getpid(), ThreadPool(limit=min(64, 16 + 4 * (os.cpu_count() or 1)))
+        _shared = os.getpid(), ThreadPool(limit=min(64, 16 + 4 * cores()))
     return _shared[1]

@@ -154,8 +154,9 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
     def __init__(self, carried: Iterable[str] = (), *, may_carry: bool = False) -> None:
         self._may_carry = may_carry
         self._open: dict[str, list[Attempt]] = {name: [] for name in carried}
-        self._from_before = set(self._open)
         """Sent off and not over, with the attempts that are lost with their process."""
+        self._from_before = set(self._open)
+        """Those of them that were carried, until they are sent off again."""
         self._ended: dict[str, Entry] = {}
         """Over, and not yet found in a batch."""
         self._dispatched = 0
@@ -228,6 +229,16 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
             f"{balance.carried_in} carried over make {left}; {balance.trained} trained, {masked} masked, {dropped} "
             f"dropped and {len(balance.carried)} carried on make {right}. {' '.join(self._wrong[:_SHOWN])}"
         )
+
+
+def name_of(group: str, number: int | str) -> str:
+    """The name of an episode, by that of its group and its number there.
+
+    Example:
+        >>> name_of("00000017", 3)
+        '00000017-3'
+    """
+    return f"{group}-{number}"
 
 
 def group_of(episode_id: str) -> str:

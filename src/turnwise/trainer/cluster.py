@@ -11,6 +11,7 @@ from typing import Any
 
 from turnwise.config import ConfigStore
 from turnwise.errors import MissingDependency
+from turnwise.threads import cores
 
 _GRACE_SECONDS = 4.0
 _VITAL = ("gcs_server", "raylet")
@@ -139,7 +140,7 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     if config.ray.address:
         return arguments | {"address": config.ray.address}
     # "local": without it Ray joins any cluster that somebody has started on this machine.
-    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, os.cpu_count() or 1)}
+    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, cores())}
     if device == "cpu":
         # Logical slots: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = config.ray.num_nodes * config.ray.gpus_per_node
@@ -170,8 +171,7 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
     }
     if device == "cpu":
-        # The cores that this process may use: a container or `taskset` may leave it fewer than there are.
-        threads = max(1, len(os.sched_getaffinity(0)) // config.ray.gpus_per_node)
+        threads = max(1, cores() // config.ray.gpus_per_node)
         variables |= {
             "VERL_PLATFORM": "cpu",
             # Ray would give each actor one thread.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.errors import ConfigError
+from turnwise.threads import cores
 
 HERE = ("loop", "thread")
 """Modes without a process of their own."""
@@ -61,7 +62,7 @@ or tcp://host:port.
                 raise ConfigError(f"environment.{name}={value!r} must be a number from {least} on.")
         if not _is_number(seconds) or not seconds > 0:
             raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
-        workers = int(workers) or min(_MOST_WORKERS, os.cpu_count() or 1)
+        workers = int(workers) or min(_MOST_WORKERS, cores())
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
         if said.startswith(TCP):
             return cls("tcp", workers, memory, _address(said), int(processes))

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 
+from turnwise.threads import cores
 from turnwise.tools.sandbox.cell import Cell
 from turnwise.tools.sandbox.command import command_for
 from turnwise.tools.sandbox.limits import SandboxLimits
@@ -142,6 +143,5 @@ def shared_pool(limits: SandboxLimits, *, is_sandboxed: bool = True) -> CellPool
     with _lock:
         if key not in _pools:
             start = partial(Cell.start, command_for(limits, is_sandboxed=is_sandboxed))
-            cores = os.cpu_count() or 1
-            _pools[key] = CellPool(start, ready=4, most=max(8, 4 * cores))
+            _pools[key] = CellPool(start, ready=4, most=max(8, 4 * cores()))
         return _pools[key]

@@ -7,6 +7,7 @@ from typing import Any
 import transfer_queue
 
 from turnwise.records.trained import Trained, write_trained
+from turnwise.rollout.ledger import name_of
 from turnwise.trainer.verl.agent_loop import ANCHORS
 
 
@@ -34,7 +35,7 @@ def record_advantages(batch: Any, run_dir: str, step: int, *, critic: bool, kl_i
             continue
         uid, session, _ = key.rsplit("_", 2)
         for ours, theirs in names.items():
-            getattr(trained, ours)[f"{uid}-{session}"] = data[theirs][row].numpy()
+            getattr(trained, ours)[name_of(uid, session)] = data[theirs][row].numpy()
     write_trained(run_dir, step, trained)
 
 

@@ -14,6 +14,7 @@ from turnwise.inference.chat import Chat
 from turnwise.rollout.activity import Activity, NotedEngine
 from turnwise.rollout.attempts import Played, play_episode
 from turnwise.rollout.episode import EpisodeStart
+from turnwise.rollout.ledger import name_of
 from turnwise.tools.parsing import ActionParser
 from turnwise.trainer.credit import turn_anchors
 from turnwise.trainer.verl.episode_plan import EpisodePlan
@@ -80,7 +81,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             raise TrainingFailure("No episode plan in this process: episodes must run in an EpisodeWorker.")
         plan = _room.plan
         start = EpisodeStart(
-            episode_id=f"{row['uid']}-{row['session_id']}",
+            episode_id=name_of(row["uid"], row["session_id"]),
             group_id=str(row["index"]),
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,

@@ -23,7 +23,7 @@ from turnwise.env.spec import EnvironmentSpec
 from turnwise.errors import TrainingFailure
 from turnwise.rollout.evaluation import EvaluationPlan
 from turnwise.rollout.evaluation_result import EvaluationResult
-from turnwise.rollout.ledger import Attempt, Entry, Ledger, group_of
+from turnwise.rollout.ledger import Attempt, Entry, Ledger, group_of, name_of
 from turnwise.trainer.step_report import EpisodeReport
 from turnwise.trainer.verl.episode_plan import EpisodePlan
 from turnwise.trainer.verl.episode_worker import EpisodeWorker, Finished
@@ -183,7 +183,7 @@ class EpisodeWorkers:
         self._tell(f"Process {place} that runs episodes was lost; its groups are played again in a new one.")
         crew.actor = self._start(place)
         crew.watch, crew.pulse = crew.actor.stay.remote(), []
-        waiting = _still_wanted([uid for chunk in crew.given for uid in _uids(chunk)])
+        waiting = put_back_groups([uid for chunk in crew.given for uid in _uids(chunk)])
         for chunk in crew.given:
             self._note_lost(chunk, waiting, time.monotonic() - crew.since)
         rows = _rows(crew.given, waiting)
@@ -202,7 +202,7 @@ class EpisodeWorkers:
                 self.ledger.end(Entry(name, "", Decision.DROPPED, [attempt]) for name in names)
 
     def _names(self, uid: str) -> list[str]:
-        return [f"{uid}-{session}" for session in range(self._group_size)]
+        return [name_of(uid, session) for session in range(self._group_size)]
 
     def _here(self, coroutine: Any) -> Any:
         """Wait for something that this process's own worker does, and look after the other processes meanwhile."""
@@ -247,15 +247,26 @@ def _actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Any:
     return actor.remote(str(place), plan, config, engine)
 
 
-def _still_wanted(uids: list[str]) -> set[str]:
-    """Those groups that the replay buffer waits for or holds; what it holds of their episodes is taken out again."""
+def put_back_groups(uids: Collection[str] | None = None) -> set[str]:
+    """Mark groups in the queue as not yet played, and take out what it holds of their episodes.
+
+    Args:
+        uids: Which; None: all, and also the episodes of groups that the queue no longer knows.
+
+    Returns:
+        Those of them that the queue still waits for or holds.
+    """
     held = (transfer_queue.kv_list(PARTITION) or {}).get(PARTITION, {})
-    wanted = {uid for uid in uids if held.get(uid, {}).get("is_prompt", False)}
-    old = [key for key, tag in held.items() if not tag.get("is_prompt", False) and key.split("_", 1)[0] in wanted]
+    groups = {key for key, tag in held.items() if tag.get("is_prompt", False) and (uids is None or key in uids)}
+    old = [
+        key
+        for key, tag in held.items()
+        if not tag.get("is_prompt", False) and (uids is None or key.split("_", 1)[0] in groups)
+    ]
     if old:
         transfer_queue.kv_clear(keys=old, partition_id=PARTITION)
-    if wanted:
-        names = sorted(wanted)
+    if groups:
+        names = sorted(groups)
         tags = [{**held[name], "status": "pending"} for name in names]
         transfer_queue.kv_batch_put(keys=names, partition_id=PARTITION, tags=tags)
-    return wanted
+    return groups

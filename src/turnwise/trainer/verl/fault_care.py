@@ -15,6 +15,7 @@ import transfer_queue
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from turnwise.errors import TrainingFailure
+from turnwise.rollout.ledger import name_of
 from turnwise.trainer.verl.episode_workers import PARTITION
 from turnwise.trainer.watchdog import SAVING
 
@@ -30,7 +31,7 @@ _MOST_REPLACED = 8
 
 def names_in(batch: Any) -> list[str]:
     """The names of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{index}`."""
-    return ["-".join(key.rsplit("_", 2)[:2]) for key in batch.keys]
+    return [name_of(*key.rsplit("_", 2)[:2]) for key in batch.keys]
 
 
 def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import transfer_queue
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer_base
 
 from turnwise.errors import TrainingFailure
 from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
-from turnwise.trainer.verl.episode_workers import PARTITION
+from turnwise.trainer.verl.episode_workers import PARTITION, put_back_groups
 
 
 class SyncTrainer(EpisodeTrainer, PPOTrainerSync):
@@ -40,7 +39,7 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
                 "colocate_async load a checkpoint before the first step, in a trainer of its own."
             )
         super().load(checkpoint)
-        _put_back_all_groups()
+        put_back_groups()  # the records of those that had ended have gone with their process
         self._is_loaded = True
 
     def _reissue_inflight_prompts(self, partition_id: str = PARTITION) -> int:
@@ -52,15 +51,3 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
 def trainer_of(schedule: str) -> type[EpisodeTrainer]:
     """The trainer for a `training.schedule`."""
     return ColocatedAsyncTrainer if schedule == "colocate_async" else SyncTrainer
-
-
-def _put_back_all_groups() -> None:
-    """Mark all groups in the queue as not yet played: the records of those that were have gone with their process."""
-    held = (transfer_queue.kv_list(PARTITION) or {}).get(PARTITION, {})
-    groups = [key for key, tag in held.items() if tag.get("is_prompt", False)]
-    episodes = [key for key in held if key not in set(groups)]
-    if episodes:
-        transfer_queue.kv_clear(keys=episodes, partition_id=PARTITION)
-    if groups:
-        tags = [{**held[key], "status": "pending"} for key in groups]
-        transfer_queue.kv_batch_put(keys=groups, partition_id=PARTITION, tags=tags)
