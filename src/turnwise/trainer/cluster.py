@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from turnwise.config import ConfigStore
@@ -16,6 +16,9 @@ from turnwise.threads import cores
 _GRACE_SECONDS = 4.0
 _VITAL = ("gcs_server", "raylet")
 """Ray's own processes without which nothing goes on; after a minute without the first one, Ray ends this process."""
+
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ray's own switch, named after where it is off by default: its processes, and verl's, listen on 127.0.0.1 alone."""
 
 
 class Cluster:
@@ -38,7 +41,10 @@ class Cluster:
             return
         before = _children()
         # Processes on this machine inherit the variables: sooner than through a runtime environment.
-        with _in_environment(self._variables if self.is_local else {}):
+        with (
+            _in_environment(self._variables | _LOOPBACK) if self.is_local else nullcontext(),
+            _on_loopback_without_agent() if self.is_local else nullcontext(),
+        ):
             ray.init(**_init_arguments(config, device))
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
         self._processes = [process for process in _children() if process not in before] if self.is_local else []
@@ -156,6 +162,26 @@ def _in_environment(variables: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _on_loopback_without_agent() -> Iterator[None]:
+    """Let Ray start as on a laptop with a firewall, and as if only its core were installed.
+
+    The switch in the environment is read when Ray is imported, which a user's script may have done long ago. Without a
+    dashboard its agent has nothing to do, but it imports a web server and waits four seconds for a port that it cannot
+    get while another Ray, or one that was killed a minute ago, is on this machine. Every node waits for its agent.
+    """
+    from ray._private import ray_constants, utils
+
+    is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    utils.get_dashboard_dependency_error = lambda: ImportError("turnwise starts Ray without its dashboard")
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = is_cluster
+        utils.get_dashboard_dependency_error = error_of
 
 
 def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
