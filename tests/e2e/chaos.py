@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,8 @@ ENVIRONMENT = "tests.e2e.shaky:Shaky"
 TURNWISE = [sys.executable, "-m", "turnwise"]
 SURVIVED = ("environment worker", "rollout server", "episode worker")
 FATAL = ("user's process", "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
+RAYS_OWN = ("raylet", "gcs_server")
+"""While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
 _TITLES = {
     "rollout server": "ray::TransformersServer",
     "episode worker": "ray::EpisodeWorker",
@@ -71,6 +74,8 @@ class Chaos:
         self.folder = folder
         self.path = folder / "chaos"
         self.lives: list[Life] = []
+        self.young: list[Life] = []
+        """Those that ended in their start."""
         (folder / "no-faults").write_text("")
 
     def live(self, end: str = "", more_steps: int | None = None, *, also: Sequence[str] = SURVIVED[1:]) -> Life:
@@ -78,19 +83,28 @@ class Chaos:
 
         Besides environment workers one of each kind in `also` is killed, which takes seconds to start again.
         """
+        self.lives.append(self._live(self._plan(also, end), end, more_steps, with_worker="episode worker" in also))
+        return self.lives[-1]
+
+    def die_young(self, end: str) -> Life:
+        """One life that is ended at some moment of its start."""
+        self.young.append(self._live([], end, None, with_worker=False))
+        return self.young[-1]
+
+    def _live(self, plan: list[str], end: str, more_steps: int | None, *, with_worker: bool) -> Life:
         life, mark = Life(), uuid.uuid4().hex
         life.first_step = self._steps()
-        log = self.folder / f"life-{len(self.lives)}.log"
+        log = self.folder / f"life-{len(self.lives)}-{len(self.young)}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
-                [*self._command(more_steps), f"ray.num_actors={int('episode worker' in also)}"],
+                [*self._command(more_steps), f"ray.num_actors={int(with_worker)}"],
                 env=os.environ | {"TURNWISE_TEST_MARK": mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                self._torment(life, process, mark, self._plan(also, end), end)
+                self._torment(life, process, mark, plan, end)
                 began = time.monotonic()
                 life.code = process.wait(timeout=_PATIENCE)
                 life.seconds_to_end = time.monotonic() - began
@@ -99,7 +113,6 @@ class Chaos:
                 for left in processes_with(mark):
                     left.kill()
         life.told = log.read_text()
-        self.lives.append(life)
         return life
 
     def _command(self, more_steps: int | None) -> list[str]:
@@ -124,9 +137,11 @@ class Chaos:
                 return
             self._kill(life, mark, kind)
         if end:
-            time.sleep(self.random.uniform(0.0, 3.0))
-            victims = [psutil.Process(process.pid)] if end == "user's process" else _of(mark, end)
-            self._end(life, victims, end)
+            is_whole = end == "user's process"
+            if not is_whole:
+                _wait_for(mark, end)
+            time.sleep(self.random.uniform(0.0, 15.0 if is_whole and not plan else 3.0))
+            self._kill(life, mark, end, process.pid if is_whole else None)
 
     def _wait_for_a_step(self, process: subprocess.Popen[bytes]) -> None:
         began = time.time()
@@ -144,16 +159,13 @@ class Chaos:
         self.random.shuffle(plan)
         return plan
 
-    def _kill(self, life: Life, mark: str, kind: str) -> None:
-        until = time.monotonic() + 60
-        while not (found := _of(mark, kind)) and time.monotonic() < until:
-            time.sleep(0.05)
-        self._end(life, found, kind)
-
-    def _end(self, life: Life, victims: list[psutil.Process], kind: str) -> None:
-        assert victims, f"there is no {kind}"
-        self.random.choice(victims).send_signal(signal.SIGKILL)
-        life.killed[kind] += 1
+    def _kill(self, life: Life, mark: str, kind: str, pid: int | None = None) -> None:
+        while True:
+            victim = psutil.Process(pid) if pid else self.random.choice(_wait_for(mark, kind))
+            with suppress(psutil.NoSuchProcess):  # it may have been replaced just now
+                victim.send_signal(signal.SIGKILL)
+                life.killed[kind] += 1
+                return
 
 
 def _of(mark: str, kind: str) -> list[psutil.Process]:
@@ -165,6 +177,15 @@ def _of(mark: str, kind: str) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
+    return found
+
+
+def _wait_for(mark: str, kind: str) -> list[psutil.Process]:
+    """The processes of one kind, as soon as there are any."""
+    until = time.monotonic() + _PATIENCE
+    while not (found := _of(mark, kind)):
+        assert time.monotonic() < until, f"there is no {kind}"
+        time.sleep(0.05)
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chaos import FATAL, SURVIVED, Chaos
+from tests.e2e.chaos import FATAL, RAYS_OWN, SURVIVED, Chaos
 from tests.e2e.shaken_run import ShakenRun, same_metrics
 from turnwise.records.run_folder import RunFolder
 from turnwise.records.run_state import RunState
@@ -17,39 +17,49 @@ from turnwise.viewer.run_view import read_run
 
 pytestmark = pytest.mark.e2e
 KILLS = 30
-LIVES = int(os.environ.get("TURNWISE_CHAOS_LIVES", "3"))
-"""Each takes half a minute to start: CI has time for three."""
+LIVES = 5
 
 
 @pytest.fixture(scope="module")
 def chaos(tmp_path_factory: pytest.TempPathFactory) -> Chaos:
-    """Some lives of one run, 30 kills in each; the last one ends by itself."""
+    """Five lives of one run, 30 kills in each; three more end in their start; the last one ends by itself."""
     seed = int(os.environ.get("TURNWISE_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
     print(f"TURNWISE_CHAOS_SEED={seed}")
     made = Chaos(tmp_path_factory.mktemp("chaos"), seed, KILLS)
-    for place, end in enumerate(made.random.sample(FATAL, LIVES - 1)):
+    ends = made.random.sample(FATAL, len(FATAL))
+    young = [kind for kind in ends if kind not in RAYS_OWN][: len(FATAL) - LIVES + 1]
+    for place, end in enumerate(kind for kind in ends if kind not in young):
         made.live(end, also=SURVIVED[1:] if place == 0 else ())
+        if place < len(young):
+            made.die_young(young[place])
     made.live(more_steps=6, also=())
+    for life in [*made.lives, *made.young]:
+        print(dict(life.killed), f"ended with {life.code} after {life.seconds_to_end:.1f} s")
     return made
 
 
 def test_every_kind_was_killed(chaos: Chaos) -> None:
-    kinds = sum((life.killed for life in chaos.lives), Counter[str]())
-    assert kinds.keys() >= set(SURVIVED)
-    assert len(kinds) == len(SURVIVED) + LIVES - 1
+    kinds = sum((life.killed for life in [*chaos.lives, *chaos.young]), Counter[str]())
+    assert kinds.keys() == {*SURVIVED, *FATAL}
+    assert len(chaos.lives) == LIVES
     assert all(life.killed.total() >= KILLS for life in chaos.lives)
 
 
 def test_a_run_that_cannot_go_on_says_so_and_leaves_no_process(chaos: Chaos) -> None:
-    for life in chaos.lives[:-1]:
+    for life in [*chaos.lives[:-1], *chaos.young]:
         if "user's process" in life.killed:
             assert life.code == -9
         else:
             assert life.code == 2
             assert " was lost" in life.told or "out of reach" in life.told
-            assert f"`turnwise resume {chaos.path}` goes on from step " in life.told
         assert life.seconds_to_end < 60
         assert life.left_over == []
+
+
+def test_it_says_how_to_go_on(chaos: Chaos) -> None:
+    for life in chaos.lives[:-1]:
+        if "user's process" not in life.killed:
+            assert f"`turnwise resume {chaos.path}` goes on from step " in life.told
 
 
 def test_the_last_one_ends_well(chaos: Chaos) -> None:
