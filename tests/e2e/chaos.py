@@ -108,7 +108,9 @@ class Chaos:
                 began = time.monotonic()
                 life.code = process.wait(timeout=_PATIENCE)
                 life.seconds_to_end = time.monotonic() - began
-                life.left_over = _left_over(mark)
+                # Nobody else is there to end what a killed user's process had started: Ray's agents notice when they
+                # have come to the end of their start.
+                life.left_over = _left_over(mark, 90 if end == "user's process" else 15)
             finally:
                 for left in processes_with(mark):
                     left.kill()
@@ -189,9 +191,9 @@ def _wait_for(mark: str, kind: str) -> list[psutil.Process]:
     return found
 
 
-def _left_over(mark: str) -> list[str]:
-    """What is still there ten seconds after the run has ended."""
-    until = time.monotonic() + 10
+def _left_over(mark: str, seconds: float) -> list[str]:
+    """What is still there so long after the run has ended."""
+    until = time.monotonic() + seconds
     while (left := processes_with(mark)) and time.monotonic() < until:
         time.sleep(0.2)
     return list(_titles(left))
