@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
+from tests.e2e.watched_run import has_told_since, steps_made
 
 from turnwise.records.checkpoints import saved_steps
 from turnwise.records.run_folder import RunFolder
@@ -89,14 +90,7 @@ def _has_come(moment: Moment, folder: Path, began: float) -> bool:
     """Whether the seconds of a moment have begun to count in a life that began then."""
     if moment.step is None:
         return True
-    events = RunFolder.open(folder).read_events() if (folder / "events.jsonl").exists() else []
-    is_ready = any(event["time"] > began and event.get("content") == "ready" for event in events)
-    return is_ready and steps_made(folder) >= moment.step
-
-
-def steps_made(folder: Path) -> int:
-    """How many steps of a run are on record."""
-    return len(RunFolder.open(folder).read_metrics()) if (folder / "metrics.jsonl").exists() else 0
+    return has_told_since(folder, "ready", began) and steps_made(folder) >= moment.step
 
 
 def _kill_all(mark: str) -> None:

@@ -24,15 +24,18 @@ import psutil
 
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.shaken_run import SETTINGS
+from tests.e2e.watched_run import has_told_since, steps_made
 from turnwise.records.run_folder import RunFolder
 
 ENVIRONMENT = "tests.e2e.shaky:Shaky"
 TURNWISE = [sys.executable, "-m", "turnwise"]
 SURVIVED = ("environment worker", "rollout server", "episode worker")
-FATAL = ("user's process", "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
+WHOLE = "user's process"
+FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
 RAYS_OWN = ("raylet", "gcs_server")
 """While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
 _TITLES = {
+    WHOLE: "-m turnwise ",
     "rollout server": "ray::TransformersServer",
     "episode worker": "ray::EpisodeWorker",
     "task runner": "ray::TaskRunner",
@@ -54,7 +57,6 @@ class Life:
     killed: Counter[str] = field(default_factory=Counter[str])
     code: int | None = None
     told: str = ""
-    first_step: int = 0
     left_over: list[str] = field(default_factory=list[str])
     seconds_to_end: float = 0.0
 
@@ -93,7 +95,6 @@ class Chaos:
 
     def _live(self, plan: list[str], end: str, more_steps: int | None, *, with_worker: bool) -> Life:
         life, mark = Life(), uuid.uuid4().hex
-        life.first_step = self._steps()
         log = self.folder / f"life-{len(self.lives)}-{len(self.young)}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -108,9 +109,8 @@ class Chaos:
                 began = time.monotonic()
                 life.code = process.wait(timeout=_PATIENCE)
                 life.seconds_to_end = time.monotonic() - began
-                # Nobody else is there to end what a killed user's process had started: Ray's agents notice when they
-                # have come to the end of their start.
-                life.left_over = _left_over(mark, 90 if end == "user's process" else 15)
+                # When the user's process is killed in its start, Ray's agents notice only at the end of theirs.
+                life.left_over = _left_over(mark, 90 if end == WHOLE and not plan else 10)
             finally:
                 for left in processes_with(mark):
                     left.kill()
@@ -119,15 +119,11 @@ class Chaos:
 
     def _command(self, more_steps: int | None) -> list[str]:
         if self.path.exists():
-            last = [] if more_steps is None else [f"training.num_epochs={self._steps() + more_steps}"]
+            last = [] if more_steps is None else [f"training.num_epochs={steps_made(self.path) + more_steps}"]
             return [*TURNWISE, "resume", str(self.path), *last]
         own = f"environment.faults={self.folder / 'no-faults'} checkpoint.output_dir={self.folder} "
         own += "checkpoint.run_name=chaos training.num_epochs=1000"
         return [*TURNWISE, "train", ENVIRONMENT, *SETTINGS.split(), *own.split()]
-
-    def _steps(self) -> int:
-        run = self.path / "metrics.jsonl"
-        return len(RunFolder.open(self.path).read_metrics()) if run.exists() else 0
 
     def _torment(self, life: Life, process: subprocess.Popen[bytes], mark: str, plan: list[str], end: str) -> None:
         """Kill what it survives, some after each of the first steps, then `end`."""
@@ -139,33 +135,27 @@ class Chaos:
                 return
             self._kill(life, mark, kind)
         if end:
-            is_whole = end == "user's process"
-            if not is_whole:
-                _wait_for(mark, end)
-            time.sleep(self.random.uniform(0.0, 15.0 if is_whole and not plan else 3.0))
-            self._kill(life, mark, end, process.pid if is_whole else None)
+            _wait_for(mark, end)
+            # It is there from the beginning of a start, the others come later.
+            time.sleep(self.random.uniform(0.0, 15.0 if end == WHOLE and not plan else 3.0))
+            self._kill(life, mark, end)
 
     def _wait_for_a_step(self, process: subprocess.Popen[bytes]) -> None:
         began = time.time()
-        while not self._has_synced_since(began):
+        while not has_told_since(self.path, "sync_weights", began):
             assert process.poll() is None, "the run ended too soon"
             assert time.time() - began < _PATIENCE, f"no step within {_PATIENCE:.0f} s"
             time.sleep(0.05)
-
-    def _has_synced_since(self, began: float) -> bool:
-        events = RunFolder.open(self.path).read_events() if (self.path / "events.jsonl").exists() else []
-        return any(event["time"] > began and event.get("content") == "sync_weights" for event in events)
 
     def _plan(self, also: Sequence[str], end: str) -> list[str]:
         plan = [*also, *["environment worker"] * (self.kills - len(also) - bool(end))]
         self.random.shuffle(plan)
         return plan
 
-    def _kill(self, life: Life, mark: str, kind: str, pid: int | None = None) -> None:
+    def _kill(self, life: Life, mark: str, kind: str) -> None:
         while True:
-            victim = psutil.Process(pid) if pid else self.random.choice(_wait_for(mark, kind))
             with suppress(psutil.NoSuchProcess):  # it may have been replaced just now
-                victim.send_signal(signal.SIGKILL)
+                self.random.choice(_wait_for(mark, kind)).send_signal(signal.SIGKILL)
                 life.killed[kind] += 1
                 return
 

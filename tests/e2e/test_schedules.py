@@ -44,17 +44,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder.open(trainer.run.path)
 
 
+def _versions(run: RunFolder, steps: int) -> set[tuple[int, tuple[int, ...]]]:
+    """The versions of the weights that each episode was said by, with the step that it was trained in."""
+    return {
+        (step, tuple(sorted({version for version in episode.token_versions() if version >= 0})))
+        for step in range(1, steps + 1)
+        for episode in read_episodes(run.path, step=step)
+    }
+
+
 def test_slow_episodes_are_trained_on_in_a_later_step_but_not_too_late(run: RunFolder) -> None:
     metrics = run.read_metrics()
     assert [record["step"] for record in metrics] == list(range(1, STEPS + 1))
     assert all(record["episodes/completed"] == 16 for record in metrics)
     late = [record["staleness/max"] for record in metrics]
     assert set(late) == {0.0, 1.0}, "training.max_staleness is 1"
-    versions = {
-        (step, tuple(sorted({version for version in episode.token_versions() if version >= 0})))
-        for step in range(1, STEPS + 1)
-        for episode in read_episodes(run.path, step=step)
-    }
+    versions = _versions(run, STEPS)
     assert all(step - 1 - min(seen) <= 1 for step, seen in versions)
     assert any(len(seen) == 2 for _, seen in versions), "no episode went on with newer weights than it began with"
 
@@ -84,12 +89,7 @@ def test_with_vllm_too_an_episode_goes_on_with_the_weights_of_the_next_step(tmp_
     assert trainer.run is not None
     assert all(record["episodes/completed"] == 16 for record in trainer.metrics_history)
     assert max(record["staleness/max"] for record in trainer.metrics_history) == 1.0
-    seen = {
-        tuple(sorted({version for version in episode.token_versions() if version >= 0}))
-        for step in range(1, 5)
-        for episode in read_episodes(trainer.run.path, step=step)
-    }
-    assert any(len(versions) == 2 for versions in seen), seen
+    assert any(len(seen) == 2 for _, seen in _versions(trainer.run, 4))
 
 
 def test_it_learns(run: RunFolder) -> None:

@@ -41,10 +41,7 @@ class Cluster:
             return
         before = _children()
         # Processes on this machine inherit the variables: sooner than through a runtime environment.
-        with (
-            _in_environment(self._variables | _LOOPBACK) if self.is_local else nullcontext(),
-            _on_loopback_without_agent() if self.is_local else nullcontext(),
-        ):
+        with _on_this_machine_alone(self._variables) if self.is_local else nullcontext():
             ray.init(**_init_arguments(config, device))
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
         self._processes = [process for process in _children() if process not in before] if self.is_local else []
@@ -154,7 +151,7 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _in_environment(variables: dict[str, str]) -> Iterator[None]:
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -165,12 +162,12 @@ def _in_environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _on_loopback_without_agent() -> Iterator[None]:
-    """Let Ray start as on a laptop with a firewall, and as if only its core were installed.
+def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let Ray start with these variables, as on a laptop with a firewall, and as if only its core were installed.
 
-    The switch in the environment is read when Ray is imported, which a user's script may have done long ago. Without a
-    dashboard its agent has nothing to do, but it imports a web server and waits four seconds for a port that it cannot
-    get while another Ray, or one that was killed a minute ago, is on this machine. Every node waits for its agent.
+    The switch in the environment is for Ray's processes; here it was read when Ray was imported, which a user's script
+    may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or try for three
+    seconds to get it while another Ray has it, and a node is not there before its agent is.
     """
     from ray._private import ray_constants, utils
 
@@ -178,7 +175,8 @@ def _on_loopback_without_agent() -> Iterator[None]:
     ray_constants.ENABLE_RAY_CLUSTER = False
     utils.get_dashboard_dependency_error = lambda: ImportError("turnwise starts Ray without its dashboard")
     try:
-        yield
+        with _in_environment({**variables, **_LOOPBACK}):
+            yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
         utils.get_dashboard_dependency_error = error_of
