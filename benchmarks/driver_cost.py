@@ -8,8 +8,8 @@ all its threads, over the turns with a tool call: other processes on the machine
     by hand   messages through the chat template once, then token-exact: what the model said is never encoded again.
               The tool is called on the event loop; nothing is checked, and only tokens, mask and log-probs are kept.
               Once with the tokenizer as transformers has it, once with the Rust one under it.
-    turnwise  `run_episode`, with its checks, limits, outcome and whole record; once with plain tools, which run off the
-              event loop because a plain function may block, once with async tools.
+    turnsmith `run_episode`, with its checks, limits, outcome and whole record; once with plain tools, which run off
+              the event loop because a plain function may block, once with async tools.
     verl      `ToolAgentLoop` of verl 0.9.1 with its Hermes parser and async tools.
 
 The loops take turns within each round; shown are the least and the median of all rounds.
@@ -38,12 +38,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from transformers import AutoTokenizer
 
-from turnwise import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.models import resolve
-from turnwise.rollout.episode import EpisodeStart, run_episode
-from turnwise.tools.parsing import FunctionCallingParser
-from turnwise.trajectory import Outcome
+from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.models import resolve
+from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.trajectory import Outcome
 
 TURNS = 8
 QUESTION = "Where is my order 1007? It should have come on Monday, and nobody answers the phone."
@@ -100,11 +100,11 @@ class Instant:
         return list(self.turns[place]), list(self.log_probs[place])
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """turnwise's seam."""
+        """turnsmith's seam."""
         return Generation(*await self.reply(session))
 
 
-def turnwise_loop(tokenizer: Any, engine: Instant, tool: Callable[..., Any]) -> Episode:
+def turnsmith_loop(tokenizer: Any, engine: Instant, tool: Callable[..., Any]) -> Episode:
     """Our loop."""
     chat, environment, parser = Chat(tokenizer), EnvironmentSpec.of(Desk), FunctionCallingParser()
     tools = ToolRegistry([_named(tool)])
@@ -130,7 +130,7 @@ def turnwise_loop(tokenizer: Any, engine: Instant, tool: Callable[..., Any]) -> 
 
 
 def _named(tool: Callable[..., Any]) -> Any:
-    from turnwise import tool as as_tool
+    from turnsmith import tool as as_tool
 
     return as_tool(name="find_order")(tool)
 
@@ -253,8 +253,8 @@ def main() -> None:
     loops = {
         "by hand": loop_by_hand(tokenizer, engine),
         "by hand, Rust encoder": loop_by_hand(tokenizer, engine, rust=True),
-        "turnwise, plain tool": turnwise_loop(tokenizer, engine, find_order),
-        "turnwise, async tool": turnwise_loop(tokenizer, engine, find_order_async),
+        "turnsmith, plain tool": turnsmith_loop(tokenizer, engine, find_order),
+        "turnsmith, async tool": turnsmith_loop(tokenizer, engine, find_order_async),
     }
     if not options.quick:
         logging.disable(logging.WARNING)

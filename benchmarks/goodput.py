@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnwise import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.inference.engine import Engine, Generation
-from turnwise.rollout.attempts import play_episode
-from turnwise.rollout.failure_policy import FailurePolicy
-from turnwise.rollout.ledger import Entry, Ledger
+from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.engine import Engine, Generation
+from turnsmith.rollout.attempts import play_episode
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.ledger import Entry, Ledger
 
 TURNS = 8
 
@@ -135,7 +135,7 @@ def main() -> None:
     """Measure and print."""
     from transformers import AutoTokenizer
 
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.003, 0.01, 0.05])

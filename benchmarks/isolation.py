@@ -7,7 +7,7 @@ time for one step, and what it is over a step on the event loop itself.
     loop      on the event loop, no thread and no process between
     thread    off the event loop, in a thread of this process
     process   in a worker process, over a socket
-    tcp       in a worker of `turnwise serve-env` on this machine
+    tcp       in a worker of `turnsmith serve-env` on this machine
     Ray       `await actor.step.remote(action)`: an async actor that holds the environments itself
     pipe      two bare processes that send each other 64 bytes over a socket: what the machine takes for that alone
 
@@ -31,12 +31,12 @@ from typing import Any
 
 import psutil
 
-from turnwise import BaseEnvironment, EnvironmentConfig
-from turnwise.env.hosting import open_host
-from turnwise.env.isolation.pool import close_workers, isolation_status
-from turnwise.env.isolation.server import serve_forever
-from turnwise.env.isolation.settings import Isolation
-from turnwise.env.spec import EnvironmentSpec
+from turnsmith import BaseEnvironment, EnvironmentConfig
+from turnsmith.env.hosting import open_host
+from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.env.isolation.server import serve_forever
+from turnsmith.env.isolation.settings import Isolation
+from turnsmith.env.spec import EnvironmentSpec
 
 WORDS = "the parcel of your order is late because a van broke down near Lyon and nobody told us in time so we ask"
 LIMIT = 150.0

@@ -2,7 +2,7 @@
 
 Every fourth moment is drawn evenly from the time that a start takes. The others are some time after one of the steps
 that are still to be made, so that kills hit episodes, optimizer steps, evaluations, saves and the end. Every process of
-the run is killed at that moment, as in a power cut. The run is resumed with `turnwise resume`, and that may be killed
+the run is killed at that moment, as in a power cut. The run is resumed with `turnsmith resume`, and that may be killed
 in its turn; a run that comes to its end is compared with the whole one: metrics, evaluations, episodes, weights,
 optimizer, data position. A run that was killed before its folder was complete has nothing to resume and is started
 anew.
@@ -29,12 +29,12 @@ from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
 from tests.e2e.watched_run import has_told_since, steps_made
 
-from turnwise.records.checkpoints import saved_steps
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.checkpoints import saved_steps
+from turnsmith.records.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 6
-TURNWISE = [sys.executable, "-m", "turnwise"]
+TURNSMITH = [sys.executable, "-m", "turnsmith"]
 SETTINGS = (
     f"training.num_epochs={STEPS} training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 "
     "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
@@ -46,7 +46,7 @@ def train(where: Path, name: str) -> list[str]:
     """The command that starts a run."""
     environment = f"{ROOT / 'tests/e2e/three_letters.py'}:ThreeLetters"
     place = [f"checkpoint.output_dir={where}", f"checkpoint.run_name={name}"]
-    return [*TURNWISE, "train", environment, "--model", "tiny", *place, *SETTINGS.split()]
+    return [*TURNSMITH, "train", environment, "--model", "tiny", *place, *SETTINGS.split()]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_until(command: list[str], folder: Path, moment: Moment | None) -> bool:
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(
             command,
-            env=os.environ | {"TURNWISE_TEST_MARK": mark},
+            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
             stdout=told,
             stderr=told,
             start_new_session=True,
@@ -122,7 +122,7 @@ def kill_until_it_ends(where: Path, name: str, moments: Moments) -> tuple[int, R
     while True:
         begun = (folder / "config.yaml").exists() and (folder / "run.json").exists()
         moment = moments.draw(saved)
-        if run_until([*TURNWISE, "resume", str(folder)] if begun else train(where, name), folder, moment):
+        if run_until([*TURNSMITH, "resume", str(folder)] if begun else train(where, name), folder, moment):
             return kills, RunFolder.open(folder)
         kills += 1
         saved = max(saved_steps(folder / "checkpoints"), default=0)

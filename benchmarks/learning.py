@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise import ConfigStore, RayPPOTrainer
-from turnwise.env.examples import Calculator
-from turnwise.records.episodes import read_episodes
-from turnwise.rollout.evaluation_result import IN_TRAINING
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.env.examples import Calculator
+from turnsmith.records.episodes import read_episodes
+from turnsmith.rollout.evaluation_result import IN_TRAINING
 
 SHOWN = 3
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.env.examples.calculator import Calculator
-from turnwise.inference.chat import Chat
-from turnwise.models import resolve
-from turnwise.rollout.acting import Toolbox
-from turnwise.tools.parsing import FunctionCallingParser
+from turnsmith.env.examples.calculator import Calculator
+from turnsmith.inference.chat import Chat
+from turnsmith.models import resolve
+from turnsmith.rollout.acting import Toolbox
+from turnsmith.tools.parsing import FunctionCallingParser
 
 FIRST_SEED = 2_000_000
 """Neither trained on nor evaluated later."""

@@ -1,6 +1,6 @@
 """TRL's side of the learning comparison: `GRPOTrainer(environment_factory=...)` on the calculator, on a CPU.
 
-The same starts, prompts (token for token), episodes a step, sampling and loss as a turnwise run of the same settings.
+The same starts, prompts (token for token), episodes a step, sampling and loss as a turnsmith run of the same settings.
 Writes one JSON line a step and one an evaluation; `seconds` is the wall clock of training alone, without start-up and
 evaluations. Runs in an environment of its own, because TRL's pins are not ours:
 
@@ -28,15 +28,15 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_schema
 
-from turnwise.env.examples.calculator import Calculator
-from turnwise.errors import ToolError
-from turnwise.tools.parsing import FunctionCallingParser
-from turnwise.tools.tool import tools_of
+from turnsmith.env.examples.calculator import Calculator
+from turnsmith.errors import ToolError
+from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.tools.tool import tools_of
 
 HELD_OUT = 1_000_000
 """The first seed of the evaluation."""
 
-# SmolLM2's own template with a place for calls and their results, as turnwise words them for a template without one.
+# SmolLM2's own template with a place for calls and their results, as turnsmith words them for a template without one.
 TEMPLATE = """\
 {%- for message in messages %}
     {%- if message.role == 'tool' %}
@@ -79,7 +79,7 @@ class Desk:
         self._calls += 1
         try:
             return self._desk.calculate(expression=expression)
-        except ToolError as error:  # TRL would tell the model {'error': '...'}; turnwise tells it the sentence
+        except ToolError as error:  # TRL would tell the model {'error': '...'}; turnsmith tells it the sentence
             return str(error)
 
 
@@ -173,7 +173,7 @@ class Records(TrainerCallback):
 
 
 def starts(first: int, count: int) -> Dataset:
-    """One row a group; the system prompt is turnwise's own."""
+    """One row a group; the system prompt is turnsmith's own."""
     desk = Calculator()
     told = FunctionCallingParser().instructions([tool.definition for tool in tools_of(desk)])
     # The environment's `reset` gives the sum, which TRL appends to the last message.

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.fuzz.hostile import PARSERS, check, hostile
 
-from turnwise.tools.parsing import (
+from turnsmith.tools.parsing import (
     FunctionCallingParser,
     JSONActionParser,
     NativeParser,

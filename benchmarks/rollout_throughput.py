@@ -3,7 +3,7 @@
 64 episodes are in flight. Each has 3 turns of 24 sampled tokens, with an observation of about 40 tokens between them;
 the environment's steps are instant, and stop tokens are ignored so that all turns have the same length.
 
-    turnwise  `run_episode` over `VLLMEngine`: chat template, environment off the event loop, checks, record.
+    turnsmith  `run_episode` over `VLLMEngine`: chat template, environment off the event loop, checks, record.
     bare      vLLM's `AsyncLLM` itself, on the event loop it lives on: prompt tokens in, sampled tokens out, with the
               observation's tokens ready made. Nothing else.
 
@@ -37,12 +37,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import psutil
 from transformers import AutoTokenizer
 
-from turnwise import BaseEnvironment, Chat, Generation, Limits, Sampling
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.inference.vllm_engine import VLLMEngine
-from turnwise.models import resolve
-from turnwise.rollout.episode import EpisodeStart, run_episode
-from turnwise.trajectory import Outcome
+from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.vllm_engine import VLLMEngine
+from turnsmith.models import resolve
+from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.trajectory import Outcome
 
 IN_FLIGHT = 64
 TASK = (
@@ -239,17 +239,17 @@ def main() -> None:
     work = Work(engine, Chat(AutoTokenizer.from_pretrained(path)), turns=3, tokens=24, episodes=IN_FLIGHT)
     try:
         measure(work, "bare")  # the first round pays for what is made on first use
-        found: dict[str, list[tuple[float, float]]] = {"bare": [], "turnwise": []}
+        found: dict[str, list[tuple[float, float]]] = {"bare": [], "turnsmith": []}
         for number in range(options.rounds):
-            for who in ("bare", "turnwise") if number % 2 == 0 else ("turnwise", "bare"):
+            for who in ("bare", "turnsmith") if number % 2 == 0 else ("turnsmith", "bare"):
                 found[who].append(measure(work, who))
                 wall, cpu = found[who][-1]
                 print(f"{who:9} {wall:7.1f} tokens a second, {cpu:7.1f} a CPU second", flush=True)
         for place, what in enumerate(("wall-clock", "CPU")):
-            ratios = [ours[place] / bare[place] for ours, bare in zip(found["turnwise"], found["bare"], strict=True)]
-            best = max(one[place] for one in found["turnwise"]) / max(one[place] for one in found["bare"])
+            ratios = [ours[place] / bare[place] for ours, bare in zip(found["turnsmith"], found["bare"], strict=True)]
+            best = max(one[place] for one in found["turnsmith"]) / max(one[place] for one in found["bare"])
             print(
-                f"turnwise / bare, tokens a {what} second: median of the rounds {statistics.median(ratios):.3f}, "
+                f"turnsmith / bare, tokens a {what} second: median of the rounds {statistics.median(ratios):.3f}, "
                 f"best over best {best:.3f}, all {[round(ratio, 3) for ratio in ratios]}"
             )
         report_prefill(work)

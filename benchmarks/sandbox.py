@@ -21,12 +21,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.sandbox import PythonTool, SandboxLimits, run_python
-from turnwise.tools.sandbox.cell import Cell
-from turnwise.tools.sandbox.command import Command, command_for
-from turnwise.tools.sandbox.session import run_program
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.sandbox import PythonTool, SandboxLimits, run_python
+from turnsmith.tools.sandbox.cell import Cell
+from turnsmith.tools.sandbox.command import Command, command_for
+from turnsmith.tools.sandbox.session import run_program
 
 COLD, WARM = 1.5, 0.002
 PROGRAM = "print(sum(range(10)))"

@@ -1,4 +1,4 @@
-"""Forward and backward pass over a group whose episodes share a prompt: turnwise's layout beside verl's.
+"""Forward and backward pass over a group whose episodes share a prompt: turnsmith's layout beside verl's.
 
 SmolLM2-135M in float32, eight episodes of 229 prompt tokens and 68 response tokens, as in `benchmarks/learning.py`.
 Prints the seconds of each, in turn, and the ratio of the least.
@@ -16,8 +16,8 @@ from tests.unit.trainer.prompt_groups import micro_batch, run
 from transformers import AutoModelForCausalLM
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from turnwise.models import resolve
-from turnwise.trainer.verl.shared_prompts import SharedPromptEngine
+from turnsmith.models import resolve
+from turnsmith.trainer.verl.shared_prompts import SharedPromptEngine
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
             spent = time.perf_counter() - began
             least[kind] = min(least[kind], spent)
             print(f"{kind.__name__:22} {spent:6.2f} s", flush=True)
-    print(f"turnwise / verl = {least[SharedPromptEngine] / least[FSDPEngineWithLMHead]:.2f}")
+    print(f"turnsmith / verl = {least[SharedPromptEngine] / least[FSDPEngineWithLMHead]:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training step and start-up, turnwise beside bare verl: the same model, prompts, lengths and rollout server.
+"""Training step and start-up, turnsmith beside bare verl: the same model, prompts, lengths and rollout server.
 
 Both train the `tiny` model with GRPO on one turn of up to 32 tokens, 32 episodes a step. verl runs its own
 `python -m verl.trainer.main_ppo` with its own single-turn agent loop; the only thing it has of ours is the CPU plugin,
@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.config import ConfigStore
-from turnwise.models import resolve
-from turnwise.trainer.cluster import environment_variables
-from turnwise.trainer.verl.config_mapping import overrides
+from turnsmith.config import ConfigStore
+from turnsmith.models import resolve
+from turnsmith.trainer.cluster import environment_variables
+from turnsmith.trainer.verl.config_mapping import overrides
 
 _OURS = """
 import sys
-from turnwise import BaseEnvironment, RayPPOTrainer
-from turnwise.config_sources import load
+from turnsmith import BaseEnvironment, RayPPOTrainer
+from turnsmith.config_sources import load
 
 class Letters(BaseEnvironment):
     def reset(self):
@@ -82,10 +82,10 @@ def settings(steps: int, folder: Path) -> ConfigStore:
 
 
 def measure_ours(config: ConfigStore, folder: Path) -> Measured:
-    """Train with turnwise in a process of its own."""
-    from turnwise.config_sources import to_dict
-    from turnwise.records.run_folder import RunFolder
-    from turnwise.records.yaml_text import dump_yaml
+    """Train with turnsmith in a process of its own."""
+    from turnsmith.config_sources import to_dict
+    from turnsmith.records.run_folder import RunFolder
+    from turnsmith.records.yaml_text import dump_yaml
 
     (folder / "config.yaml").write_text(dump_yaml(to_dict(config)))
     (folder / "ours.py").write_text(_OURS)
@@ -131,7 +131,7 @@ def measure_verl(config: ConfigStore, folder: Path) -> Measured:
     }
     arguments = [f"{name}={_hydra(value)}" for name, value in keys.items()]
     environment = os.environ | environment_variables(config, "cpu")
-    del environment["TURNWISE_RUN"]
+    del environment["TURNSMITH_RUN"]
     began = time.time()
     process = subprocess.Popen(
         [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
@@ -178,7 +178,7 @@ def main() -> None:
             theirs.append(measure_verl(config, Path(name)))
             show("verl", theirs[-1])
             ours.append(measure_ours(config, Path(name)))
-            show("turnwise", ours[-1])
+            show("turnsmith", ours[-1])
     for phase in PHASES:
         pair = [statistics.mean(run.phases[phase] for run in runs) for runs in (ours, theirs)]
         print(f"{phase:13} ours / verl = {pair[0]:.2f} s / {pair[1]:.2f} s = {pair[0] / pair[1]:.2f}")

@@ -30,11 +30,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from transformers import AutoTokenizer
 
-from turnwise import BaseEnvironment, Chat, EnvironmentConfig, Generation, Limits, Sampling, tool
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.models import resolve
-from turnwise.rollout.episode import EpisodeStart, run_episode
-from turnwise.trajectory import Trajectory
+from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, Generation, Limits, Sampling, tool
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.models import resolve
+from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.trajectory import Trajectory
 
 TURNS = 7
 KINDS = {"model": (200, 38, 220), "environment": (75, 150, 220), "tools": (115, 75, 60)}

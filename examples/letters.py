@@ -1,6 +1,6 @@
 """Teach a model to say "a", over three turns. It takes about two minutes on a laptop: python examples/letters.py"""
 
-from turnwise import BaseEnvironment, ConfigStore, RayPPOTrainer
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
 
 
 class Letters(BaseEnvironment):
@@ -14,7 +14,7 @@ class Letters(BaseEnvironment):
 
 if __name__ == "__main__":
     config = ConfigStore()
-    config.model.model_name = "tiny"  # a small random model that turnwise makes itself
+    config.model.model_name = "tiny"  # a small random model that turnsmith makes itself
     config.inference.max_tokens = 8
     config.training.learning_rate = 1e-2
     RayPPOTrainer(config, Letters).fit(num_epochs=4)

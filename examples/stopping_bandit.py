@@ -25,7 +25,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from turnwise import algo
+from turnsmith import algo
 
 # The three episodes: stop; go and arm A; go and arm B. Token 0 is turn 1, token 1 the observation, token 2 turn 2.
 MASK = torch.tensor([[1, 0, 0], [1, 0, 1], [1, 0, 1]])

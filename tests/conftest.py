@@ -49,7 +49,7 @@ def pytest_collect_file() -> Generator[None, Iterable[pytest.Collector], list[py
 @pytest.fixture(scope="session")
 def tiny_folder() -> str:
     """Folder of the tiny random model."""
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     return resolve("tiny")
 
@@ -57,6 +57,6 @@ def tiny_folder() -> str:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> str:
     """Folder of SmolLM2-135M-Instruct."""
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     return resolve("smollm2")

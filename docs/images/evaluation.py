@@ -1,4 +1,4 @@
-"""Draws evaluation.svg: what `turnwise eval` shows at the end of a real evaluation.
+"""Draws evaluation.svg: what `turnsmith eval` shows at the end of a real evaluation.
 
 Run: python docs/images/evaluation.py runs/<name> "<the header line>" [runs/<the one it was compared with>]
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from turnwise import RunFolder
-from turnwise.cli.eval_view import summary
-from turnwise.rollout.evaluation_result import EvaluationResult
+from turnsmith import RunFolder
+from turnsmith.cli.eval_view import summary
+from turnsmith.rollout.evaluation_result import EvaluationResult
 
 
 def main(folder: str, header: str, earlier: str = "") -> None:
@@ -27,7 +27,7 @@ def main(folder: str, header: str, earlier: str = "") -> None:
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(Text(header))
     console.print(summary(result, comparison, earlier))
-    picture = console.export_svg(title="turnwise eval", unique_id="turnwise-eval")
+    picture = console.export_svg(title="turnsmith eval", unique_id="turnsmith-eval")
     # Fonts from elsewhere would be fetched by whoever looks at the page.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
     picture = "\n".join(line.rstrip() for line in picture.splitlines()) + "\n"

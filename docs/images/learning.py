@@ -1,6 +1,6 @@
 """Draws learning.svg from what `benchmarks/learning.py` and `benchmarks/learning_trl.py` wrote.
 
-python docs/images/learning.py turnwise=learning/ours.jsonl TRL=learning/trl.jsonl
+python docs/images/learning.py turnsmith=learning/ours.jsonl TRL=learning/trl.jsonl
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from turnwise.rollout.statistics import estimate_share
+from turnsmith.rollout.statistics import estimate_share
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 340, 56, 20, 110, 46

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from turnwise.viewer import write_report
+from turnsmith.viewer import write_report
 
 
 def main(run: str, chromium: str | None = None) -> None:

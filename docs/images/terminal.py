@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from turnwise import RunFolder
-from turnwise.trainer.progress_panel import Panel
+from turnsmith import RunFolder
+from turnsmith.trainer.progress_panel import Panel
 
 
 def main(folder: str, header: str, steps: str = "") -> None:
@@ -30,7 +30,7 @@ def main(folder: str, header: str, steps: str = "") -> None:
     panel._ended = synced[len(shown) - 1]
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print(panel)
-    picture = console.export_svg(title="turnwise", unique_id="turnwise")
+    picture = console.export_svg(title="turnsmith", unique_id="turnsmith")
     # Fonts from elsewhere would be fetched by whoever looks at the page.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
     picture = "\n".join(line.rstrip() for line in picture.splitlines()) + "\n"

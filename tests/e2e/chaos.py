@@ -1,6 +1,6 @@
 """Kills the processes of real runs at random moments. `python -m tests.e2e.chaos` makes more of it than CI can.
 
-A run is one life of `turnwise train` or `turnwise resume`. In each, many environment workers and a few others that a
+A run is one life of `turnsmith train` or `turnsmith resume`. In each, many environment workers and a few others that a
 run survives are killed; then one that it does not survive. The next life resumes. In the end all steps must be those of
 a run that nothing was done to.
 """
@@ -25,17 +25,17 @@ import psutil
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.shaken_run import SETTINGS
 from tests.e2e.watched_run import has_told_since, steps_made
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.run_folder import RunFolder
 
 ENVIRONMENT = "tests.e2e.shaky:Shaky"
-TURNWISE = [sys.executable, "-m", "turnwise"]
+TURNSMITH = [sys.executable, "-m", "turnsmith"]
 SURVIVED = ("environment worker", "rollout server", "episode worker")
 WHOLE = "user's process"
 FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
 RAYS_OWN = ("raylet", "gcs_server")
 """While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
 _TITLES = {
-    WHOLE: "-m turnwise ",
+    WHOLE: "-m turnsmith ",
     "rollout server": "ray::TransformersServer",
     "episode worker": "ray::EpisodeWorker",
     "task runner": "ray::TaskRunner",
@@ -99,7 +99,7 @@ class Chaos:
         with log.open("w") as output:
             process = subprocess.Popen(
                 [*self._command(more_steps), f"ray.num_actors={int(with_worker)}"],
-                env=os.environ | {"TURNWISE_TEST_MARK": mark},
+                env=os.environ | {"TURNSMITH_TEST_MARK": mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -120,10 +120,10 @@ class Chaos:
     def _command(self, more_steps: int | None) -> list[str]:
         if self.path.exists():
             last = [] if more_steps is None else [f"training.num_epochs={steps_made(self.path) + more_steps}"]
-            return [*TURNWISE, "resume", str(self.path), *last]
+            return [*TURNSMITH, "resume", str(self.path), *last]
         own = f"environment.faults={self.folder / 'no-faults'} checkpoint.output_dir={self.folder} "
         own += "checkpoint.run_name=chaos training.num_epochs=1000"
-        return [*TURNWISE, "train", ENVIRONMENT, *SETTINGS.split(), *own.split()]
+        return [*TURNSMITH, "train", ENVIRONMENT, *SETTINGS.split(), *own.split()]
 
     def _torment(self, life: Life, process: subprocess.Popen[bytes], mark: str, plan: list[str], end: str) -> None:
         """Kill what it survives, some after each of the first steps, then `end`."""

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from turnwise import BaseEnvironment, tool
+from turnsmith import BaseEnvironment, tool
 
 MEBIBYTE = 2**20
 

@@ -12,16 +12,16 @@ import pytest
 
 from tests.e2e.faulty import Faulty
 from tests.e2e.marked_processes import processes_with
-from turnwise import EnvironmentConfig
-from turnwise.env.isolation.remote import RemoteHost
-from turnwise.env.spec import EnvironmentSpec
+from turnsmith import EnvironmentConfig
+from turnsmith.env.isolation.remote import RemoteHost
+from turnsmith.env.spec import EnvironmentSpec
 
 
 @pytest.fixture(autouse=True)
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every process that the test starts has it; none of them may be there after the test."""
     mark = uuid.uuid4().hex
-    monkeypatch.setenv("TURNWISE_TEST_MARK", mark)
+    monkeypatch.setenv("TURNSMITH_TEST_MARK", mark)
     yield mark
     assert_none_left(mark, seconds=0)
 

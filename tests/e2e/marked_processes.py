@@ -6,11 +6,11 @@ import psutil
 
 
 def processes_with(mark: str) -> list[psutil.Process]:
-    """All processes that inherited `TURNWISE_TEST_MARK`, with this value."""
+    """All processes that inherited `TURNSMITH_TEST_MARK`, with this value."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("TURNWISE_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("TURNSMITH_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.AccessDenied, psutil.NoSuchProcess):
             continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turnwise.records.checkpoints import newest_checkpoint, read_state
-from turnwise.records.episodes import read_episodes
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.checkpoints import newest_checkpoint, read_state
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.run_folder import RunFolder
 
 
 def differences(one: RunFolder, other: RunFolder) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.shaky import Shaky, hits
-from turnwise import ConfigStore, RayPPOTrainer, RunFolder
-from turnwise.config_sources import apply_overrides
-from turnwise.errors import TrainingFailure
+from turnsmith import ConfigStore, RayPPOTrainer, RunFolder
+from turnsmith.config_sources import apply_overrides
+from turnsmith.errors import TrainingFailure
 
 STEPS = 4
 """Steps that are made twice, besides the first one."""
@@ -37,15 +37,15 @@ class ShakenRun:
         settings = [*SETTINGS.split(), f"environment.faults={self.faults}", f"checkpoint.output_dir={folder}"]
         # A checkpoint only at the end of each `fit`: whatever else is saved is saved because something failed.
         config = apply_overrides(ConfigStore(), [*settings, "checkpoint.save_interval=1000"])
-        before = os.environ.get("TURNWISE_TEST_MARK")
-        os.environ["TURNWISE_TEST_MARK"] = self.mark
+        before = os.environ.get("TURNSMITH_TEST_MARK")
+        os.environ["TURNSMITH_TEST_MARK"] = self.mark
         trainer = RayPPOTrainer(config, Shaky)
         try:
             self._train(trainer, folder)
         finally:
             trainer.cleanup()
-            os.environ.pop("TURNWISE_TEST_MARK")
-            os.environ |= {"TURNWISE_TEST_MARK": before} if before else {}
+            os.environ.pop("TURNSMITH_TEST_MARK")
+            os.environ |= {"TURNSMITH_TEST_MARK": before} if before else {}
         self.left_over = [one.cmdline() for one in processes_with(self.mark) if one.pid != os.getpid()]
         history = trainer.metrics_history
         self.clean, self.faulty = history[: STEPS + 1], history[STEPS + 1 : 2 * STEPS + 1]

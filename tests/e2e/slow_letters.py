@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from turnwise import BaseEnvironment
+from turnsmith import BaseEnvironment
 
 
 class SlowLetters(BaseEnvironment):

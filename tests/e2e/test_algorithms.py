@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
-from turnwise import ConfigStore, RayPPOTrainer
-from turnwise.config_sources import apply_overrides
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.config_sources import apply_overrides
 
 pytestmark = pytest.mark.e2e
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.chaos import FATAL, RAYS_OWN, SURVIVED, WHOLE, Chaos
 from tests.e2e.shaken_run import ShakenRun, same_metrics
-from turnwise.records.run_folder import RunFolder
-from turnwise.records.run_state import RunState
-from turnwise.viewer.run_view import read_run
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_state import RunState
+from turnsmith.viewer.run_view import read_run
 
 pytestmark = pytest.mark.e2e
 KILLS = 30
@@ -23,8 +23,8 @@ LIVES = 5
 @pytest.fixture(scope="module")
 def chaos(tmp_path_factory: pytest.TempPathFactory) -> Chaos:
     """Five lives of one run, 30 kills in each; three more end in their start; the last one ends by itself."""
-    seed = int(os.environ.get("TURNWISE_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
-    print(f"TURNWISE_CHAOS_SEED={seed}")
+    seed = int(os.environ.get("TURNSMITH_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"TURNSMITH_CHAOS_SEED={seed}")
     made = Chaos(tmp_path_factory.mktemp("chaos"), seed, KILLS)
     ends = made.random.sample(FATAL, len(FATAL))
     young = [kind for kind in ends if kind not in RAYS_OWN][: len(FATAL) - LIVES + 1]
@@ -52,7 +52,7 @@ def test_a_run_that_cannot_go_on_says_so_and_leaves_no_process(chaos: Chaos) -> 
         else:
             assert life.code == 2
             assert " was lost" in life.told or "out of reach" in life.told
-            assert f"`turnwise resume {chaos.path}` goes on from step " in life.told
+            assert f"`turnsmith resume {chaos.path}` goes on from step " in life.told
         assert life.seconds_to_end < 60
         assert life.left_over == []
 

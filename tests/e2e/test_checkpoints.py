@@ -15,13 +15,13 @@ import pytest
 
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
-from turnwise.records.checkpoints import best_of, newest_checkpoint, open_checkpoint, read_state, saved_steps
-from turnwise.records.episodes import read_episodes
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.checkpoints import best_of, newest_checkpoint, open_checkpoint, read_state, saved_steps
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 STEPS = 8
-TURNWISE = [sys.executable, "-m", "turnwise"]
+TURNSMITH = [sys.executable, "-m", "turnsmith"]
 
 
 def _kill_in_a_save(run: Path, mark: str, process: subprocess.Popen[bytes]) -> None:
@@ -50,7 +50,7 @@ def _command(where: Path, name: str) -> list[str]:
     settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
     settings += "evaluation.every=2 evaluation.episodes=6"
     environment = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
-    return [*TURNWISE, "train", environment, "--model", "tiny", *settings.split()]
+    return [*TURNSMITH, "train", environment, "--model", "tiny", *settings.split()]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     where, mark = tmp_path_factory.mktemp("runs"), uuid.uuid4().hex
     process = subprocess.Popen(
         _command(where, "killed"),
-        env=os.environ | {"TURNWISE_TEST_MARK": mark},
+        env=os.environ | {"TURNSMITH_TEST_MARK": mark},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -69,7 +69,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         for left in processes_with(mark):
             left.kill()
     assert len(RunFolder.open(where / "killed").read_metrics()) < STEPS
-    done = subprocess.run([*TURNWISE, "resume", str(where / "killed")], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*TURNSMITH, "resume", str(where / "killed")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "goes on after step " in done.stdout
     return RunFolder.open(where / "killed")
@@ -106,7 +106,7 @@ def test_the_exported_model_is_the_trained_one(resumed: RunFolder) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    subprocess.run([*TURNWISE, "export", str(resumed.path)], check=True, capture_output=True)
+    subprocess.run([*TURNSMITH, "export", str(resumed.path)], check=True, capture_output=True)
     folder = resumed.path / "exports" / f"step-{STEPS}"
     actor = newest_checkpoint(resumed.checkpoints_dir).path / "actor"
     trained = torch.load(actor / "model_world_size_1_rank_0.pt", weights_only=False)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from turnwise import Outcome, RunFolder, read_episodes
+from turnsmith import Outcome, RunFolder, read_episodes
 
 pytestmark = pytest.mark.e2e
 
-TURNWISE = [sys.executable, "-m", "turnwise"]
+TURNSMITH = [sys.executable, "-m", "turnsmith"]
 
 
 def test_smollm2_at_the_support_desk(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_smollm2_at_the_support_desk(tmp_path: Path) -> None:
     ]
     limits = ["inference.max_tokens=16", "inference.max_turns=2", "inference.max_tool_calls=2"]
     done = subprocess.run(
-        [*TURNWISE, "eval", "turnwise.env.examples:SupportDesk", *options, *limits],
+        [*TURNSMITH, "eval", "turnsmith.env.examples:SupportDesk", *options, *limits],
         capture_output=True,
         text=True,
         timeout=400,
@@ -67,7 +67,7 @@ def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
         "cut",
     ]
     limits = ["inference.max_tokens=4", "inference.max_turns=2"]
-    command = [*TURNWISE, "eval", "turnwise.env.examples:GuessNumber", *options, *limits]
+    command = [*TURNSMITH, "eval", "turnsmith.env.examples:GuessNumber", *options, *limits]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
@@ -85,9 +85,9 @@ def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
 def test_a_person_plays_in_a_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [
-        *TURNWISE,
+        *TURNSMITH,
         "play",
-        "turnwise.env.examples:GuessNumber",
+        "turnsmith.env.examples:GuessNumber",
         "--output-dir",
         str(tmp_path),
         "--name",

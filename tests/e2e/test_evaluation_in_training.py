@@ -9,12 +9,12 @@ import pytest
 
 from tests.e2e.same_runs import differences
 from tests.e2e.three_letters import ThreeLetters
-from turnwise import ConfigStore, RayPPOTrainer, read_episodes
-from turnwise.records.checkpoints import best_of, saved_steps
-from turnwise.rollout.evaluation import FIRST_SEED
-from turnwise.rollout.evaluation_result import EvaluationResult
-from turnwise.viewer.report import report_html
-from turnwise.viewer.summary import show_run
+from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
+from turnsmith.records.checkpoints import best_of, saved_steps
+from turnsmith.rollout.evaluation import FIRST_SEED
+from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.viewer.report import report_html
+from turnsmith.viewer.summary import show_run
 
 pytestmark = pytest.mark.e2e
 STEPS, EPISODES = 8, 12

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.marked_processes import processes_with
-from turnwise.records.episodes import read_episodes
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 
@@ -33,11 +33,11 @@ def _wait_for_a_step(folder: Path, process: subprocess.Popen[bytes]) -> RunFolde
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
-    command = [sys.executable, "-m", "turnwise", "train", f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"]
+    command = [sys.executable, "-m", "turnsmith", "train", f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"]
     settings = ["--model", "tiny", f"checkpoint.output_dir={tmp_path}", "training.steps_per_epoch=1000"]
     process = subprocess.Popen(
         [*command, *settings],
-        env=os.environ | {"TURNWISE_TEST_MARK": mark},
+        env=os.environ | {"TURNSMITH_TEST_MARK": mark},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

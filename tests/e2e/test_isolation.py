@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.faulty import AsyncFaulty
 from tests.e2e.isolated import mark as mark  # every test here is checked by it
 from tests.e2e.isolated import run, spec, started, until, worker_of
-from turnwise.env.isolation.pool import isolation_status
-from turnwise.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost
+from turnsmith.env.isolation.pool import isolation_status
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost
 
 pytestmark = pytest.mark.e2e
 
@@ -137,8 +137,8 @@ def test_limits_hold_at_reset_and_close_and_for_tools() -> None:
         began = time.monotonic()
         await host.close()
         assert time.monotonic() - began < 5
-        from turnwise import ToolRegistry
-        from turnwise.tools.definition import ToolCall
+        from turnsmith import ToolRegistry
+        from turnsmith.tools.definition import ToolCall
 
         host = await started(spec(workers=1))
         assert host.environment is not None

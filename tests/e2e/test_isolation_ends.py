@@ -17,10 +17,10 @@ from tests.e2e.faulty import AsyncFaulty, Faulty
 from tests.e2e.isolated import assert_none_left, run, spec, started, until, worker_of
 from tests.e2e.isolated import mark as mark  # every test here is checked by it
 from tests.e2e.marked_processes import processes_with
-from turnwise import EnvironmentConfig
-from turnwise.env.isolation.pool import close_workers, isolation_status
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import EnvironmentFailure, WorkerLost
+from turnsmith import EnvironmentConfig
+from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import EnvironmentFailure, WorkerLost
 
 pytestmark = pytest.mark.e2e
 
@@ -53,9 +53,9 @@ SCRIPT = """
 import asyncio, sys
 sys.path.insert(0, {root!r})
 from tests.e2e.faulty import Faulty
-from turnwise import EnvironmentConfig
-from turnwise.env.isolation.remote import RemoteHost
-from turnwise.env.spec import EnvironmentSpec
+from turnsmith import EnvironmentConfig
+from turnsmith.env.isolation.remote import RemoteHost
+from turnsmith.env.spec import EnvironmentSpec
 
 async def main():
     config = EnvironmentConfig(isolation="process", isolation_workers=2)
@@ -90,7 +90,7 @@ def test_nothing_is_left_when_the_parent_is_killed(number: signal.Signals, mark:
 def test_an_environment_server(mark: str) -> None:
     target = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
     server = subprocess.Popen(
-        [sys.executable, "-m", "turnwise", "serve-env", target, "--port", "0", "--workers", "3"],
+        [sys.executable, "-m", "turnsmith", "serve-env", target, "--port", "0", "--workers", "3"],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -157,10 +157,10 @@ def test_workers_on_ray(mark: str) -> None:
 def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_folder: str) -> None:
     from transformers import AutoTokenizer
 
-    from turnwise import Chat, Limits, Outcome, Sampling, ScriptedEngine
-    from turnwise.rollout.attempts import play_episode
-    from turnwise.rollout.episode import EpisodeStart
-    from turnwise.rollout.failure_policy import FailurePolicy
+    from turnsmith import Chat, Limits, Outcome, Sampling, ScriptedEngine
+    from turnsmith.rollout.attempts import play_episode
+    from turnsmith.rollout.episode import EpisodeStart
+    from turnsmith.rollout.failure_policy import FailurePolicy
 
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
 
@@ -194,7 +194,7 @@ def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_
 
 def test_training_goes_on_where_an_environment_brings_its_worker_down(tmp_path: Path, mark: str) -> None:
     from tests.e2e.fragile_letters import FragileLetters, last_process
-    from turnwise import ConfigStore, Outcome, RayPPOTrainer, read_episodes
+    from turnsmith import ConfigStore, Outcome, RayPPOTrainer, read_episodes
 
     config = ConfigStore()
     config.model.model_name = "tiny"

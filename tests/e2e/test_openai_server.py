@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from turnwise import (
+from turnsmith import (
     BaseEnvironment,
     BaseInferenceEngine,
     Engine,
@@ -34,9 +34,9 @@ from turnwise import (
     read_episodes,
     run_episode,
 )
-from turnwise.cli.main import main
-from turnwise.env.examples import GuessNumber
-from turnwise.rollout.reward import RewardFailure
+from turnsmith.cli.main import main
+from turnsmith.env.examples import GuessNumber
+from turnsmith.rollout.reward import RewardFailure
 
 pytestmark = [
     pytest.mark.e2e,
@@ -163,7 +163,7 @@ def test_the_support_desk_is_evaluated_through_the_server(
 ) -> None:
     options = ["--episodes", "4", "--samples", "2", "--output-dir", str(tmp_path), "--name", "desk"]
     limits = ["inference.max_tokens=16", "inference.max_turns=2", "inference.max_episode_tokens=512"]
-    assert main(["eval", "turnwise.env.examples:SupportDesk", "--model", server.url, *options, *limits]) == 0
+    assert main(["eval", "turnsmith.env.examples:SupportDesk", "--model", server.url, *options, *limits]) == 0
     assert f"SupportDesk · {server.url} · openai · 4 episodes (2 starts, 2 each)" in capsys.readouterr().out
     episodes = read_episodes(tmp_path / "desk")
     assert len(episodes) == 4

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.slow_letters import SlowLetters
-from turnwise import ConfigStore, RayPPOTrainer, read_episodes
-from turnwise.config_sources import apply_overrides
-from turnwise.errors import TrainingFailure
-from turnwise.records.run_folder import RunFolder
+from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
+from turnsmith.config_sources import apply_overrides
+from turnsmith.errors import TrainingFailure
+from turnsmith.records.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 SETTINGS = (

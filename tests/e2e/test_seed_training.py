@@ -1,5 +1,5 @@
-"""The seeds' own training snippets, really trained: `setup` reads `turnwise`, the model is the tiny one on the CPU, and
-the numbers are small. The first is that of trainer-notes.md, with its dataset and its reward around the seeds' text
+"""The training snippets of the specification, really trained: `setup` reads `turnsmith`, the model is the tiny one on
+the CPU, and the numbers are small. The first is that of trainer-notes.md, with its dataset and its reward around the text
 game; the second is "Example: Simple Text Game" of readme.md.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise import RayPPOTrainer, read_episodes
+from turnsmith import RayPPOTrainer, read_episodes
 
 pytestmark = pytest.mark.e2e
 
@@ -111,7 +111,7 @@ trainer.cleanup()
 def train(snippet: str, **given: Any) -> RayPPOTrainer:
     # As in a script: what is defined in it is sent to other processes by value.
     names: dict[str, Any] = {"__name__": "__main__", **given}
-    exec(compile((CONFIG + snippet).replace("setup", "turnwise"), "seed", "exec"), names)  # noqa: S102
+    exec(compile((CONFIG + snippet).replace("setup", "turnsmith"), "seed", "exec"), names)  # noqa: S102
     return names["trainer"]
 
 

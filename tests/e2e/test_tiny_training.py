@@ -12,9 +12,9 @@ import torch
 from tests.e2e.reach import listening_to_others
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
-from turnwise import ConfigStore, RayPPOTrainer
-from turnwise.records.episodes import read_episodes
-from turnwise.trajectory import Outcome
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.records.episodes import read_episodes
+from turnsmith.trajectory import Outcome
 
 pytestmark = pytest.mark.e2e
 STEPS = 40

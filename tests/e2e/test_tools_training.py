@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise import ConfigStore, RayPPOTrainer, read_episodes
-from turnwise.env.examples import SupportDesk
+from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
+from turnsmith.env.examples import SupportDesk
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.marked_processes import processes_with
-from turnwise import RunFolder, read_episodes
+from turnsmith import RunFolder, read_episodes
 
 pytestmark = pytest.mark.e2e
 
@@ -23,7 +23,7 @@ def test_two_nodes_train_together(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tests.e2e.two_nodes", str(tmp_path)],
             cwd=Path(__file__).parents[2],
-            env=os.environ | {"TURNWISE_TEST_MARK": mark},
+            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
             capture_output=True,
             text=True,
             timeout=400,

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from turnwise import Generation, Sampling
-from turnwise.env.examples import SimpleGameEnvironment
-from turnwise.errors import EngineFailure
-from turnwise.inference.base import BaseInferenceEngine, InferenceOutput
-from turnwise.inference.factory import create_inference_engine
+from turnsmith import Generation, Sampling
+from turnsmith.env.examples import SimpleGameEnvironment
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.base import BaseInferenceEngine, InferenceOutput
+from turnsmith.inference.factory import create_inference_engine
 
 pytestmark = [
     pytest.mark.e2e,
@@ -79,7 +79,7 @@ FIFTY = [*PROMPTS, *(beginning.format(subject) for subject in SUBJECTS for begin
 
 def run_seed(snippet: str, **names: Any) -> dict[str, Any]:
     """Execute a snippet of the seeds, and return its names."""
-    exec(compile(snippet.replace("setup", "turnwise"), "seed", "exec"), names)  # noqa: S102
+    exec(compile(snippet.replace("setup", "turnsmith"), "seed", "exec"), names)  # noqa: S102
     return names
 
 

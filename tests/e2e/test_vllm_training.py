@@ -13,9 +13,9 @@ import torch
 
 from tests.e2e.reach import listening_to_others
 from tests.e2e.three_letters import ThreeLetters
-from turnwise import ConfigStore, RayPPOTrainer
-from turnwise.records.episodes import read_episodes
-from turnwise.rollout.evaluation_result import EvaluationResult
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.records.episodes import read_episodes
+from turnsmith.rollout.evaluation_result import EvaluationResult
 
 pytestmark = [
     pytest.mark.e2e,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from turnwise import ConfigStore, RunFolder
-from turnwise.errors import TrainingFailure
-from turnwise.records.stacks import VARIABLE, answer_for_stacks
-from turnwise.trainer.cluster import Cluster
-from turnwise.trainer.following import follow
-from turnwise.trainer.watchdog import STACKS, Watchdog
+from turnsmith import ConfigStore, RunFolder
+from turnsmith.errors import TrainingFailure
+from turnsmith.records.stacks import VARIABLE, answer_for_stacks
+from turnsmith.trainer.cluster import Cluster
+from turnsmith.trainer.following import follow
+from turnsmith.trainer.watchdog import STACKS, Watchdog
 
 pytestmark = pytest.mark.e2e
 

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unit.inference.swapping import EPISODES, TURNS, Named, check_versions, make_versions, play_all
-from turnwise import Sampling, Trajectory
-from turnwise.errors import EngineFailure
-from turnwise.inference.vllm_engine import VLLMEngine
-from turnwise.trajectory import Outcome
+from turnsmith import Sampling, Trajectory
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.vllm_engine import VLLMEngine
+from turnsmith.trajectory import Outcome
 
 pytestmark = [
     pytest.mark.e2e,

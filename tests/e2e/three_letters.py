@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnwise import BaseEnvironment
+from turnsmith import BaseEnvironment
 
 
 class ThreeLetters(BaseEnvironment):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise import RayPPOTrainer
-from turnwise.records.episodes import read_episodes
-from turnwise.records.trained import read_trained
-from turnwise.trainer.credit import advantages_of
+from turnsmith import RayPPOTrainer
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.trained import read_trained
+from turnsmith.trainer.credit import advantages_of
 
 
 def assert_advantages_are_ours(trainer: RayPPOTrainer, step: int) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.e2e.three_letters import ThreeLetters
-from turnwise import ConfigStore, RayPPOTrainer
+from turnsmith import ConfigStore, RayPPOTrainer
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.records.run_folder import RunFolder
+from turnsmith.records.run_folder import RunFolder
 
 
 def steps_made(folder: Path) -> int:

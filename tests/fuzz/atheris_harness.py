@@ -10,7 +10,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["turnwise.tools.parsing"]):
+with atheris.instrument_imports(include=["turnsmith.tools.parsing"]):
     from tests.fuzz.hostile import PARSERS, PIECES, VALID, check
 
 ALPHABET = [*PIECES, *VALID]

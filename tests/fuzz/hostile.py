@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from turnwise.tools.parsing import (
+from turnsmith.tools.parsing import (
     ActionParser,
     FormatProblem,
     FunctionCallingParser,
@@ -17,7 +17,7 @@ from turnwise.tools.parsing import (
     ProblemKind,
     ReActActionParser,
 )
-from turnwise.tools.parsing.base import MAX_CALLS
+from turnsmith.tools.parsing.base import MAX_CALLS
 
 PARSERS: list[ActionParser] = [
     JSONActionParser(),
@@ -55,7 +55,7 @@ def byte_tokenizer(tokens: list[str], eos: str) -> Any:
 
 def native_parsers() -> list[ActionParser]:
     """The native parser for families whose parsers in `renderers` differ most."""
-    from turnwise.tools.parsing import NativeParser
+    from turnsmith.tools.parsing import NativeParser
 
     qwen = NativeParser(byte_tokenizer(QWEN, "<|im_end|>"))
     deepseek = NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1]))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tests.fuzz.hostile import PARSERS, check, hostile, native_parsers
 
 if TYPE_CHECKING:
-    from turnwise.tools.parsing import ActionParser
+    from turnsmith.tools.parsing import ActionParser
 
 # A parser takes microseconds for texts of this length; the bound only has to catch time that grows with its square.
 SLOW = 0.25

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.cli.main import main
-from turnwise.config_sources import load
+from turnsmith.cli.main import main
+from turnsmith.config_sources import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running-on-a-cluster.md").read_text(encoding="utf-8")
 
@@ -26,12 +26,12 @@ def file(name: str) -> str:
 
 def dry_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What verl would get for a command of the page."""
-    (folder / "my_game.py").write_text("from turnwise.env.examples.guess_number import GuessNumber as MyGame\n")
+    (folder / "my_game.py").write_text("from turnsmith.env.examples.guess_number import GuessNumber as MyGame\n")
     (folder / "cluster.yaml").write_text(file("cluster.yaml"))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("turnwise.trainer.verl.choices.Path.exists", lambda path: True)  # as if a GPU were there
+    monkeypatch.setattr("turnsmith.trainer.verl.choices.Path.exists", lambda path: True)  # as if a GPU were there
     program, *words = shlex.split(command)
-    assert program == "turnwise"
+    assert program == "turnsmith"
     assert main([*words, "--dry-run"]) == 0
     return list(yaml.safe_load_all(capsys.readouterr().out))[1]
 
@@ -41,7 +41,7 @@ def gpus_of(theirs: Any) -> tuple[int, int, str]:
 
 
 def test_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    command = re.search(r"^\$ (turnwise .+gpus_per_node=8 \S+)$", PAGE, re.MULTILINE)
+    command = re.search(r"^\$ (turnsmith .+gpus_per_node=8 \S+)$", PAGE, re.MULTILINE)
     assert command is not None
     assert gpus_of(dry_run(command[1], tmp_path, monkeypatch, capsys)) == (1, 8, "cuda")
 

@@ -15,16 +15,16 @@ from typing import Any, get_type_hints
 import pytest
 from omegaconf import OmegaConf
 
-import turnwise
-from turnwise.cli.config_reference import config_reference
-from turnwise.config import ConfigStore
-from turnwise.config_sources import apply_overrides, known_keys
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import ConfigError
-from turnwise.trainer import RayPPOTrainer, cluster, ray_ppo_trainer
-from turnwise.trainer.verl import config_mapping
-from turnwise.trainer.verl.config_checks import check
-from turnwise.trainer.verl.config_mapping import own_keys, verl_config
+import turnsmith
+from turnsmith.cli.config_reference import config_reference
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides, known_keys
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import ConfigError
+from turnsmith.trainer import RayPPOTrainer, cluster, ray_ppo_trainer
+from turnsmith.trainer.verl import config_mapping
+from turnsmith.trainer.verl.config_checks import check
+from turnsmith.trainer.verl.config_mapping import own_keys, verl_config
 
 
 def walk(kind: Any = ConfigStore, prefix: str = "") -> list[str]:
@@ -237,7 +237,7 @@ def put(config: ConfigStore, name: str, value: Any) -> None:
     if field:
         setattr(getattr(config, section), field, value)
     elif section == "environment":
-        config.environment = turnwise.EnvironmentConfig(**value)
+        config.environment = turnsmith.EnvironmentConfig(**value)
     else:
         setattr(config, section, value)
 
@@ -271,8 +271,8 @@ def test_a_misspelt_name_is_refused_with_the_right_one(name: str) -> None:
 
 
 def test_the_page_of_all_settings_is_current() -> None:
-    page = Path(turnwise.__file__).parents[2] / "docs" / "configuration.md"
-    command = "python -m turnwise.cli.config_reference > docs/configuration.md"
+    page = Path(turnsmith.__file__).parents[2] / "docs" / "configuration.md"
+    command = "python -m turnsmith.cli.config_reference > docs/configuration.md"
     assert page.read_text() == config_reference(), f"run: {command}"
 
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import ConfigStore, EnvironmentConfig
-from turnwise.config_sources import apply_overrides, from_dict, known_keys, load, to_dict
-from turnwise.errors import ConfigError
-from turnwise.records.yaml_text import dump_yaml, parse_yaml
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.config_sources import apply_overrides, from_dict, known_keys, load, to_dict
+from turnsmith.errors import ConfigError
+from turnsmith.records.yaml_text import dump_yaml, parse_yaml
 
 
 def one(override: str) -> ConfigStore:

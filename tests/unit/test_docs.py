@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.cli.main import build_parsers
-from turnwise.cli.train import read_config
-from turnwise.config_sources import known_keys, load
+from turnsmith.cli.main import build_parsers
+from turnsmith.cli.train import read_config
+from turnsmith.config_sources import known_keys, load
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "turnwise"
+PACKAGE = ROOT / "src" / "turnsmith"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -105,8 +105,8 @@ def test_commands_and_settings_are_accepted(page: Path, tmp_path: Path) -> None:
         if block.language == "yaml":
             (tmp_path / "config.yaml").write_text(block.text)
             load(tmp_path / "config.yaml")
-        for command in re.findall(r"^\$ turnwise (.+)$", block.text, re.MULTILINE):
-            args, extra = build_parsers()["turnwise"].parse_known_args(shlex.split(command))
+        for command in re.findall(r"^\$ turnsmith (.+)$", block.text, re.MULTILINE):
+            args, extra = build_parsers()["turnsmith"].parse_known_args(shlex.split(command))
             assert not [word for word in extra if word.startswith("-")]
             if hasattr(args, "overrides"):
                 read_config(None, getattr(args, "model", None), [*args.overrides, *extra])

@@ -1,4 +1,4 @@
-"""`import turnwise` and `turnwise --help` stay light; the limits are those of the design."""
+"""`import turnsmith` and `turnsmith --help` stay light; the limits are those of the design."""
 
 import ast
 import os
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import turnwise
+import turnsmith
 
 HEAVY = ("torch", "ray", "verl", "vllm", "numpy", "pydantic")
 
@@ -26,22 +26,22 @@ def is_ever_below(limit: float, *arguments: str) -> bool:
 
 def test_import_adds_less_than_150_ms_to_bare_python() -> None:
     bare = min(cpu_seconds("-c", "pass") for _ in range(3))
-    assert is_ever_below(bare + 0.15, "-c", "import turnwise")
+    assert is_ever_below(bare + 0.15, "-c", "import turnsmith")
 
 
 def test_import_loads_nothing_heavy() -> None:
-    code = f"import turnwise, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import turnsmith, sys; print([name for name in {HEAVY} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert loaded.strip() == "[]"
 
 
 def test_help_takes_less_than_400_ms() -> None:
-    assert is_ever_below(0.4, "-m", "turnwise.cli.main", "--help")
+    assert is_ever_below(0.4, "-m", "turnsmith.cli.main", "--help")
 
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom turnwise.cli.main import main\n"
+        "import sys\nfrom turnsmith.cli.main import main\n"
         "try: main(['train', '--help'])\nexcept SystemExit: pass\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
@@ -49,25 +49,25 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded.strip().splitlines()[-1] == "[]"
 
 
-def test_python_dash_m_turnwise_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "turnwise", "--version"], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == f"turnwise {turnwise.__version__}"
+def test_python_dash_m_turnsmith_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "turnsmith", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"turnsmith {turnsmith.__version__}"
 
 
 def test_every_public_name_is_there_and_type_checkers_see_it() -> None:
-    source = ast.parse(Path(turnwise.__file__).read_text())
+    source = ast.parse(Path(turnsmith.__file__).read_text())
     seen = {alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    public = set(turnwise.__all__) - {"__version__"}
+    public = set(turnsmith.__all__) - {"__version__"}
     assert public <= seen
     for name in public:
-        assert getattr(turnwise, name).__name__.rpartition(".")[2] == name
-    assert public <= set(dir(turnwise))
+        assert getattr(turnsmith, name).__name__.rpartition(".")[2] == name
+    assert public <= set(dir(turnsmith))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    assert not hasattr(turnwise, "no_such_name")
+    assert not hasattr(turnsmith, "no_such_name")
 
 
 def test_the_version_is_the_one_of_the_project_file() -> None:
-    project = Path(turnwise.__file__).parents[2] / "pyproject.toml"
-    assert f'version = "{turnwise.__version__}"' in project.read_text()
+    project = Path(turnsmith.__file__).parents[2] / "pyproject.toml"
+    assert f'version = "{turnsmith.__version__}"' in project.read_text()

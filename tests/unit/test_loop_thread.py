@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnwise.errors import EngineFailure
-from turnwise.loop_thread import LoopThread, run_blocking, shared_loop
+from turnsmith.errors import EngineFailure
+from turnsmith.loop_thread import LoopThread, run_blocking, shared_loop
 
 
 @pytest.fixture
@@ -92,4 +92,4 @@ async def test_blocking_calls_may_be_nested() -> None:
         return await where(), run_blocking(where())
 
     assert shared_loop() is shared_loop()
-    assert run_blocking(outer()) == ("turnwise-shared", "turnwise-nested")
+    assert run_blocking(outer()) == ("turnsmith-shared", "turnsmith-nested")

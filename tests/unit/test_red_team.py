@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import ConfigStore
-from turnwise.config_sources import apply_overrides, from_dict, load, to_dict
-from turnwise.env import EnvironmentSpec
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import ConfigError, RecordError, TurnwiseError
-from turnwise.records.checkpoints import Draft, best_of, newest_checkpoint
-from turnwise.records.episodes import read_episodes, write_episodes
-from turnwise.records.run_folder import RunFolder
-from turnwise.trainer.dataset import CustomEnvironmentDataset
-from turnwise.trainer.rebuild import Recipe
-from turnwise.trainer.resume import Parts, reopen
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides, from_dict, load, to_dict
+from turnsmith.env import EnvironmentSpec
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import ConfigError, RecordError, TurnsmithError
+from turnsmith.records.checkpoints import Draft, best_of, newest_checkpoint
+from turnsmith.records.episodes import read_episodes, write_episodes
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.rebuild import Recipe
+from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trajectory import Outcome, Trajectory
 
 DEEP = 100_000
 
@@ -46,7 +46,7 @@ class Planted:
 @pytest.fixture
 def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A path that only an attacker's code makes. Keys and caches of this test are its own."""
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "user"))
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "user"))
     return tmp_path / "witness"
 
 
@@ -82,7 +82,7 @@ FILES = ("run.json", "config.yaml", "resume.json", "metrics.jsonl", "events.json
 @pytest.mark.parametrize("name", FILES)
 def test_pickle_in_place_of_a_file_is_an_error_and_never_loaded(name: str, run: RunFolder, witness: Path) -> None:
     (run.path / name).write_bytes(pickle.dumps(Planted(witness), protocol=0) + b"\n")
-    with pytest.raises(TurnwiseError):
+    with pytest.raises(TurnsmithError):
         read_all(run)
     assert not witness.exists()
 
@@ -116,7 +116,7 @@ def test_checkpoint_of_another_is_refused_before_its_pickles_are_read(run: RunFo
     (draft.path / "optimizer.pt").write_bytes(pickle.dumps(Planted(witness)))
     draft.seal()
     draft.commit()
-    shutil.rmtree(os.environ["TURNWISE_CACHE"])  # now it was another user who signed it
+    shutil.rmtree(os.environ["TURNSMITH_CACHE"])  # now it was another user who signed it
     with pytest.raises(RecordError, match="if you trust them"):
         newest_checkpoint(run.checkpoints_dir)
     assert not witness.exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.errors import ConfigError
+from turnsmith.errors import ConfigError
 
 
 class Planted:
@@ -43,13 +43,13 @@ def change(file: Path, **settings: Any) -> None:
 
 
 def start_engine(folder: Path) -> None:
-    from turnwise.inference.transformers_engine import TransformersEngine
+    from turnsmith.inference.transformers_engine import TransformersEngine
 
     TransformersEngine(str(folder)).close()
 
 
 def load_tokenizer(folder: Path) -> None:
-    from turnwise.inference import faces
+    from turnsmith.inference import faces
 
     faces.load_tokenizer(str(folder), False)
 
@@ -91,7 +91,7 @@ def test_pickled_weights_run_nothing(is_wrapped: bool, model_folder: Path, witne
 
 def test_export_calls_nothing_but_a_model_class(model_folder: Path, witness: Path) -> None:
     """The name of the class comes from a checkpoint that exporting does not have to trust."""
-    from turnwise.trainer.hugging_face import _empty_model
+    from turnsmith.trainer.hugging_face import _empty_model
 
     change(model_folder / "config.json", architectures=["AutoTokenizer"], auto_map=MODEL_CODE)
     assert type(_empty_model(model_folder, False)).__name__ == "LlamaForCausalLM"
@@ -114,7 +114,7 @@ TEMPLATES = [
 def test_chat_template_runs_nothing(template: str, tiny_folder: str, witness: Path) -> None:
     from transformers import AutoTokenizer
 
-    from turnwise.inference.chat import Chat
+    from turnsmith.inference.chat import Chat
 
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny_folder)
     tokenizer.chat_template = template.replace("WITNESS", str(witness))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.errors import ToolError
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.registry import FAILED, ToolRegistry
-from turnwise.tools.tool import tool
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.errors import ToolError
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.registry import FAILED, ToolRegistry
+from turnsmith.tools.tool import tool
+from turnsmith.trajectory import Outcome, Trajectory
 
 SECRET = "sk-red-team-5d41402abc4b2a76"
 
@@ -67,7 +67,7 @@ Play = Callable[..., Any]
 def play(tiny_folder: str) -> Play:
     from transformers import AutoTokenizer
 
-    from turnwise import Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling, ScriptedEngine, run_episode
+    from turnsmith import Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling, ScriptedEngine, run_episode
 
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
 

@@ -1,4 +1,4 @@
-"""Every public name of the five seed documents is in turnwise, or a table says what stands in its place."""
+"""Every public name of the five seed documents is in turnsmith, or a table says what stands in its place."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import turnwise
+import turnsmith
 
-PAGE = (Path(turnwise.__file__).parents[2] / "docs" / "reference" / "seeds.md").read_text()
+PAGE = (Path(turnsmith.__file__).parents[2] / "docs" / "reference" / "seeds.md").read_text()
 
 CLASSES = """
 ActionParser BaseEnvironment BaseInferenceEngine BatchInferenceManager CheckpointConfig ConfigStore
@@ -53,28 +53,28 @@ _default_resource_pool _default_role_mapping
 
 @pytest.mark.parametrize("name", CLASSES.split())
 def test_a_public_name_is_there_and_documented(name: str) -> None:
-    assert getattr(turnwise, name).__doc__
+    assert getattr(turnsmith, name).__doc__
     assert f"`{name}`" in PAGE
 
 
 @pytest.mark.parametrize(("owner", "names"), METHODS.items())
 def test_a_method_is_there_and_documented(owner: str, names: str) -> None:
     for name in names.split():
-        assert callable(reduce(getattr, name.split("."), getattr(turnwise, owner)))
+        assert callable(reduce(getattr, name.split("."), getattr(turnsmith, owner)))
         assert name in PAGE, name
 
 
 @pytest.mark.parametrize(("section", "names"), SETTINGS.items())
 def test_a_setting_is_there_and_documented(section: str, names: str) -> None:
     for name in names.split():
-        assert hasattr(getattr(turnwise.ConfigStore(), section), name)
+        assert hasattr(getattr(turnsmith.ConfigStore(), section), name)
         assert f"`{name}`" in PAGE, name
 
 
 @pytest.mark.parametrize(("owner", "names"), FIELDS.items())
 def test_a_field_is_there_and_documented(owner: str, names: str) -> None:
     for name in names.split():
-        assert hasattr(getattr(turnwise, owner)(), name)
+        assert hasattr(getattr(turnsmith, owner)(), name)
         assert f"`{name}`" in PAGE, name
 
 

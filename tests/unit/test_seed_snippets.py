@@ -1,4 +1,4 @@
-"""The snippets of the five seed documents, as they stand: only `setup` reads `turnwise`, and a model that needs a
+"""The snippets of the five seed documents, as they stand: only `setup` reads `turnsmith`, and a model that needs a
 download is the tiny one. Those that call `fit` are in `tests/e2e/test_seed_training.py`, those that start vLLM in
 `tests/e2e/test_vllm_engine.py`; where each name of the documents is, is in `test_seed_names.py`."""
 
@@ -14,7 +14,7 @@ import torch
 def run(snippet: str, **given: Any) -> dict[str, Any]:
     """Execute a snippet with `setup` replaced, and return its names."""
     names: dict[str, Any] = dict(given)
-    exec(compile(snippet.replace("setup", "turnwise"), "seed", "exec"), names)  # noqa: S102
+    exec(compile(snippet.replace("setup", "turnsmith"), "seed", "exec"), names)  # noqa: S102
     return names
 
 
@@ -77,13 +77,13 @@ config.training.adv_estimator = "grpo"
 config.ray.use_ray = True
 config.ray.num_actors = 4
 """)["config"]
-    from turnwise.config_sources import from_dict, to_dict
+    from turnsmith.config_sources import from_dict, to_dict
 
     assert from_dict(to_dict(config)) == config  # every setting is a known one
 
 
 def test_make_a_trainer() -> None:
-    from turnwise import RayPPOTrainer
+    from turnsmith import RayPPOTrainer
 
     names = run(
         MY_ENVIRONMENT
@@ -399,7 +399,7 @@ other = manager.step('Thought: on.\\nAction: environment_step\\nAction Input: {"
 
 
 def test_saving_before_training_is_told_in_words(tmp_path: Path) -> None:
-    from turnwise import TrainingFailure
+    from turnsmith import TrainingFailure
 
     with pytest.raises(TrainingFailure, match="nothing to save"):
         run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.threads import ThreadPool
+from turnsmith.threads import ThreadPool
 
 
 def raise_it(error: BaseException) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnwise import algo
+from turnsmith import algo
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.algo import reference
 from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 
-from turnwise import algo
-from turnwise.algo.discounting import lambda_returns
+from turnsmith import algo
+from turnsmith.algo.discounting import lambda_returns
 
 GAMMAS = st.sampled_from([0.0, 0.5, 0.99, 1.0])
 NAN, INF = float("nan"), float("inf")

@@ -13,7 +13,7 @@ from tests.unit.algo import reference
 from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
-from turnwise import algo
+from turnsmith import algo
 
 Estimator = Callable[[Tensor, Tensor, object], tuple[Tensor, Tensor]]
 ESTIMATORS: dict[str, Estimator] = {

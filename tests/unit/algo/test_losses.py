@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.algo import reference
 from tests.unit.algo.batches import CHECKED, close, rows
 
-from turnwise import algo
+from turnsmith import algo
 
 MODES = get_args(algo.Aggregation)
 NUMBERS = st.floats(-3, 3, width=32)

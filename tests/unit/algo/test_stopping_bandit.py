@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from turnwise import algo
+from turnsmith import algo
 
 ROOT = Path(__file__).parents[3]
 GO, ARM_A = 0.3, 0.4

@@ -12,9 +12,9 @@ from tests.unit.algo import reference
 from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
-from turnwise import algo
-from turnwise.algo.shapes import SERIAL
-from turnwise.algo.turns import find_turns
+from turnsmith import algo
+from turnsmith.algo.shapes import SERIAL
+from turnsmith.algo.turns import find_turns
 
 GAMMAS = st.sampled_from([0.0, 0.3, 0.9, 1.0])
 NAN, INF = float("nan"), float("inf")

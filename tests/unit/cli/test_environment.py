@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.cli.environment import locate_environment
-from turnwise.errors import ConfigError
+from turnsmith.cli.environment import locate_environment
+from turnsmith.errors import ConfigError
 
 SOURCE = """
 raise_if_run = 1 / 0

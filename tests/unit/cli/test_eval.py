@@ -1,4 +1,4 @@
-"""`turnwise eval`: what it prints, what it keeps, what it refuses, and that Ctrl-C loses nothing that had ended."""
+"""`turnsmith eval`: what it prints, what it keeps, what it refuses, and that Ctrl-C loses nothing that had ended."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from turnwise import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
-from turnwise.cli import engine as engines
-from turnwise.cli.eval import plan_of, read_settings
-from turnwise.cli.eval_view import EvaluationView, summary
-from turnwise.cli.main import build_parsers, main
-from turnwise.config import ConfigStore
-from turnwise.inference.base import BaseInferenceEngine
-from turnwise.rollout.evaluation import EvaluationPlan
-from turnwise.rollout.evaluation_result import EvaluationResult
+from turnsmith import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
+from turnsmith.cli import engine as engines
+from turnsmith.cli.eval import plan_of, read_settings
+from turnsmith.cli.eval_view import EvaluationView, summary
+from turnsmith.cli.main import build_parsers, main
+from turnsmith.config import ConfigStore
+from turnsmith.inference.base import BaseInferenceEngine
+from turnsmith.rollout.evaluation import EvaluationPlan
+from turnsmith.rollout.evaluation_result import EvaluationResult
 
-GAME = "turnwise.env.examples.guess_number:GuessNumber"
+GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def say(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def arguments(*words: str) -> Any:
-    return build_parsers()["turnwise"].parse_args(["eval", GAME, *words])
+    return build_parsers()["turnsmith"].parse_args(["eval", GAME, *words])
 
 
 def evaluation(tmp_path: Path, *words: str) -> int:
@@ -174,7 +174,7 @@ def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
 
 def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr("turnwise.inference.factory.create_inference_engine", lambda *given: made.append(given))
+    monkeypatch.setattr("turnsmith.inference.factory.create_inference_engine", lambda *given: made.append(given))
     config = ConfigStore()
     config.model.model_name = "http://127.0.0.1:8000"
     engines.open_engine(config, "smollm2", "a-model")
@@ -186,7 +186,7 @@ def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["transformers", "vllm", "sglang", "openai"])
 def test_every_backend_has_the_settings_it_is_given(backend: str) -> None:
-    from turnwise.inference import factory
+    from turnsmith.inference import factory
 
     config = ConfigStore()
     config.inference.backend = backend

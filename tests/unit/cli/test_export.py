@@ -1,4 +1,4 @@
-"""`turnwise export`: from shards as verl's FSDP2 ranks write them to a folder that transformers and PEFT load."""
+"""`turnsmith export`: from shards as verl's FSDP2 ranks write them to a folder that transformers and PEFT load."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.cli.main import main
-from turnwise.config import ConfigStore
-from turnwise.config_sources import to_dict
-from turnwise.records.checkpoints import Draft, mark_best
-from turnwise.records.run_folder import RunFolder
+from turnsmith.cli.main import main
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import to_dict
+from turnsmith.records.checkpoints import Draft, mark_best
+from turnsmith.records.run_folder import RunFolder
 
 RANKS = 2
 

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-import turnwise
-from turnwise.cli.main import build_parsers, main
-from turnwise.cli.reference import reference
-from turnwise.cli.train import read_config
-from turnwise.config_sources import from_dict
+import turnsmith
+from turnsmith.cli.main import build_parsers, main
+from turnsmith.cli.reference import reference
+from turnsmith.cli.train import read_config
+from turnsmith.config_sources import from_dict
 
-GAME = "turnwise.env.examples.guess_number:GuessNumber"
+GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", GAME, "--dry-run", "training.batchsize=3"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "turnwise: There is no setting training.batchsize. Did you mean training.batch_size?\n"
+    assert err == "turnsmith: There is no setting training.batchsize. Did you mean training.batch_size?\n"
 
 
 def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,7 @@ def test_a_wrong_command_line_shows_the_usage(argv: list[str], capsys: pytest.Ca
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
-    assert "usage: turnwise" in capsys.readouterr().err
+    assert "usage: turnsmith" in capsys.readouterr().err
 
 
 def test_settings_come_from_file_then_model_then_words(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_model_is_not_built_over_something_else(tmp_path: Path, capsys: pytest
 
 
 def test_the_reference_page_is_current() -> None:
-    page = Path(turnwise.__file__).parents[2] / "docs" / "reference" / "cli.md"
-    assert page.read_text() == reference(), "run: python -m turnwise.cli.reference > docs/reference/cli.md"
+    page = Path(turnsmith.__file__).parents[2] / "docs" / "reference" / "cli.md"
+    assert page.read_text() == reference(), "run: python -m turnsmith.cli.reference > docs/reference/cli.md"
 
 
 def test_the_help_fits_a_terminal_of_80_columns() -> None:
@@ -73,7 +73,7 @@ def test_the_help_fits_a_terminal_of_80_columns() -> None:
 
 
 def test_output_that_nobody_reads_is_no_traceback() -> None:
-    command = f"{sys.executable} -m turnwise --help | true"
+    command = f"{sys.executable} -m turnsmith --help | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
 

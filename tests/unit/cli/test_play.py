@@ -1,4 +1,4 @@
-"""`turnwise play`: a person sees what the model would see, tools work, and the episode is kept."""
+"""`turnsmith play`: a person sees what the model would see, tools work, and the episode is kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from turnwise import Outcome, RunFolder, Trajectory, read_episodes
-from turnwise.cli.main import main
-from turnwise.cli.person import PersonEngine, ShownChat
+from turnsmith import Outcome, RunFolder, Trajectory, read_episodes
+from turnsmith.cli.main import main
+from turnsmith.cli.person import PersonEngine, ShownChat
 
-GAME = "turnwise.env.examples:GuessNumber"
-DESK = "turnwise.env.examples:SupportDesk"
+GAME = "turnsmith.env.examples:GuessNumber"
+DESK = "turnsmith.env.examples:SupportDesk"
 
 
 @pytest.fixture
@@ -118,6 +118,6 @@ def test_tools_that_the_template_itself_offers_are_shown(tiny_folder: str) -> No
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["play", "turnwise.env.examples:Nothing"]) == 2
+    assert main(["play", "turnsmith.env.examples:Nothing"]) == 2
     assert main(["play", GAME, "inference.max_tunrs=3"]) == 2
     assert "Did you mean inference.max_turns?" in capsys.readouterr().err

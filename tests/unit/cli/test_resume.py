@@ -1,4 +1,4 @@
-"""`turnwise resume`: what a run folder says about how to go on, and what is removed before it does."""
+"""`turnsmith resume`: what a run folder says about how to go on, and what is removed before it does."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from turnwise import BaseEnvironment, ToolRegistry, tool
-from turnwise.cli.main import main
-from turnwise.config import ConfigStore, EnvironmentConfig
-from turnwise.config_sources import to_dict
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import RecordError
-from turnwise.records.checkpoints import Draft, saved_steps, write_state
-from turnwise.records.run_folder import RunFolder
-from turnwise.records.run_lock import lock_run
-from turnwise.trainer import RayPPOTrainer, resume
-from turnwise.trainer.dataset import CustomEnvironmentDataset
-from turnwise.trainer.rebuild import Recipe, import_name, import_object
-from turnwise.trainer.resume import Parts, reopen
+from turnsmith import BaseEnvironment, ToolRegistry, tool
+from turnsmith.cli.main import main
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.config_sources import to_dict
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import Draft, saved_steps, write_state
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import lock_run
+from turnsmith.trainer import RayPPOTrainer, resume
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.rebuild import Recipe, import_name, import_object
+from turnsmith.trainer.resume import Parts, reopen
 
 
 @pytest.fixture(autouse=True)
@@ -187,8 +187,8 @@ def test_a_folder_of_before_cannot_be_resumed(tmp_path: Path) -> None:
 
 SCRIPT = """\
 import json, sys
-from turnwise import BaseEnvironment
-from turnwise.trainer.rebuild import import_name
+from turnsmith import BaseEnvironment
+from turnsmith.trainer.rebuild import import_name
 
 class Game(BaseEnvironment):
     def reset(self): return ""
@@ -213,6 +213,6 @@ def test_a_script_is_imported_again_if_that_does_not_run_it(tmp_path: Path, guar
 
 
 def test_a_name_that_is_gone_is_said() -> None:
-    assert import_name(GuessNumber) == "turnwise.env.examples.guess_number:GuessNumber"
+    assert import_name(GuessNumber) == "turnsmith.env.examples.guess_number:GuessNumber"
     with pytest.raises(RecordError, match="which the run was made from, cannot be imported"):
-        import_object("turnwise.env.examples.guess_number:GuessLetter")
+        import_object("turnsmith.env.examples.guess_number:GuessLetter")

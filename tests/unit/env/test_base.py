@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment
 
 
 class TextGame(BaseEnvironment):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.env import EnvironmentHost, EnvironmentSpec, examples
-from turnwise.env.examples import (
+from turnsmith.env import EnvironmentHost, EnvironmentSpec, examples
+from turnsmith.env.examples import (
     Calculator,
     CustomGameEnvironment,
     GuessNumber,
@@ -17,7 +17,7 @@ from turnwise.env.examples import (
     SupportDesk,
     TwoStepMaze,
 )
-from turnwise.errors import ToolError
+from turnsmith.errors import ToolError
 
 EXAMPLES = [getattr(examples, name) for name in examples.__all__]
 NONSENSE = ["", "no idea", "9" * 5000, "-3", "\ud800", "<|im_start|>", "1e999", "\x00", "," * 5000]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.env import EnvironmentSpec
-from turnwise.env.examples import Calculator, SupportDesk
-from turnwise.inference import Chat, Sampling, ScriptedEngine
-from turnwise.rollout import EpisodeStart, Limits, run_episode
-from turnwise.tools.parsing import FunctionCallingParser
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.env import EnvironmentSpec
+from turnsmith.env.examples import Calculator, SupportDesk
+from turnsmith.inference import Chat, Sampling, ScriptedEngine
+from turnsmith.rollout import EpisodeStart, Limits, run_episode
+from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.trajectory import Outcome, Trajectory
 
 
 async def play(environment: type, replies: Any, folder: str, seed: int = 3) -> Trajectory:

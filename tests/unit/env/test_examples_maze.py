@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from turnwise.env.examples import TwoStepMaze
+from turnsmith.env.examples import TwoStepMaze
 
 GROUP, RATE = 8, 0.1
 MOVES = {"fork": "lr", "hall": "12345678", "dead end": "-"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.env import EnvironmentHost, EnvironmentSpec
-from turnwise.env.examples import (
+from turnsmith.env import EnvironmentHost, EnvironmentSpec
+from turnsmith.env.examples import (
     Calculator,
     CustomGameEnvironment,
     GuessNumber,
@@ -19,7 +19,7 @@ from turnwise.env.examples import (
     SupportDesk,
     TwoStepMaze,
 )
-from turnwise.errors import ToolError
+from turnsmith.errors import ToolError
 
 Said = str | tuple[str, dict[str, Any]]
 """Plain text, or a tool's name and its arguments."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
-from turnwise.errors import EnvironmentFailure
-from turnwise.threads import ThreadPool
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
+from turnsmith.errors import EnvironmentFailure
+from turnsmith.threads import ThreadPool
 
 
 class Scripted(BaseEnvironment):
@@ -256,7 +256,7 @@ async def test_the_pool_is_bounded():
 
     await asyncio.gather(*(pool.run(work) for _ in range(30)))
     assert most == 3
-    assert sum(thread.name.startswith("turnwise-environment") for thread in threading.enumerate()) < 100
+    assert sum(thread.name.startswith("turnsmith-environment") for thread in threading.enumerate()) < 100
 
 
 async def test_a_step_before_reset_is_told():

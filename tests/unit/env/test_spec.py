@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import ConfigError
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import ConfigError
 
 
 class Plain:
@@ -81,7 +81,7 @@ def test_an_object_that_cannot_be_rebuilt_is_refused_with_the_reason():
 
 
 def test_a_name_is_imported():
-    assert EnvironmentSpec.of("turnwise.env.examples.guess_number:GuessNumber").load() is GuessNumber
+    assert EnvironmentSpec.of("turnsmith.env.examples.guess_number:GuessNumber").load() is GuessNumber
 
 
 def test_a_file_is_loaded(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_file_is_loaded(tmp_path, monkeypatch):
     [
         ("no_colon", "does not name an environment"),
         ("no.such.module:Game", "Cannot import 'no.such.module'"),
-        ("turnwise.env.examples.guess_number:Gess", "GuessNumber"),
+        ("turnsmith.env.examples.guess_number:Gess", "GuessNumber"),
         ("missing.py:Game", "no file '.*missing.py'"),
         (int, "no method reset and no step"),
         (BaseEnvironment, "write its method reset and step"),

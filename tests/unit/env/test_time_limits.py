@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
-from turnwise.errors import EnvironmentTimeout
-from turnwise.threads import ThreadPool
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
+from turnsmith.errors import EnvironmentTimeout
+from turnsmith.threads import ThreadPool
 
 
 class Slow(BaseEnvironment):

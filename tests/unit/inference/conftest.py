@@ -18,7 +18,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from turnwise.models import cache_folder, resolve
+from turnsmith.models import cache_folder, resolve
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -61,7 +61,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def fetched(family: str) -> Path:
-    """The family's tokenizer in turnwise's cache; downloaded on first use, beside its place, and renamed."""
+    """The family's tokenizer in turnsmith's cache; downloaded on first use, beside its place, and renamed."""
     folder = cache_folder() / f"tokenizer-{family}-{NPM_VERSION}"
     if folder.is_dir():
         return folder

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from turnwise import Engine, Sampling
+from turnsmith import Engine, Sampling
 
 
 @dataclass

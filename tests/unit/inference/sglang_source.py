@@ -1,7 +1,7 @@
 """The sglang package as source: what can be run of it without its kernel is run, the rest is read.
 
 The wheel is downloaded, never installed (its dependencies are several gigabytes of CUDA), and a few files of it are
-kept in turnwise's cache.
+kept in turnsmith's cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.models import cache_folder
+from turnsmith.models import cache_folder
 
 PACKAGE = "sglang==0.5.12"
 WHEEL_SHA256 = "4ed786a38655851fd055ef57380c34d29b87753b53f63457309f51e5bf48c2e6"

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from turnwise import BaseEnvironment, Chat, Limits, Sampling, Trajectory
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.rollout.episode import EpisodeStart, run_episode
+from turnsmith import BaseEnvironment, Chat, Limits, Sampling, Trajectory
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.rollout.episode import EpisodeStart, run_episode
 
 EPISODES, TURNS = 64, 3
 Named = dict[str, torch.Tensor]

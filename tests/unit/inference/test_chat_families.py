@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
-from turnwise.rollout import EpisodeStart, Limits, run_episode
-from turnwise.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
-from turnwise.tools.tool import tool as make_tool
-from turnwise.trajectory import Outcome, TokenBuffer
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
+from turnsmith.rollout import EpisodeStart, Limits, run_episode
+from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
+from turnsmith.tools.tool import tool as make_tool
+from turnsmith.trajectory import Outcome, TokenBuffer
 
 ADD = {
     "type": "function",

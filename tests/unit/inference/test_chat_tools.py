@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import AddedToken
 
-from turnwise.errors import ConfigError
-from turnwise.inference import Chat
+from turnsmith.errors import ConfigError
+from turnsmith.inference import Chat
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

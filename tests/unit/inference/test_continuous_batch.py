@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from turnwise.errors import EngineFailure
-from turnwise.inference.continuous_batch import ContinuousBatch, Sequence, check_model
-from turnwise.inference.engine import Sampling
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.continuous_batch import ContinuousBatch, Sequence, check_model
+from turnsmith.inference.engine import Sampling
 
 VOCABULARY = 100
 

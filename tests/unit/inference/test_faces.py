@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise import Generation, Sampling
-from turnwise.errors import ConfigError, EngineFailure, MissingDependency
-from turnwise.inference.base import BaseInferenceEngine
-from turnwise.inference.faces import TransformersInferenceEngine
-from turnwise.inference.factory import choose_backend, create_inference_engine
-from turnwise.inference.transformers_engine import TransformersEngine
+from turnsmith import Generation, Sampling
+from turnsmith.errors import ConfigError, EngineFailure, MissingDependency
+from turnsmith.inference.base import BaseInferenceEngine
+from turnsmith.inference.faces import TransformersInferenceEngine
+from turnsmith.inference.factory import choose_backend, create_inference_engine
+from turnsmith.inference.transformers_engine import TransformersEngine
 
 PROMPTS = ["Hello, how are you?", "a", "Once upon a time there was a fox."]
 

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from turnwise import Generation, Sampling
-from turnwise.errors import ConfigError, EngineFailure
-from turnwise.inference.base import BaseInferenceEngine
-from turnwise.inference.batch import BatchInferenceManager
-from turnwise.inference.factory import create_inference_engine
+from turnsmith import Generation, Sampling
+from turnsmith.errors import ConfigError, EngineFailure
+from turnsmith.inference.base import BaseInferenceEngine
+from turnsmith.inference.batch import BatchInferenceManager
+from turnsmith.inference.factory import create_inference_engine
 
 
 class Clocked:

@@ -13,14 +13,14 @@ import pytest
 from tests.unit.inference.local_server import LocalServer, Reply, Request, always, completion, like_vllm, serving
 from transformers import AutoTokenizer
 
-from turnwise import Chat, EnvironmentSpec, EpisodeStart, Generation, Limits, Outcome, Sampling, run_episode
-from turnwise.env.examples import GuessNumber
-from turnwise.errors import ConfigError, EngineFailure
-from turnwise.inference.factory import create_inference_engine
-from turnwise.inference.openai_engine import OpenAIEngine
-from turnwise.inference.transformers_engine import TransformersEngine
-from turnwise.models import resolve
-from turnwise.records.episodes import read_episodes, write_episodes
+from turnsmith import Chat, EnvironmentSpec, EpisodeStart, Generation, Limits, Outcome, Sampling, run_episode
+from turnsmith.env.examples import GuessNumber
+from turnsmith.errors import ConfigError, EngineFailure
+from turnsmith.inference.factory import create_inference_engine
+from turnsmith.inference.openai_engine import OpenAIEngine
+from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.models import resolve
+from turnsmith.records.episodes import read_episodes, write_episodes
 
 PROMPT = [1, 20, 30, 40]
 KEY = "sk-very-secret"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.inference import Chat
+from turnsmith.inference import Chat
 
 renderers = pytest.importorskip("renderers")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.errors import EngineFailure
-from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
+from turnsmith.errors import EngineFailure
+from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
 
 
 @pytest.fixture(scope="module")

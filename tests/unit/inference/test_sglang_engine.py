@@ -20,21 +20,21 @@ import torch
 from tests.unit.inference import sglang_source
 from tests.unit.inference.local_server import LocalServer, Reply, Request, serving
 
-from turnwise import EnvironmentSpec, EpisodeStart, Limits, Sampling, run_episode
-from turnwise.env.examples import GuessNumber
-from turnwise.errors import ConfigError, EngineFailure
-from turnwise.inference.factory import create_inference_engine
-from turnwise.inference.sglang_engine import SGLangEngine
-from turnwise.inference.sglang_server import SGLangServerEngine
-from turnwise.inference.sglang_shapes import (
+from turnsmith import EnvironmentSpec, EpisodeStart, Limits, Sampling, run_episode
+from turnsmith.env.examples import GuessNumber
+from turnsmith.errors import ConfigError, EngineFailure
+from turnsmith.inference.factory import create_inference_engine
+from turnsmith.inference.sglang_engine import SGLangEngine
+from turnsmith.inference.sglang_server import SGLangServerEngine
+from turnsmith.inference.sglang_shapes import (
     generate_request,
     read_generation,
     read_scores,
     sampling_params,
     score_request,
 )
-from turnwise.inference.transformers_engine import TransformersEngine
-from turnwise.models import resolve
+from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.models import resolve
 
 PROMPT = [1, 20, 30, 40]
 SAMPLING = Sampling(max_tokens=8, temperature=0.8, seed=5, stop_token_ids=(2,))

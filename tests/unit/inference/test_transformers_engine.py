@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.errors import EngineFailure
-from turnwise.inference.engine import Sampling
-from turnwise.inference.transformers_engine import TransformersEngine
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.engine import Sampling
+from turnsmith.inference.transformers_engine import TransformersEngine
 
 ENDLESS = Sampling(max_tokens=1_000_000)
 

@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from tests.unit.inference.swapping import EPISODES, TURNS, Named, check_versions, make_versions, play_all
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise import Sampling
-from turnwise.errors import EngineFailure
-from turnwise.inference.transformers_engine import TransformersEngine
-from turnwise.records.episodes import read_episodes, write_episodes
-from turnwise.trajectory import Outcome
+from turnsmith import Sampling
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.records.episodes import read_episodes, write_episodes
+from turnsmith.trajectory import Outcome
 
 TOKENS = 12
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise import models
-from turnwise.errors import ConfigError
+from turnsmith import models
+from turnsmith.errors import ConfigError
 
 
 def test_a_hub_id_stays_as_it_is() -> None:
@@ -40,15 +40,15 @@ def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
 
 def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.delenv("TURNWISE_CACHE", raising=False)
-    assert models.cache_folder() == tmp_path / "xdg" / "turnwise" / "models"
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "own"))
+    monkeypatch.delenv("TURNSMITH_CACHE", raising=False)
+    assert models.cache_folder() == tmp_path / "xdg" / "turnsmith" / "models"
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "own"))
     assert models.cache_folder() == tmp_path / "own" / "models"
 
 
 def test_models_made_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
-    from turnwise.models import tiny
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path))
+    from turnsmith.models import tiny
 
     tiny.build(tmp_path / "warm")  # imports torch once, so that the threads below really meet
     with ThreadPoolExecutor(4) as pool:
@@ -58,13 +58,13 @@ def test_models_made_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypa
 
 
 def test_a_model_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwise.models import tiny
+    from turnsmith.models import tiny
 
     def half(folder: Path) -> None:
         (folder / "config.json").write_text("{}")
         raise RuntimeError("disk full")
 
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(tiny, "build", half)
     with pytest.raises(RuntimeError, match="disk full"):
         models.resolve("tiny")
@@ -72,8 +72,6 @@ def test_a_model_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_made_model_is_found_without_torch(tiny_folder: str) -> None:
-    code = (
-        "import sys, turnwise.models as m; print(m.resolve('tiny')); assert not {'torch', 'numpy'} & sys.modules.keys()"
-    )
+    code = "import sys, turnsmith.models as m; print(m.resolve('tiny')); assert not {'torch', 'numpy'} & {*sys.modules}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == tiny_folder

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.models import smollm2
+from turnsmith.models import smollm2
 
 
 @pytest.fixture(scope="module")

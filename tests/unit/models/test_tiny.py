@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnwise.models import tiny
+from turnsmith.models import tiny
 
 MESSAGES = [
     {"role": "system", "content": "Guess a number."},

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.errors import RecordError
-from turnwise.records.checkpoints import (
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import (
     Draft,
     best_of,
     clean,
@@ -23,14 +23,14 @@ from turnwise.records.checkpoints import (
     saved_steps,
     write_state,
 )
-from turnwise.records.rewind import rewind
-from turnwise.records.run_folder import RunFolder
-from turnwise.records.signing_key import key_path, signing_key
+from turnsmith.records.rewind import rewind
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.signing_key import key_path, signing_key
 
 
 @pytest.fixture(autouse=True)
 def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "user"))
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "user"))
 
 
 def save(folder: Path, step: int) -> Path:
@@ -138,8 +138,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest of another step": (_manifest_of_another_step, "its manifest is that of step 4"),
     "older one under a new name": (_rename_older, "its manifest is that of step 4"),
     "name that leaves the folder": (_leave_the_folder, "../global_step_4/data.pt is missing"),
-    "wrong signature": (_sign_for_another, "not written by this user's turnwise.*trust=True, or --trust"),
-    "forged file and checksum": (_swap_file_and_its_checksum, "not written by this user's turnwise"),
+    "wrong signature": (_sign_for_another, "not written by this user's turnsmith.*trust=True, or --trust"),
+    "forged file and checksum": (_swap_file_and_its_checksum, "not written by this user's turnsmith"),
     "link to a file outside": (_link_out, "data.pt is a link"),
     "link to a folder outside": (_link_folder, "actor is a link"),
     "itself a link": (_link_itself, "it is a link to another place"),
@@ -263,7 +263,7 @@ def test_without_a_place_for_the_key_the_checkpoint_is_written_unsigned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "file" / "inside"))
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "file" / "inside"))
     told: list[str] = []
     draft = Draft(tmp_path / "saved", 1)
     draft.seal(told.append)

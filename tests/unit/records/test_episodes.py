@@ -4,11 +4,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from turnwise.errors import RecordError
-from turnwise.records import episodes
-from turnwise.records.episodes import episode_files, iter_episodes, read_episodes, write_episodes
-from turnwise.records.run_folder import RunFolder
-from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+from turnsmith.errors import RecordError
+from turnsmith.records import episodes
+from turnsmith.records.episodes import episode_files, iter_episodes, read_episodes, write_episodes
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
 
 def make_episode(number: int, length: int = 60, turn: int = 10) -> Trajectory:

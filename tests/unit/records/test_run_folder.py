@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import ConfigStore
-from turnwise.config_sources import load, to_dict
-from turnwise.errors import RecordError
-from turnwise.records.files import replacing
-from turnwise.records.json_text import to_json
-from turnwise.records.run_folder import RunFolder
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import load, to_dict
+from turnsmith.errors import RecordError
+from turnsmith.records.files import replacing
+from turnsmith.records.json_text import to_json
+from turnsmith.records.run_folder import RunFolder
 
 
 def test_a_new_run_has_its_folders_and_opens_again(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from turnwise.records.stacks import VARIABLE, collect_stacks
+from turnsmith.records.stacks import VARIABLE, collect_stacks
 
 CHILD = """
 import sys, time
-from turnwise.records.stacks import answer_for_stacks
+from turnsmith.records.stacks import answer_for_stacks
 answer_for_stacks("something else")
 answer_for_stacks("the child")
 answer_for_stacks("perhaps this", is_guess=True)

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.config import EnvironmentConfig, FailuresConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.errors import EnvironmentTimeout, WorkerLost
-from turnwise.inference import Chat, Generation, Sampling
-from turnwise.rollout import EpisodeStart, Limits
-from turnwise.rollout.attempts import Played, play_episode
-from turnwise.rollout.evaluation import EvaluationPlan, run_evaluation
-from turnwise.rollout.failure_policy import FailurePolicy
-from turnwise.trajectory import Decision, Outcome
+from turnsmith.config import EnvironmentConfig, FailuresConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.errors import EnvironmentTimeout, WorkerLost
+from turnsmith.inference import Chat, Generation, Sampling
+from turnsmith.rollout import EpisodeStart, Limits
+from turnsmith.rollout.attempts import Played, play_episode
+from turnsmith.rollout.evaluation import EvaluationPlan, run_evaluation
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"
 
@@ -57,7 +57,7 @@ class Coin:
 
 @pytest.fixture(scope="module")
 def chat() -> Chat:
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 

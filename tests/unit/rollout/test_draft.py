@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise import Chat, Generation, Trajectory
-from turnwise.rollout.acting import Reaction
-from turnwise.rollout.draft import Draft
-from turnwise.tools.definition import ToolCall
-from turnwise.trajectory import TurnRecord
+from turnsmith import Chat, Generation, Trajectory
+from turnsmith.rollout.acting import Reaction
+from turnsmith.rollout.draft import Draft
+from turnsmith.tools.definition import ToolCall
+from turnsmith.trajectory import TurnRecord
 
 
 @pytest.fixture(scope="module")

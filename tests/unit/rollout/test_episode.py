@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
-from turnwise.rollout import EpisodeStart, Limits, run_episode
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
+from turnsmith.rollout import EpisodeStart, Limits, run_episode
+from turnsmith.trajectory import Outcome, Trajectory
 
 
 class Count(BaseEnvironment):
@@ -45,7 +45,7 @@ class Count(BaseEnvironment):
 
 @pytest.fixture(scope="module")
 def chat() -> Chat:
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 

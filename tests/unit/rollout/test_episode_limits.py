@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.inference import Chat, Generation, Sampling, ScriptedEngine
-from turnwise.records.episodes import read_episodes, write_episodes
-from turnwise.rollout import EpisodeStart, Limits, run_episode
-from turnwise.tools.tool import tool
-from turnwise.trainer.progress_text import plain_line
-from turnwise.trainer.step_report import report_of, step_record
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
+from turnsmith.records.episodes import read_episodes, write_episodes
+from turnsmith.rollout import EpisodeStart, Limits, run_episode
+from turnsmith.tools.tool import tool
+from turnsmith.trainer.progress_text import plain_line
+from turnsmith.trainer.step_report import report_of, step_record
+from turnsmith.trajectory import Outcome, Trajectory
 
 
 class Desk(BaseEnvironment):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise import (
+from turnsmith import (
     BaseEnvironment,
     Chat,
     EnvironmentSpec,
@@ -26,7 +26,7 @@ from turnwise import (
     run_episode,
     tool,
 )
-from turnwise.tools.parsing import ActionParser
+from turnsmith.tools.parsing import ActionParser
 
 SECRET = "the key is 4711"
 

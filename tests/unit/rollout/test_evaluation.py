@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.env import BaseEnvironment
-from turnwise.errors import ConfigError, RecordError
-from turnwise.inference import Chat, ScriptedEngine
-from turnwise.inference.base import BaseInferenceEngine
-from turnwise.inference.engine import Generation, Sampling
-from turnwise.records.episodes import read_episodes
-from turnwise.records.run_folder import RunFolder
-from turnwise.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
-from turnwise.rollout.evaluation_result import EvaluationResult, check_same_starts
-from turnwise.rollout.limits import Limits
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.env import BaseEnvironment
+from turnsmith.errors import ConfigError, RecordError
+from turnsmith.inference import Chat, ScriptedEngine
+from turnsmith.inference.base import BaseInferenceEngine
+from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
+from turnsmith.rollout.evaluation_result import EvaluationResult, check_same_starts
+from turnsmith.rollout.limits import Limits
+from turnsmith.trajectory import Outcome, Trajectory
 
 
 class Parity(BaseEnvironment):

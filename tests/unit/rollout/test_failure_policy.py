@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.config import FailuresConfig
-from turnwise.errors import ConfigError
-from turnwise.rollout.failure_policy import Cause, FailurePolicy, Policy, causes_of
-from turnwise.trajectory import Decision, Outcome, Trajectory
+from turnsmith.config import FailuresConfig
+from turnsmith.errors import ConfigError
+from turnsmith.rollout.failure_policy import Cause, FailurePolicy, Policy, causes_of
+from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:

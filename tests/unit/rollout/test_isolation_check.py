@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import ConfigStore, EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.errors import ConfigError
-from turnwise.rollout.isolation_check import check_isolation
-from turnwise.trainer import RayPPOTrainer
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.errors import ConfigError
+from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.trainer import RayPPOTrainer
 
 
 class Game(BaseEnvironment):
@@ -33,7 +33,7 @@ def test_code_of_the_users_runs_in_processes_and_ours_in_threads():
     assert EnvironmentSpec.of(Game).mode == "thread"
     assert EnvironmentSpec.of(Game).isolated().mode == "process"
     assert EnvironmentSpec.of(Game, EnvironmentConfig(isolation="thread")).isolated().mode == "thread"
-    assert EnvironmentSpec.of("turnwise.env.examples:GuessNumber").isolated().mode == "thread"
+    assert EnvironmentSpec.of("turnsmith.env.examples:GuessNumber").isolated().mode == "thread"
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ import pytest
 from tests.unit.inference.local_server import LocalServer, Reply, Request, serving
 from transformers import AutoTokenizer
 
-from turnwise import Chat, EpisodeStart, Limits, Outcome, Sampling, ScriptedEngine, run_episode
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import ConfigError, EngineFailure
-from turnwise.rollout.judge import JudgeReward
-from turnwise.rollout.judge_text import harmless, read_score, request
-from turnwise.rollout.reward import RewardFailure
-from turnwise.trainer.step_watch import declared_range
-from turnwise.trajectory import Trajectory
+from turnsmith import Chat, EpisodeStart, Limits, Outcome, Sampling, ScriptedEngine, run_episode
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError, EngineFailure
+from turnsmith.rollout.judge import JudgeReward
+from turnsmith.rollout.judge_text import harmless, read_score, request
+from turnsmith.rollout.reward import RewardFailure
+from turnsmith.trainer.step_watch import declared_range
+from turnsmith.trajectory import Trajectory
 
 
 def said(text: str, finish_reason: str = "stop") -> Reply:

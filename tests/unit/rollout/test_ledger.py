@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from turnwise.errors import TrainingFailure
-from turnwise.rollout.attempts import Played
-from turnwise.rollout.ledger import Attempt, Entry, Ledger, carried_in, part_settled, settle_groups
-from turnwise.trajectory import Decision, Outcome, TokenBuffer, Trajectory
+from turnsmith.errors import TrainingFailure
+from turnsmith.rollout.attempts import Played
+from turnsmith.rollout.ledger import Attempt, Entry, Ledger, carried_in, part_settled, settle_groups
+from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
 
 def entry(name: str, decision: Decision = Decision.KEPT, *attempts: Attempt) -> Entry:

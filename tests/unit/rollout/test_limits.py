@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.config import InferenceConfig
-from turnwise.config_sources import apply_overrides, from_dict
-from turnwise.errors import ConfigError
-from turnwise.rollout import Limits
+from turnsmith.config import InferenceConfig
+from turnsmith.config_sources import apply_overrides, from_dict
+from turnsmith.errors import ConfigError
+from turnsmith.rollout import Limits
 
 
 def test_limits_of_a_config():

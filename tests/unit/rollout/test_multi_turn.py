@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise import BaseEnvironment, Chat, Limits, Outcome, ScriptedEngine
-from turnwise.env.examples import GuessNumber
-from turnwise.errors import ConfigError, EngineFailure, EnvironmentFailure
-from turnwise.inference.base import BaseInferenceEngine
-from turnwise.inference.factory import create_inference_engine
-from turnwise.rollout.harness import MultiTurnManager
-from turnwise.rollout.multi_turn import MultiTurnInferenceEngine
-from turnwise.tools.parsing import FunctionCallingParser
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.tool import tool
+from turnsmith import BaseEnvironment, Chat, Limits, Outcome, ScriptedEngine
+from turnsmith.env.examples import GuessNumber
+from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
+from turnsmith.inference.base import BaseInferenceEngine
+from turnsmith.inference.factory import create_inference_engine
+from turnsmith.rollout.harness import MultiTurnManager
+from turnsmith.rollout.multi_turn import MultiTurnInferenceEngine
+from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import tool
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ray import cloudpickle
 
-from turnwise.env.examples import CustomGameEnvironment, SupportDesk
-from turnwise.errors import ConfigError
-from turnwise.rollout.reward import RewardFailure, compute_score
-from turnwise.rollout.reward_manager import (
+from turnsmith.env.examples import CustomGameEnvironment, SupportDesk
+from turnsmith.errors import ConfigError
+from turnsmith.rollout.reward import RewardFailure, compute_score
+from turnsmith.rollout.reward_manager import (
     RewardManager,
     RewardTerm,
     efficiency_bonus,
@@ -22,7 +22,7 @@ from turnwise.rollout.reward_manager import (
     step_rewards,
     success_bonus,
 )
-from turnwise.trajectory import Trajectory
+from turnsmith.trajectory import Trajectory
 
 
 def seeds_formula(trajectory: dict[str, Any], max_steps: int) -> float:
@@ -68,7 +68,7 @@ def test_a_batch_is_a_float32_tensor() -> None:
 
 
 def test_importing_it_loads_no_torch() -> None:
-    code = "import sys, turnwise.rollout.reward_manager as m; m.RewardManager(); sys.exit('torch' in sys.modules)"
+    code = "import sys, turnsmith.rollout.reward_manager as m; m.RewardManager(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

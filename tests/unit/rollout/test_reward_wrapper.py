@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise import (
+from turnsmith import (
     BaseEnvironment,
     Chat,
     ConfigError,
@@ -23,7 +23,7 @@ from turnwise import (
     Trajectory,
     run_episode,
 )
-from turnwise.env.examples import GuessNumber
+from turnsmith.env.examples import GuessNumber
 
 
 @pytest.fixture(scope="module")

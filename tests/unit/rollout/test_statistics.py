@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.rollout.statistics import (
+from turnsmith.rollout.statistics import (
     Estimate,
     compare_pairs,
     estimate_mean,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.tools.bounds import BadArguments, Bounds, clean_text
+from turnsmith.tools.bounds import BadArguments, Bounds, clean_text
 
 TEXT = st.text(st.characters(), max_size=25)  # surrogates included
 JSON = st.recursive(

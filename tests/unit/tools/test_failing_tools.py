@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from turnwise.errors import ToolError
-from turnwise.tools import running
-from turnwise.tools.definition import ToolCall, ToolResult
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.tool import tool
+from turnsmith.errors import ToolError
+from turnsmith.tools import running
+from turnsmith.tools.definition import ToolCall, ToolResult
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import tool
 
 SECRET = "password-in-the-message"
 

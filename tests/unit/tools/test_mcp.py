@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.errors import ConfigError
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.mcp import McpServer, add_mcp_server
-from turnwise.tools.registry import ToolRegistry
+from turnsmith.errors import ConfigError
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.mcp import McpServer, add_mcp_server
+from turnsmith.tools.registry import ToolRegistry
 
 pytest.importorskip("mcp")
 SERVER = str(Path(__file__).with_name("mcp_server.py"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.tools.output import WrongType, cut, to_text
+from turnsmith.tools.output import WrongType, cut, to_text
 
 
 def by_byte(text: str) -> list[int]:

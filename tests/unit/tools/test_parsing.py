@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.tools.definition import ToolDefinition
-from turnwise.tools.parsing import (
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.parsing import (
     FunctionCallingParser,
     JSONActionParser,
     ParsedAction,

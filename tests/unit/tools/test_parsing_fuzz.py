@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.hostile import PARSERS, PIECES, VALID, check, hostile
 
-from turnwise.tools.parsing import ActionParser
+from turnsmith.tools.parsing import ActionParser
 
 texts = st.lists(st.sampled_from([*PIECES, *VALID]) | st.text(st.characters(codec=None), max_size=8), max_size=16)
 every_parser = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: type(parser).__name__)

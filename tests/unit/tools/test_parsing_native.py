@@ -10,8 +10,8 @@ pytest.importorskip("renderers")
 
 from tests.fuzz.hostile import DEEPSEEK, QWEN, byte_tokenizer, check, hostile, native_parsers
 
-from turnwise.tools.definition import ToolDefinition
-from turnwise.tools.parsing import FunctionCallingParser, NativeParser, ProblemKind
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.parsing import FunctionCallingParser, NativeParser, ProblemKind
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from turnwise.errors import ConfigError
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.tool import Tool, tool
+from turnsmith.errors import ConfigError
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import Tool, tool
 
 
 @tool

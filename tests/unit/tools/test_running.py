@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.tool import current_episode, tool
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import current_episode, tool
 
 
 @tool

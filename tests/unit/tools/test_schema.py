@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 
-from turnwise.errors import ConfigError
-from turnwise.tools.bounds import BadArguments
-from turnwise.tools.schema import signature_of
+from turnsmith.errors import ConfigError
+from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.schema import signature_of
 
 
 class Colour(enum.Enum):

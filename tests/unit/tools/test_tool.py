@@ -5,10 +5,10 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from turnwise.errors import ConfigError, ToolError
-from turnwise.tools.definition import ToolDefinition
-from turnwise.tools.registry import ToolRegistry
-from turnwise.tools.tool import EnvironmentStepTool, Tool, tool, tools_of
+from turnsmith.errors import ConfigError, ToolError
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import EnvironmentStepTool, Tool, tool, tools_of
 
 
 @tool

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from turnwise import ConfigStore, RayPPOTrainer
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import RecordError
-from turnwise.records.checkpoints import Draft, read_state
-from turnwise.records.signing_key import key_path
-from turnwise.trainer.checkpointing import Saving, check_fit, complete, find_checkpoint
-from turnwise.trainer.shards import shard_path
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import Draft, read_state
+from turnsmith.records.signing_key import key_path
+from turnsmith.trainer.checkpointing import Saving, check_fit, complete, find_checkpoint
+from turnsmith.trainer.shards import shard_path
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_other_ranks_does_not_fit(tmp_path: Path) -> None:
 def test_the_state_names_the_versions(tmp_path: Path) -> None:
     state = read_state(save(tmp_path, 3))
     assert state["step"] == 3
-    assert state["versions"].keys() == {"turnwise", "verl", "torch", "transformers"}
+    assert state["versions"].keys() == {"turnsmith", "verl", "torch", "transformers"}
     told: list[str] = []
     check_fit(find_checkpoint(tmp_path, trust=False, warn=print), ConfigStore(), told.append)
     assert told == []

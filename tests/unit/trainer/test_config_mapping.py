@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import ConfigStore
-from turnwise.config_sources import apply_overrides
-from turnwise.errors import ConfigError, MissingDependency
-from turnwise.trainer.verl import choices, config_mapping, trackers
-from turnwise.trainer.verl.choices import backend_of, device_of, dtype_of
-from turnwise.trainer.verl.config_checks import check
-from turnwise.trainer.verl.config_mapping import verl_config
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides
+from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.trainer.verl import choices, config_mapping, trackers
+from turnsmith.trainer.verl.choices import backend_of, device_of, dtype_of
+from turnsmith.trainer.verl.config_checks import check
+from turnsmith.trainer.verl.config_mapping import verl_config
 
 
 def settings(*overrides: str) -> ConfigStore:

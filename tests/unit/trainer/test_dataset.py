@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.env.examples import SupportDesk
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import ConfigError, EnvironmentFailure
-from turnwise.trainer.dataset import ENDLESS, REMEMBERED, CustomEnvironmentDataset, FinishedGroup
+from turnsmith.env.examples import SupportDesk
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.trainer.dataset import ENDLESS, REMEMBERED, CustomEnvironmentDataset, FinishedGroup
 
 TASKS = [{"question": f"{number} + {number}", "answer": 2 * number} for number in range(5)]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from turnwise.config import ConfigStore
-from turnwise.errors import ConfigError
-from turnwise.trainer.verl.config_checks import check
-from turnwise.trainer.verl.config_mapping import own_keys, verl_config
-from turnwise.trainer.verl.escape_hatch import fields_behind
+from turnsmith.config import ConfigStore
+from turnsmith.errors import ConfigError
+from turnsmith.trainer.verl.config_checks import check
+from turnsmith.trainer.verl.config_mapping import own_keys, verl_config
+from turnsmith.trainer.verl.escape_hatch import fields_behind
 
 
 def with_verl(section: Mapping[str, Any], device: str = "cpu") -> ConfigStore:
@@ -42,15 +42,15 @@ def with_verl(section: Mapping[str, Any], device: str = "cpu") -> ConfigStore:
         ("actor_rollout_ref.model.path", "model.model_name or model.local_path"),
     ],
 )
-def test_a_name_that_turnwise_sets_is_refused_with_the_setting_behind_it(name: str, ours: str) -> None:
+def test_a_name_that_turnsmith_sets_is_refused_with_the_setting_behind_it(name: str, ours: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(with_verl({name: 1}))
-    assert str(caught.value) == f"verl.{name} is set by turnwise and would be overwritten: use {ours} instead."
+    assert str(caught.value) == f"verl.{name} is set by turnsmith and would be overwritten: use {ours} instead."
 
 
 @pytest.mark.parametrize("name", ["data.shuffle", "actor_rollout_ref.actor.strategy", "trainer.resume_mode"])
-def test_a_name_that_turnwise_relies_on_cannot_be_changed(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"verl\.{name} is set by turnwise, which relies on its value, and cannot"):
+def test_a_name_that_turnsmith_relies_on_cannot_be_changed(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"verl\.{name} is set by turnsmith, which relies on its value, and cannot"):
         check(with_verl({name: 1}))
 
 
@@ -77,7 +77,7 @@ def test_another_spelling_of_the_name_is_no_way_round(section: Mapping[str, Any]
 def test_neither_is_a_section_around_it_or_a_part_of_it(name: str, within: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(with_verl({name: {}}))
-    assert f"verl.{name} is set by turnwise ({within})" in str(caught.value)
+    assert f"verl.{name} is set by turnsmith ({within})" in str(caught.value)
 
 
 def test_what_is_only_set_on_a_cpu_is_free_on_a_gpu() -> None:
@@ -97,7 +97,7 @@ def test_what_is_only_set_on_a_cpu_is_free_on_a_gpu() -> None:
             "Did you mean 'actor_rollout_ref.actor.optim.lr'? Then use training.learning_rate.",
         ),
         ("trainer.balance_batch.deeper", "Did you mean 'trainer.balance_batch'?"),
-        ("no_such_section.x", "`turnwise train ... --dry-run` prints all of its settings."),
+        ("no_such_section.x", "`turnsmith train ... --dry-run` prints all of its settings."),
     ],
 )
 def test_a_name_that_verl_does_not_have_is_refused_with_the_closest_one(name: str, hint: str) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.config import ConfigStore
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.inference import Chat, ScriptedEngine
-from turnwise.records.checkpoints import Draft, best_of, write_state
-from turnwise.records.episodes import read_episodes
-from turnwise.records.rewind import rewind
-from turnwise.records.run_folder import RunFolder
-from turnwise.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate
-from turnwise.rollout.evaluation_result import EvaluationResult
-from turnwise.trainer.evaluations import Evaluations
-from turnwise.trainer.validation import Evaluating, Validation
+from turnsmith.config import ConfigStore
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference import Chat, ScriptedEngine
+from turnsmith.records.checkpoints import Draft, best_of, write_state
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.rewind import rewind
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate
+from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.trainer.evaluations import Evaluations
+from turnsmith.trainer.validation import Evaluating, Validation
 
 
 class Scripted:

@@ -17,11 +17,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 from verl_seams.layouts import LAYOUTS, Layout
 
-from turnwise.config import ConfigStore
-from turnwise.config_sources import apply_overrides
-from turnwise.records.yaml_text import dump_yaml
-from turnwise.trainer.verl.config_checks import check
-from turnwise.trainer.verl.config_mapping import own_keys
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides
+from turnsmith.records.yaml_text import dump_yaml
+from turnsmith.trainer.verl.config_checks import check
+from turnsmith.trainer.verl.config_mapping import own_keys
 
 FOLDER = Path(__file__).parent / "layouts"
 

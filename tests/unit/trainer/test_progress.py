@@ -4,10 +4,10 @@ import math
 import pytest
 from rich.console import Console
 
-from turnwise.plain_text import number, sparkline
-from turnwise.trainer.progress import ProgressView
-from turnwise.trainer.progress_panel import Panel
-from turnwise.trainer.progress_text import plain_line
+from turnsmith.plain_text import number, sparkline
+from turnsmith.trainer.progress import ProgressView
+from turnsmith.trainer.progress_panel import Panel
+from turnsmith.trainer.progress_text import plain_line
 
 METRICS = {
     "step": 3,

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnwise.config import ConfigStore
-from turnwise.env.base import BaseEnvironment
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.errors import ConfigError, RecordError, TrainingFailure, TurnwiseError
-from turnwise.trainer import RayPPOTrainer, create_trainer
-from turnwise.trainer.starting import header_of, sampling_of
+from turnsmith.config import ConfigStore
+from turnsmith.env.base import BaseEnvironment
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.trainer import RayPPOTrainer, create_trainer
+from turnsmith.trainer.starting import header_of, sampling_of
 
 
 def trainer(**settings: object) -> RayPPOTrainer:
@@ -38,13 +38,13 @@ def test_settings_that_cannot_work_are_told_at_once() -> None:
         trainer(inference__backend="vlm")
 
 
-@pytest.mark.parametrize("environment", ["no.such.module:Env", "turnwise.env.examples.guess_number:NoSuchEnv", 5])
+@pytest.mark.parametrize("environment", ["no.such.module:Env", "turnsmith.env.examples.guess_number:NoSuchEnv", 5])
 def test_an_environment_that_is_none_is_told_at_once(environment: object) -> None:
-    with pytest.raises(TurnwiseError):
+    with pytest.raises(TurnsmithError):
         RayPPOTrainer(ConfigStore(), environment)
 
 
-@pytest.mark.parametrize("environment", [GuessNumber, "turnwise.env.examples.guess_number:GuessNumber"])
+@pytest.mark.parametrize("environment", [GuessNumber, "turnsmith.env.examples.guess_number:GuessNumber"])
 def test_an_environment_is_a_class_or_its_name(environment: object) -> None:
     made = RayPPOTrainer(ConfigStore(), environment).environment
     assert made.name == "GuessNumber"

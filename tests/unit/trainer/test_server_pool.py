@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnwise.inference.engine import Sampling
-from turnwise.trainer.verl.server_pool import ServerPool
-from turnwise.trainer.verl.transformers_server import ServerOutput
+from turnsmith.inference.engine import Sampling
+from turnsmith.trainer.verl.server_pool import ServerPool
+from turnsmith.trainer.verl.transformers_server import ServerOutput
 
 
 class Server:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from turnwise.trainer.dataset import Curriculum, CustomEnvironmentDataset
-from turnwise.trainer.verl.starts import EpisodeStarts, follow
+from turnsmith.trainer.dataset import Curriculum, CustomEnvironmentDataset
+from turnsmith.trainer.verl.starts import EpisodeStarts, follow
 
 
 @pytest.fixture(autouse=True)

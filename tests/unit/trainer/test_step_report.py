@@ -6,8 +6,8 @@ import json
 
 import numpy
 
-from turnwise.trainer.step_report import EpisodeReport, report_of, step_record
-from turnwise.trajectory import Outcome, Trajectory
+from turnsmith.trainer.step_report import EpisodeReport, report_of, step_record
+from turnsmith.trajectory import Outcome, Trajectory
 
 
 def episode(outcome: Outcome | None, *rewards: float, score: float | None = None, error: str = "") -> Trajectory:

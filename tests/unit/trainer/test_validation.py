@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from turnwise import RayPPOTrainer
-from turnwise.config import ConfigStore, EnvironmentConfig
-from turnwise.env.examples.guess_number import GuessNumber
-from turnwise.env.examples.two_step_maze import TwoStepMaze
-from turnwise.env.spec import EnvironmentSpec
-from turnwise.errors import ConfigError
-from turnwise.rollout.evaluation import FIRST_SEED
-from turnwise.trainer.dataset import CustomEnvironmentDataset
-from turnwise.trainer.validation import Validation
+from turnsmith import RayPPOTrainer
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.examples.two_step_maze import TwoStepMaze
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError
+from turnsmith.rollout.evaluation import FIRST_SEED
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.validation import Validation
 
 SPEC = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=8))
 
@@ -37,7 +37,7 @@ def test_unless_told_it_is_the_same_environment_with_other_seeds() -> None:
     assert (found.environment, seeds(found)) == (SPEC, [FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2])
 
 
-@pytest.mark.parametrize("given", [TwoStepMaze, "turnwise.env.examples:TwoStepMaze", TwoStepMaze()])
+@pytest.mark.parametrize("given", [TwoStepMaze, "turnsmith.env.examples:TwoStepMaze", TwoStepMaze()])
 def test_an_environment_may_be_another_one(given: Any) -> None:
     found = Validation.of(given, SPEC)
     assert (found.environment.name, seeds(found, 1)) == ("TwoStepMaze", [FIRST_SEED])

@@ -20,7 +20,7 @@ from verl_seams import CPU, SEAMS, Seam, same
 
 def ask_processes() -> dict[str, str]:
     """Check the seams of both platforms and collect the answers."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "TURNWISE_"))}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "TURNSMITH_"))}
     asked = subprocess.run(
         [sys.executable, "-m", "verl_seams"],
         cwd=Path(__file__).parent,

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from turnwise import ConfigStore, Outcome, RayPPOTrainer, RunFolder, TokenBuffer, Trajectory, TurnRecord
-from turnwise.config_sources import to_dict
-from turnwise.records.run_warnings import RunWarning, warnings_in
-from turnwise.rollout.episode_report import EpisodeReport, report_of
-from turnwise.trainer import step_checks
-from turnwise.trainer.progress import ProgressView
-from turnwise.trainer.step_checks import CHECKS
-from turnwise.trainer.step_seen import Seen
-from turnwise.trainer.step_watch import StepWatch, declared_range
+from turnsmith import ConfigStore, Outcome, RayPPOTrainer, RunFolder, TokenBuffer, Trajectory, TurnRecord
+from turnsmith.config_sources import to_dict
+from turnsmith.records.run_warnings import RunWarning, warnings_in
+from turnsmith.rollout.episode_report import EpisodeReport, report_of
+from turnsmith.trainer import step_checks
+from turnsmith.trainer.progress import ProgressView
+from turnsmith.trainer.step_checks import CHECKS
+from turnsmith.trainer.step_seen import Seen
+from turnsmith.trainer.step_watch import StepWatch, declared_range
 
 HEALTHY = {
     "step": 1,
@@ -86,7 +86,7 @@ def test_a_healthy_step_is_not_warned_of() -> None:
 @pytest.mark.parametrize(
     ("report", "because", "advice"),
     [
-        (groups([0, 0], [0, 0]), "all 4 episodes got the same reward, 0.", "turnwise play"),
+        (groups([0, 0], [0, 0]), "all 4 episodes got the same reward, 0.", "turnsmith play"),
         (groups([1, 1], [1, 1]), "all 4 episodes got the same reward, 1.", "solved"),
         (groups([0, 0], [1, 1]), "in each of the 2 groups all episodes got the same reward", "group_size"),
         (groups([0], [1]), "no group has two episodes to compare", "group_size"),
@@ -271,7 +271,7 @@ def test_a_check_that_fails_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatc
     def broken(seen: Seen) -> RunWarning | None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("turnwise.trainer.step_watch.CHECKS", (broken, step_checks.zero_gradient))
+    monkeypatch.setattr("turnsmith.trainer.step_watch.CHECKS", (broken, step_checks.zero_gradient))
     names = [one.name for one in StepWatch(ConfigStore()).step(FLAT, groups([0, 0]))]
     assert names == ["check_failed", "zero_gradient"]
 
@@ -293,7 +293,7 @@ def test_reports_of_workers_add_up_to_the_report_of_all() -> None:
 
 
 def test_the_trainer_shows_warnings_as_they_come() -> None:
-    trainer = RayPPOTrainer(ConfigStore(), "turnwise.env.examples:GuessNumber")
+    trainer = RayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber")
     file = io.StringIO()
     trainer._view = ProgressView(file)
     warning = RunWarning("zero_gradient", 2, "Zero.", "Why.", "Do.", ("0-0", "0-1"))

@@ -1,4 +1,4 @@
-"""The ledger as a person reads it: in `turnwise runs show`, in the report, and to learn why nothing is learnt."""
+"""The ledger as a person reads it: in `turnsmith runs show`, in the report, and to learn why nothing is learnt."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.unit.viewer.runs_made import record
 
-from turnwise import RunFolder
-from turnwise.viewer.ledger_totals import LedgerTotals
-from turnwise.viewer.report import report_html
-from turnwise.viewer.run_view import read_run
-from turnwise.viewer.summary import show_run
-from turnwise.viewer.why_zero import why_zero
+from turnsmith import RunFolder
+from turnsmith.viewer.ledger_totals import LedgerTotals
+from turnsmith.viewer.report import report_html
+from turnsmith.viewer.run_view import read_run
+from turnsmith.viewer.summary import show_run
+from turnsmith.viewer.why_zero import why_zero
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:

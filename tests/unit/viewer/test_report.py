@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.unit.viewer.runs_made import episode, record, training_run
 
-from turnwise import ConfigStore, Outcome, RecordError, RunFolder
-from turnwise.cli.main import main
-from turnwise.config_sources import to_dict
-from turnwise.records.episodes import write_episodes
-from turnwise.rollout.evaluation_result import EvaluationResult
-from turnwise.viewer import report_html, write_report
-from turnwise.viewer.curves import curves_of
+from turnsmith import ConfigStore, Outcome, RecordError, RunFolder
+from turnsmith.cli.main import main
+from turnsmith.config_sources import to_dict
+from turnsmith.records.episodes import write_episodes
+from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.viewer import report_html, write_report
+from turnsmith.viewer.curves import curves_of
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)> & \"'"
 

@@ -1,4 +1,4 @@
-"""`turnwise runs`: the list, one run in words, and how a run's state is found."""
+"""`turnsmith runs`: the list, one run in words, and how a run's state is found."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.unit.viewer.runs_made import record, training_run
 
-from turnwise import RunFolder
-from turnwise.cli.main import main
-from turnwise.records.run_state import RunState, state_of, this_process
+from turnsmith import RunFolder
+from turnsmith.cli.main import main
+from turnsmith.records.run_state import RunState, state_of, this_process
 
 
 def test_the_list_has_a_line_for_each_run_the_newest_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_a_wrong_word_is_told_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["runs", *words]) == 2
-    assert capsys.readouterr().err.startswith("turnwise: ")
+    assert capsys.readouterr().err.startswith("turnsmith: ")
 
 
 def test_a_run_that_was_killed_is_not_taken_for_running() -> None:

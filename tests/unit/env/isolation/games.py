@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from turnwise import BaseEnvironment, ToolError, current_episode, tool
+from turnsmith import BaseEnvironment, ToolError, current_episode, tool
 
 
 class Counter(BaseEnvironment):

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from turnwise.env.isolation.channel import Channel
-from turnwise.env.isolation.frames import MOST_FRAME, TooLong
+from turnsmith.env.isolation.channel import Channel
+from turnsmith.env.isolation.frames import MOST_FRAME, TooLong
 
 
 class Ends:

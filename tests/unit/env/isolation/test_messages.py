@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from turnwise.env.isolation import messages as m
-from turnwise.env.isolation.scoring import pack_trajectory, unpack_trajectory
-from turnwise.errors import EnvironmentFailure
-from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+from turnsmith.env.isolation import messages as m
+from turnsmith.env.isolation.scoring import pack_trajectory, unpack_trajectory
+from turnsmith.errors import EnvironmentFailure
+from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
 
 def test_every_message_comes_back_as_itself():

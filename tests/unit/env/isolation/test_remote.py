@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.unit.env.isolation.games import AsyncCounter, Counter, Loaded, Wrapped, twice_the_total
 
-from turnwise import EnvironmentConfig, ToolRegistry, Trajectory
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.env.hosting import Host, open_host
-from turnwise.env.isolation.pool import close_workers, isolation_status
-from turnwise.errors import EnvironmentFailure
-from turnwise.rollout.reward import RewardFailure, compute_score
-from turnwise.tools.definition import ToolCall
+from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.hosting import Host, open_host
+from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.errors import EnvironmentFailure
+from turnsmith.rollout.reward import RewardFailure, compute_score
+from turnsmith.tools.definition import ToolCall
 
 
 def spec(environment: type, mode: str = "process", **settings: Any) -> EnvironmentSpec:
@@ -66,8 +66,8 @@ async def check_tools() -> None:
     told = []
     for mode in ("thread", "process"):
         host = await started(Counter, mode)
-        from turnwise.rollout.acting import Toolbox
-        from turnwise.tools.parsing import FunctionCallingParser
+        from turnsmith.rollout.acting import Toolbox
+        from turnsmith.tools.parsing import FunctionCallingParser
 
         registry = Toolbox(host.environment, ToolRegistry(), FunctionCallingParser()).registry
         calls = [

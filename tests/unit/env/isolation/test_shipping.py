@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.unit.env.isolation.games import Counter, twice_the_total
 
-from turnwise.config import EnvironmentConfig
-from turnwise.env import BaseEnvironment, EnvironmentSpec
-from turnwise.env.isolation.messages import encode, read_request
-from turnwise.env.isolation.shipping import define_function, define_spec, unpack_function, unpack_spec
-from turnwise.errors import ConfigError, EnvironmentFailure
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.isolation.messages import encode, read_request
+from turnsmith.env.isolation.shipping import define_function, define_spec, unpack_function, unpack_spec
+from turnsmith.errors import ConfigError, EnvironmentFailure
 
 ROOT = str(Path(__file__).parents[4])
 
@@ -39,13 +39,13 @@ def test_a_class_of_a_module_travels_by_name():
 
 def test_a_class_of_a_file_travels_by_its_path(tmp_path: Path):
     (tmp_path / "board_game.py").write_text(
-        "from turnwise import BaseEnvironment\n"
+        "from turnsmith import BaseEnvironment\n"
         "class Board(BaseEnvironment):\n    def reset(self): return ''\n    def step(self, action): ...\n"
         "def reward(trajectory, environment): return 1.0\n"
     )
     spec = EnvironmentSpec.of(f"{tmp_path}/board_game.py:Board")
     assert sent(spec).name == sent(EnvironmentSpec(spec.load())).name == f"{tmp_path}/board_game.py:Board"
-    reward = sys.modules["turnwise_user_board_game"].reward
+    reward = sys.modules["turnsmith_user_board_game"].reward
     definition = define_function(reward, 1)
     assert definition.name == f"{tmp_path}/board_game.py:reward"
     assert unpack_function(definition) is reward, "the file is not run a second time"

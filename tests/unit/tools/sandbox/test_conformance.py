@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.unit.tools.sandbox.programs import ATTEMPTS, FORBIDDEN, HEAD
 
-from turnwise.loop_thread import run_blocking
-from turnwise.tools.sandbox import Ending, run_python
+from turnsmith.loop_thread import run_blocking
+from turnsmith.tools.sandbox import Ending, run_python
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
@@ -80,7 +80,7 @@ async def test_only_a_few_things_are_in_sight() -> None:
 
 
 async def test_nothing_tells_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWISE_SECRET", "the secret")
+    monkeypatch.setenv("TURNSMITH_SECRET", "the secret")
     program = """
 print(dict(os.environ))
 print(sys.path, sys.prefix, sys.executable, sys.argv, sys.flags, os.__file__, os.uname().nodename, os.getlogin.__doc__)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.tools.sandbox import Ending, SandboxLimits, run_python
-from turnwise.tools.sandbox.cell import Cell
-from turnwise.tools.sandbox.command import command_for
-from turnwise.tools.sandbox.session import run_program
+from turnsmith.tools.sandbox import Ending, SandboxLimits, run_python
+from turnsmith.tools.sandbox.cell import Cell
+from turnsmith.tools.sandbox.command import command_for
+from turnsmith.tools.sandbox.session import run_program
 
 QUICK = SandboxLimits(seconds=0.2)
 
@@ -182,7 +182,7 @@ def test_cell_killed_while_it_starts_leaves_nothing() -> None:
 def test_sandbox_dies_with_the_process_that_started_it() -> None:
     code = """
 import asyncio
-from turnwise.tools.sandbox import run_python
+from turnsmith.tools.sandbox import run_python
 asyncio.run(run_python("while True: pass"))
 """
     host = subprocess.Popen([sys.executable, "-c", code])

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.unit.tools.sandbox.programs import FORBIDDEN, HEAD
 
-from turnwise.errors import SandboxFailure
-from turnwise.tools.sandbox import ProgramResult, SandboxLimits
-from turnwise.tools.sandbox.cell import Cell
-from turnwise.tools.sandbox.command import Command, command_for
-from turnwise.tools.sandbox.seccomp import filter_program
-from turnwise.tools.sandbox.session import run_program
-from turnwise.tools.sandbox.system_calls import ABSENT, ALLOWED, IOCTL, MACHINES, SOCKETPAIR
+from turnsmith.errors import SandboxFailure
+from turnsmith.tools.sandbox import ProgramResult, SandboxLimits
+from turnsmith.tools.sandbox.cell import Cell
+from turnsmith.tools.sandbox.command import Command, command_for
+from turnsmith.tools.sandbox.seccomp import filter_program
+from turnsmith.tools.sandbox.session import run_program
+from turnsmith.tools.sandbox.system_calls import ABSENT, ALLOWED, IOCTL, MACHINES, SOCKETPAIR
 
 LIMITS = SandboxLimits()
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026

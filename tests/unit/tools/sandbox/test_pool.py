@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnwise.tools.sandbox import SandboxLimits, run_python
-from turnwise.tools.sandbox.cell import Cell
-from turnwise.tools.sandbox.command import command_for
-from turnwise.tools.sandbox.pool import CellPool
-from turnwise.tools.sandbox.session import run_program
+from turnsmith.tools.sandbox import SandboxLimits, run_python
+from turnsmith.tools.sandbox.cell import Cell
+from turnsmith.tools.sandbox.command import command_for
+from turnsmith.tools.sandbox.pool import CellPool
+from turnsmith.tools.sandbox.session import run_program
 
 LIMITS = SandboxLimits()
 
@@ -98,7 +98,7 @@ def test_event_loops_share_one_pool() -> None:
 def test_forked_process_has_a_pool_of_its_own() -> None:
     code = """
 import asyncio, os, time
-from turnwise.tools.sandbox import run_python
+from turnsmith.tools.sandbox import run_python
 def say(text): print(text, asyncio.run(run_python(f"print('{text}')")).output, end="", flush=True)
 say("before")
 time.sleep(0.1)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.errors import ConfigError, MissingDependency
-from turnwise.tools.definition import ToolCall
-from turnwise.tools.registry import FAILED, ToolRegistry
-from turnwise.tools.sandbox import PythonTool, SandboxLimits, availability, command, run_python
+from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.registry import FAILED, ToolRegistry
+from turnsmith.tools.sandbox import PythonTool, SandboxLimits, availability, command, run_python
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ async def test_model_is_told(registry: ToolRegistry, code: str) -> None:
     assert result.ok is ok
     assert text in result.text
     assert not result.failure
-    assert "turnwise" not in result.text
+    assert "turnsmith" not in result.text
     assert str(Path.home()) not in result.text
 
 

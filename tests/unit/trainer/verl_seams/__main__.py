@@ -1,7 +1,7 @@
 """Check all seams and print the answers as JSON, each platform in a process of its own.
 
 Nearly all of the time that `import verl` takes goes into other packages. Those are imported once, before the process
-splits; verl and turnwise only afterwards, so that they load under the platform that each half has chosen.
+splits; verl and turnsmith only afterwards, so that they load under the platform that each half has chosen.
 """
 
 import gc
@@ -23,7 +23,7 @@ def answers(platform: str) -> dict[str, str]:
     """What each seam of one platform answers."""
     if platform != UNCHOSEN:
         # As `environment_variables` in trainer/cluster.py has it for every process of a run.
-        os.environ.update(VERL_PLATFORM=platform, TURNWISE_RUN="1")
+        os.environ.update(VERL_PLATFORM=platform, TURNSMITH_RUN="1")
 
     import verl  # noqa: F401  (its plugins must load before anything of ours is imported)
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     os.environ.update(ONE_THREAD)
     for package in SHARED:
         importlib.import_module(package)
-    early = [name for name in sys.modules if name.partition(".")[0] in ("verl", "turnwise")]
+    early = [name for name in sys.modules if name.partition(".")[0] in ("verl", "turnsmith")]
     assert not early, f"Loaded before a platform was chosen: {early}"
     with multiprocessing.get_context("fork").Pool(len(PLATFORMS), maxtasksperchild=1) as pool:
         found = pool.map(answers, PLATFORMS, chunksize=1)

@@ -41,7 +41,7 @@ def add_hook(name: str, wanted: list[str]) -> None:
     def check() -> None:
         from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 
-        from turnwise.trainer.verl.episode_trainer import EpisodeTrainer
+        from turnsmith.trainer.verl.episode_trainer import EpisodeTrainer
 
         same(parameters(getattr(PPOTrainerSync, name)), wanted)
         same(parameters(getattr(PPOTrainerColocateAsync, name)), wanted)
@@ -92,7 +92,7 @@ def metric_names() -> None:
     """verl should still call its metrics and timings by the names that we read"""
     import verl
 
-    from turnwise.trainer.step_report import _FROM_VERL
+    from turnsmith.trainer.step_report import _FROM_VERL
 
     root = Path(verl.__file__).parent
     files = (
@@ -146,10 +146,10 @@ def agent_loop_registry() -> None:
     """@register should put our agent loop into verl's registry under its name"""
     from verl.experimental.agent_loop import agent_loop
 
-    from turnwise.trainer.verl.agent_loop import EpisodeAgentLoop
+    from turnsmith.trainer.verl.agent_loop import EpisodeAgentLoop
 
     where = f"{EpisodeAgentLoop.__module__}.EpisodeAgentLoop"
-    same(agent_loop._agent_loop_registry["turnwise"], {"_target_": where})
+    same(agent_loop._agent_loop_registry["turnsmith"], {"_target_": where})
 
 
 @seam("EpisodeWorker in trainer/verl/episode_workers.py")
@@ -212,8 +212,8 @@ def task_runner_calls() -> None:
 @seam("trainer/verl/agent_loop.py itself, not verl,")
 def episode_output_places_rewards() -> None:
     """EpisodeOutput.as_dict should put each turn's reward on the last token the model sampled in that turn"""
-    from turnwise.trainer.verl.agent_loop import output_of
-    from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+    from turnsmith.trainer.verl.agent_loop import output_of
+    from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
     trajectory = Trajectory(
         episode_id="e", outcome=Outcome.COMPLETED, actions=["a", "b", "c"], rewards=[0.5, 0.0, -1.0]

@@ -21,8 +21,8 @@ def version() -> None:
 @seam("trainer/verl/plugin.py")
 def entry_point_loads_every_part() -> None:
     """`import verl` alone should load the entry points of the group verl.plugins"""
-    holds("turnwise.trainer.verl.plugin" in LOADED_BY_VERL)
-    from turnwise.trainer.verl.plugin import LOADED
+    holds("turnsmith.trainer.verl.plugin" in LOADED_BY_VERL)
+    from turnsmith.trainer.verl.plugin import LOADED
 
     same(LOADED, ["rollouts", "estimators", "platform", "cpu"])
 
@@ -36,10 +36,10 @@ def entry_point_chooses_nothing_unasked() -> None:
     from verl.utils import distributed
     from verl.workers.engine import EngineRegistry
 
-    from turnwise.trainer.verl.plugin import LOADED
+    from turnsmith.trainer.verl.plugin import LOADED
 
     same(LOADED, ["rollouts", "estimators", "platform"])
-    holds(not type(platform_manager._current_platform).__module__.startswith("turnwise"))
+    holds(not type(platform_manager._current_platform).__module__.startswith("turnsmith"))
     same(distributed.initialize_global_process_group_ray.__module__, "verl.utils.distributed")
     holds("cpu" not in EngineRegistry._engines["language_model"]["fsdp2"])
     same(importlib.metadata.version.__module__, "importlib.metadata")
@@ -60,7 +60,7 @@ def platform_is_chosen_by_environment_variable() -> None:
     from verl.plugin.platform import get_platform
     from verl.utils.device import get_device_name
 
-    from turnwise.trainer.verl.cpu_platform import CpuPlatform
+    from turnsmith.trainer.verl.cpu_platform import CpuPlatform
 
     same(type(get_platform()), CpuPlatform)
     same(get_device_name(), "cpu")
@@ -71,7 +71,7 @@ def platform_base_abstract_methods() -> None:
     """PlatformBase should ask for no method that we lack, and for the parameters we know"""
     from verl.plugin.platform import PlatformBase
 
-    from turnwise.trainer.verl.cpu_platform import CpuPlatform
+    from turnsmith.trainer.verl.cpu_platform import CpuPlatform
 
     same(sorted(CpuPlatform.__abstractmethods__), [])
     for name in PlatformBase.__abstractmethods__:
@@ -104,7 +104,7 @@ def a_micro_batch_is_laid_out_in_two_methods() -> None:
     """FSDPEngineWithLMHead should call the model between prepare_model_inputs and prepare_model_outputs"""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-    from turnwise.trainer.verl.shared_prompts import SharedPromptEngine
+    from turnsmith.trainer.verl.shared_prompts import SharedPromptEngine
 
     for method in ("prepare_model_inputs", "prepare_model_outputs"):
         same(parameters(getattr(SharedPromptEngine, method)), parameters(getattr(FSDPEngineWithLMHead, method)))
@@ -138,7 +138,7 @@ def load_valuehead_model() -> None:
     # Looked up at call time, so that ours is found.
     holds("from verl.utils.model import load_valuehead_model" in Path(transformer_impl.__file__).read_text())
     holds(not hasattr(transformer_impl, "load_valuehead_model"))
-    same(model.load_valuehead_model.__module__, "turnwise.trainer.verl.cpu_engine")
+    same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.cpu_engine")
 
 
 @seam("trainer/verl/rollout_registry.py and transformers_rollout.py")
@@ -160,7 +160,7 @@ def token_output_fields() -> None:
 
     from verl.workers.rollout.replica import TokenOutput
 
-    from turnwise.trainer.verl.transformers_server import ServerOutput
+    from turnsmith.trainer.verl.transformers_server import ServerOutput
 
     same(sorted(TokenOutput.model_fields), sorted(item.name for item in fields(ServerOutput)))
 
@@ -177,8 +177,8 @@ def llm_server_manager() -> None:
 
 def both_configs() -> list[dict[str, Any]]:
     """The keys we set, on a CPU and on a GPU."""
-    from turnwise.config import ConfigStore
-    from turnwise.trainer.verl.config_mapping import overrides
+    from turnsmith.config import ConfigStore
+    from turnsmith.trainer.verl.config_mapping import overrides
 
     keys: list[dict[str, Any]] = []
     for device in ("cpu", "cuda"):
@@ -193,7 +193,7 @@ def config_keys() -> None:
     """Every key that we set should exist in the config that verl composes"""
     from omegaconf import OmegaConf
 
-    from turnwise.trainer.verl.verl_settings import compose
+    from turnsmith.trainer.verl.verl_settings import compose
 
     known = OmegaConf.to_container(compose({}), resolve=False)
     missing: set[str] = set()
@@ -212,7 +212,7 @@ def config_keys_that_we_add() -> None:
     from hydra.utils import get_class
     from omegaconf import OmegaConf
 
-    from turnwise.trainer.verl.verl_settings import compose
+    from turnsmith.trainer.verl.verl_settings import compose
 
     added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
     # These are plain mappings, in which verl's HFModelConfig looks for the name.

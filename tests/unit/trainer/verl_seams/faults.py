@@ -32,8 +32,8 @@ def groups_are_replaced_one_by_one() -> None:
     """ReplayBuffer should evict what _terminal_eviction_reasons calls failed, and call refill_fn with their number"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-    from turnwise.errors import TrainingFailure
-    from turnwise.trainer.verl.fault_care import replace_dropped_groups
+    from turnsmith.errors import TrainingFailure
+    from turnsmith.trainer.verl.fault_care import replace_dropped_groups
 
     refilled: list[int] = []
     buffer = ReplayBuffer(
@@ -107,7 +107,7 @@ def the_queue_has_named_actors() -> None:
     """TransferQueue's controller should be the actor TransferQueueController in the namespace transfer_queue"""
     from transfer_queue import interface
 
-    from turnwise.trainer.watchdog import _QUEUE
+    from turnsmith.trainer.watchdog import _QUEUE
 
     source = inspect.getsource(interface)
     holds(f'name="TransferQueueController", namespace="{_QUEUE}"' in source)
@@ -126,8 +126,8 @@ def weights_are_sent_by_the_checkpoint_manager() -> None:
 @seam("trainer/verl/agent_loop.py itself, not verl,")
 def what_cannot_be_trained_on_is_masked() -> None:
     """mask_untrainable should mask an episode without a turn, and one whose tokens are not those sampled"""
-    from turnwise.trainer.verl.agent_loop import mask_untrainable
-    from turnwise.trajectory import Outcome, Trajectory, TurnRecord
+    from turnsmith.trainer.verl.agent_loop import mask_untrainable
+    from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
     turn = TurnRecord(0, 1, "stop", 0)
     silent = Trajectory(outcome=Outcome.TIME_LIMIT)

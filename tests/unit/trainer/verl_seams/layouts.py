@@ -57,7 +57,7 @@ LAYOUTS = [
 
 @cache
 def model_folder() -> str:
-    from turnwise.models import resolve
+    from turnsmith.models import resolve
 
     return resolve("tiny")
 
@@ -87,10 +87,10 @@ def accept(config: Any) -> dict[str, Any]:
 
 def add_layout(layout: Layout) -> None:
     def check() -> None:
-        from turnwise.config import ConfigStore
-        from turnwise.config_sources import apply_overrides
-        from turnwise.trainer.verl.config_mapping import own_keys
-        from turnwise.trainer.verl.verl_settings import compose
+        from turnsmith.config import ConfigStore
+        from turnsmith.config_sources import apply_overrides
+        from turnsmith.trainer.verl.config_mapping import own_keys
+        from turnsmith.trainer.verl.verl_settings import compose
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])

@@ -15,7 +15,7 @@ def tracking_takes_our_trackers() -> None:
     """Tracking should support every tracker of ours, and log(data, step) and finish()"""
     from verl.utils.tracking import Tracking
 
-    from turnwise.trainer.verl.trackers import TRACKERS
+    from turnsmith.trainer.verl.trackers import TRACKERS
 
     same(sorted(set(TRACKERS) - set(Tracking.supported_backend)), [])
     same(parameters(Tracking.__init__), ["project_name", "experiment_name", "default_backend", "config"])
@@ -38,13 +38,13 @@ def tensorboard_gets_our_metrics() -> None:
     from omegaconf import OmegaConf
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    from turnwise.records.run_folder import RunFolder
-    from turnwise.trainer.verl.trackers import Trackers, tracker_variables
+    from turnsmith.records.run_folder import RunFolder
+    from turnsmith.trainer.verl.trackers import Trackers, tracker_variables
 
     with tempfile.TemporaryDirectory() as parent, contextlib.redirect_stdout(io.StringIO()):
         run = RunFolder.create(parent, "watched")
         run.write_config({"training": {"seed": 3}})
-        names = {"logger": ["tensorboard"], "project_name": "turnwise", "experiment_name": "watched"}
+        names = {"logger": ["tensorboard"], "project_name": "turnsmith", "experiment_name": "watched"}
         config = OmegaConf.create({"trainer": names})
         trackers = Trackers(config, str(run.path), tracker_variables(run.path))
         same(config.trainer.logger, [])

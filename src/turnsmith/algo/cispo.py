@@ -1,0 +1,48 @@
+"""CISPO: the clipped ratio is a weight, so that no token loses its gradient."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
+from turnsmith.algo.policy_loss import masked_log_ratio, token_metrics
+
+
+def compute_cispo_policy_loss(
+    old_log_probs: Tensor,
+    log_probs: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    clip_ratio: float = 0.2,
+    *,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
+    aggregation: Aggregation = "token-mean",
+    weights: Tensor | None = None,
+    totals: BatchTotals | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """CISPO (MiniMax 2025, https://arxiv.org/abs/2506.13585).
+
+    With the ratio w_t = exp(log pi(a_t) - log pi_old(a_t)), and sg the value without its gradient:
+
+        l_t = -sg[clip(w_t, 1 - low, 1 + high)] A_t log pi(a_t)
+
+    Args and returns as in `compute_policy_loss`, without dual clip. `clip_fraction` counts the tokens whose ratio was
+    outside the range.
+
+    Example:
+        >>> import torch
+        >>> old, new = torch.full((1, 1), -2.0), torch.full((1, 1), -1.0)
+        >>> compute_cispo_policy_loss(old, new, torch.ones(1, 1), torch.ones(1, 1))[0]  # 1.2 * 1 * 1
+        tensor(1.2000)
+    """
+    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
+    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    log_ratio, advantages = masked_log_ratio(old_log_probs, log_probs, advantages, response_mask)
+    ratio = log_ratio.detach().clamp(-20.0, 20.0).exp()
+    clipped = ratio.clamp(1 - low, 1 + high)
+    loss = -clipped * advantages * log_probs.where(response_mask != 0, 0.0)
+    if weights is not None:
+        loss = loss * weights
+    metrics = {"clip_fraction": ratio != clipped, "kl": -log_ratio.detach()}
+    return aggregate_loss(loss, response_mask, aggregation, totals), token_metrics(metrics, response_mask)

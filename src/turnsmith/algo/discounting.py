@@ -1,0 +1,91 @@
+"""The sum over time behind GAE and discounted returns, block by block.
+
+Both are one recurrence, run from the last position to the first. With V the values, m the mask (1 on model tokens):
+
+    model token:  R_t = r_t + S_{t+1},   S_t = gamma (1 - lam) V_t + gamma lam R_t
+    other token:  R_t = 0,               S_t = S_{t+1} + r_t
+
+R_t is the lambda-return, A_t = R_t - V_t the advantage. S_t is what flows back to the model token before t. On other
+tokens it is not discounted and takes in the reward it finds there: that is how a reward on an observation reaches the
+last model token before it. A reward before the first model token was earned by no action and reaches none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from turnsmith.algo.shapes import as_mask
+
+_ROWS, _COLUMNS = 512, 63
+"""Size of a block: in the cache, one step's vector long enough to pay for the call, and not more than `SERIAL`.
+
+2048 x 64 takes 0.9 of the time on an idle machine, and 5 to 20 times as long on a busy one.
+"""
+
+
+def lambda_returns(
+    rewards: Tensor,
+    values: Tensor | None,
+    mask: Tensor,
+    gamma: float,
+    lam: float,
+    *,
+    rows: int = _ROWS,
+    columns: int = _COLUMNS,
+) -> tuple[Tensor, Tensor]:
+    """Advantages A and lambda-returns R, 0 outside the mask. All tensors `(batch, time)`, finite, of one float type.
+
+    Without values this is the discounted return G_t = r_t + gamma G_{t+1}, and A is the same tensor as R.
+
+    Example:
+        >>> _, returns = lambda_returns(
+        ...     torch.tensor([[0.0, 0.0, 8.0]]), None, torch.tensor([[1.0, 1.0, 0.0]]), gamma=0.5, lam=1.0
+        ... )
+        >>> returns  # the reward on the observation reaches the model token before it, undiscounted
+        tensor([[4., 8., 0.]])
+    """
+    returns = torch.empty_like(rewards)
+    advantages = returns if values is None else torch.empty_like(rewards)
+    for start in range(0, rewards.shape[0], rows):
+        part = slice(start, start + rows)
+        _scan_rows(
+            rewards[part], None if values is None else values[part], mask[part], gamma, lam, columns,
+            advantages[part], returns[part],
+        )  # fmt: skip
+    return advantages, returns
+
+
+def _scan_rows(
+    rewards: Tensor,
+    values: Tensor | None,
+    mask: Tensor,
+    gamma: float,
+    lam: float,
+    columns: int,
+    advantages: Tensor,
+    returns: Tensor,
+) -> None:
+    """Fill `advantages` and `returns`, from the last block of columns to the first."""
+    keep, flow, worth = (rewards.new_empty(rewards.shape[0], columns + 16)[:, : columns + 1] for _ in range(3))
+    keep_at, flow_at = keep.unbind(1), flow.unbind(1)
+    one = rewards.new_ones(())
+    flow_at[columns].zero_()
+    for stop in range(rewards.shape[1], 0, -columns):
+        start = max(0, stop - columns)
+        # A narrow block uses the right end of the buffers, so that what flows in is always in their last column.
+        first = columns - (stop - start)
+        block = slice(start, stop)
+        own, reward, factor = flow[:, first:columns], rewards[:, block], keep[:, first:columns]
+        on = as_mask(mask[:, block], rewards.dtype)
+        torch.add(one, on, alpha=gamma * lam - 1, out=factor)
+        torch.mul(factor, reward, out=own)
+        value = None if values is None else torch.mul(values[:, block], on, out=worth[:, first:columns])
+        if value is not None and lam != 1:
+            own.add_(value, alpha=gamma * (1 - lam))
+        for column in range(columns - 1, first - 1, -1):
+            flow_at[column].addcmul_(keep_at[column], flow_at[column + 1])
+        result = torch.add(reward, flow[:, first + 1 :], out=returns[:, block]).mul_(on)
+        if value is not None:
+            torch.sub(result, value, out=advantages[:, block])
+        flow_at[columns].copy_(flow_at[first])

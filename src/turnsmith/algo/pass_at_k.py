@@ -1,0 +1,56 @@
+"""Advantages that raise the best of a group, for pass@k."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import torch
+from torch import Tensor
+
+from turnsmith.algo.episodes import episode_scores
+from turnsmith.algo.groups import group_deviations, group_numbers, to_tokens
+from turnsmith.algo.shapes import require_same_shape, working_dtype
+
+
+def compute_pass_at_k_advantage(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: Tensor | Iterable[Hashable],
+    normalise_by_std: bool = True,
+    epsilon: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    """GRPO for pass@k (Tang et al. 2025, https://arxiv.org/abs/2503.19595): what the best of the group adds.
+
+    With s_i the sum of the rewards of episode i, over the finite s of its group:
+
+        A_{i,t} = (s_i - second best) / (std + epsilon)   on the model tokens of the best episode, else 0
+
+    verl 0.9.1 raises for a group of one; here it gives 0, as do two best episodes.
+
+    Args and returns as in `compute_grpo_advantage`.
+
+    Example:
+        >>> rewards = torch.tensor([[1.0], [3.0], [2.5]])
+        >>> compute_pass_at_k_advantage(rewards, torch.ones(3, 1), [0, 0, 0], normalise_by_std=False)[0].T
+        tensor([[0.0000, 0.5000, 0.0000]])
+    """
+    require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
+    with torch.no_grad():
+        group = group_numbers(index, token_level_rewards.device)
+        scores = episode_scores(token_level_rewards)
+        compared = group_deviations(scores, group)
+        score = scores.where(torch.isfinite(scores), -torch.inf)
+        best = _largest(score, group).gather(0, group)
+        # Where two are best, both are taken out here; their lead over the third must not count, see `alone`.
+        second = _largest(score.where(score < best, -torch.inf), group).gather(0, group)
+        alone = torch.zeros_like(best).scatter_add(0, group, (score == best).to(best.dtype)).gather(0, group) == 1
+        leads = alone & (score == best) & torch.isfinite(second)
+        lead = (score - second).where(leads, 0.0)
+        scale = compared.std + epsilon if normalise_by_std else torch.ones_like(lead)
+        advantages = to_tokens(lead / scale, response_mask, working_dtype(token_level_rewards))
+    return advantages, advantages
+
+
+def _largest(scores: Tensor, group: Tensor) -> Tensor:
+    """Largest score of each group; there are at most as many groups as episodes."""
+    return torch.full_like(scores, -torch.inf).scatter_reduce(0, group, scores, "amax")

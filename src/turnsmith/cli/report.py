@@ -1,0 +1,44 @@
+"""`turnsmith report`: the curves, warnings and episodes of a run as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_DESCRIPTION = """\
+Write a report of a run: its curves, its warnings, and episodes to look at, as
+one HTML file that needs no network and no other file. Works while the run is
+going on, and on one that died."""
+
+_EXAMPLES = """\
+examples:
+  turnsmith report runs/MyGame-20260101-120000
+  turnsmith report MyGame-20260101-120000 --out report.html"""
+
+
+def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "report",
+        help="write a run's curves, warnings and episodes as one HTML file",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", metavar="RUN", help="the run's folder, or its name in `runs`")
+    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run's folder)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and say where it is."""
+    from turnsmith.cli.runs import locate_run
+    from turnsmith.viewer import write_report
+
+    out = write_report(locate_run(args.folder), None if args.out is None else Path(args.out).expanduser())
+    print(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
+    return 0

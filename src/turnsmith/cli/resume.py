@@ -1,0 +1,56 @@
+"""`turnsmith resume`: go on with a run that stopped."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+_DESCRIPTION = """\
+Go on with a run that was stopped or killed: in the same folder, from its newest
+good checkpoint, up to the steps that were first asked for.
+
+RUN is the folder of a run. A damaged checkpoint is passed over for the one
+before it. What the folder holds of steps after the checkpoint is removed, and
+those steps are made again."""
+
+_EXAMPLES = """\
+examples:
+  turnsmith resume runs/MyGame-20261115-120000
+  turnsmith resume runs/chess training.num_epochs=20
+
+The environment, reward and tools are imported by the names they had. If one has
+no name (a lambda, say), go on from Python with RayPPOTrainer.resume(...)."""
+
+
+def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "resume",
+        help="go on with a run that stopped",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting to change")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="go on with what another user or machine wrote: doing so runs code that it names or holds",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Resume."""
+    from turnsmith.trainer import RayPPOTrainer
+
+    trainer = RayPPOTrainer.resume(args.folder, overrides=args.overrides, trust=args.trust)
+    try:
+        trainer.fit()
+    finally:
+        trainer.cleanup()
+    return 0

@@ -1,0 +1,51 @@
+"""What an episode sees of its environment, wherever that runs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from turnsmith.env.host import EnvironmentHost
+from turnsmith.env.isolation.settings import HERE
+from turnsmith.env.result import StepResult
+from turnsmith.env.spec import EnvironmentSpec
+
+
+class Host(Protocol):
+    """One episode's environment, wherever it runs. What it does wrong comes out as an `EnvironmentFailure`."""
+
+    environment: Any
+    """The user's object, or what stands for it here; None before `reset`."""
+
+    async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
+        """Build the environment, start its episode and return the first observation."""
+        ...
+
+    def prompt_prefix(self) -> str:
+        """The environment's system prompt, as it was after `reset`."""
+        ...
+
+    async def step(self, action: str) -> StepResult:
+        """Do one action."""
+        ...
+
+    async def is_over(self) -> bool:
+        """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
+        ...
+
+    async def close(self) -> None:
+        """Close the environment. Never raises."""
+        ...
+
+
+def open_host(spec: EnvironmentSpec) -> Host:
+    """A host for one episode, where the spec says that its environments run.
+
+    Example:
+        >>> type(open_host(EnvironmentSpec("my_game:MyGame", isolation="process"))).__name__
+        'RemoteHost'
+    """
+    if spec.mode in HERE:
+        return EnvironmentHost(spec)
+    from turnsmith.env.isolation.remote import RemoteHost
+
+    return RemoteHost(spec)

@@ -1,0 +1,89 @@
+"""What `environment.isolation` says, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from turnsmith.errors import ConfigError
+from turnsmith.threads import cores
+
+HERE = ("loop", "thread")
+"""Modes without a process of their own."""
+ELSEWHERE = ("process", "ray")
+TCP = "tcp://"
+ENVIRONMENTS = 1000
+"""Most environments that one worker hosts at a time; further episodes wait for a place."""
+_MOST_WORKERS = 8
+_PROCESSES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Where environments run, and what the workers there may use.
+
+    Example:
+        >>> from turnsmith.config import EnvironmentConfig
+        >>> Isolation.of(EnvironmentConfig(isolation="process", isolation_workers=2)).workers
+        2
+        >>> Isolation.of(EnvironmentConfig(isolation="tcp://10.0.0.7:9000")).address
+        ('10.0.0.7', 9000)
+        >>> Isolation.of(EnvironmentConfig(isolation="docker"))
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process, ray \
+or tcp://host:port.
+    """
+
+    mode: str
+    """`auto`, `loop`, `thread`, `process`, `ray` or `tcp`."""
+    workers: int = 1
+    memory: int = 0
+    """Bytes that one worker may take."""
+    address: tuple[str, int] = ("", 0)
+    """Of the server, in mode `tcp`."""
+    processes: int = _PROCESSES
+    """Processes that the environments of one worker may start."""
+
+    @classmethod
+    def of(cls, config: Any, said: str = "") -> Isolation:
+        """Read the settings of an environment; `said` wins over what they say about the mode."""
+        said = said or str(getattr(config, "isolation", "auto"))
+        workers = getattr(config, "isolation_workers", 0)
+        gib = getattr(config, "isolation_memory_gib", 0.0)
+        seconds = getattr(config, "call_seconds", 120.0)
+        processes = getattr(config, "isolation_processes", _PROCESSES)
+        for name, value, least in (
+            ("isolation_workers", workers, 0),
+            ("isolation_memory_gib", gib, 0),
+            ("isolation_processes", processes, 1),
+        ):
+            if not _is_number(value) or value < least:
+                raise ConfigError(f"environment.{name}={value!r} must be a number from {least} on.")
+        if not _is_number(seconds) or not seconds > 0:
+            raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
+        workers = int(workers) or min(_MOST_WORKERS, cores())
+        memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
+        if said.startswith(TCP):
+            return cls("tcp", workers, memory, _address(said), int(processes))
+        if said not in ("auto", *HERE, *ELSEWHERE):
+            raise ConfigError(
+                f"environment.isolation={said!r} is unknown: use auto, {', '.join((*HERE, *ELSEWHERE))} or "
+                "tcp://host:port."
+            )
+        return cls(said, workers, memory, processes=int(processes))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _address(said: str) -> tuple[str, int]:
+    host, colon, port = said.removeprefix(TCP).rstrip("/").rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"environment.isolation={said!r} is not an address: write tcp://host:port.")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,193 @@
+"""How to build an environment, in any process on any node: a class, or `module:Name`, and its config."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env.isolation.settings import Isolation
+from turnsmith.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """A recipe for fresh environments.
+
+    Example:
+        >>> spec = EnvironmentSpec.of("turnsmith.env.examples.guess_number:GuessNumber", EnvironmentConfig(highest=8))
+        >>> spec.name, spec.build().config.highest
+        ('GuessNumber', 8)
+    """
+
+    target: type | str
+    """The class, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
+    config: EnvironmentConfig | None = None
+    isolation: str = ""
+    """Where its environments run, in place of what `config.isolation` says."""
+
+    @classmethod
+    def of(cls, environment: object, config: EnvironmentConfig | None = None) -> EnvironmentSpec:
+        """Make a spec from a class, `module:Name`, an object or a spec, and check that it can be built.
+
+        An object stands for its class and its own config (every episode gets a fresh object); `config` is used where
+        the environment brings none.
+        """
+        if isinstance(environment, EnvironmentSpec):
+            spec = environment if environment.config is not None else replace(environment, config=config)
+        elif isinstance(environment, str):
+            spec = cls(_absolute(environment), config)
+        elif isinstance(environment, type):
+            spec = cls(environment, config)
+        else:
+            spec = cls(type(environment), _config_of(environment) or config)
+        hint = "" if isinstance(environment, (str, type, EnvironmentSpec)) else _INSTANCE_HINT
+        found = spec.load()
+        missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
+        if missing:
+            raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
+        abstract = sorted(getattr(found, "__abstractmethods__", ()))
+        if abstract:
+            raise ConfigError(f"{spec.name} cannot be built: write its method {' and '.join(abstract)}.")
+        _arguments(found, spec.config or EnvironmentConfig(), hint)
+        Isolation.of(spec.config, spec.isolation)
+        return spec
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self.target.rpartition(":")[2] if isinstance(self.target, str) else self.target.__name__
+
+    @property
+    def mode(self) -> str:
+        """Where its environments run: `thread` unless told; `auto` is only decided by `isolated`."""
+        said = self.isolation or str(getattr(self.config, "isolation", "auto"))
+        return "thread" if said == "auto" else said
+
+    @property
+    def call_seconds(self) -> float:
+        """How long one call of the environment may take."""
+        return float(getattr(self.config, "call_seconds", EnvironmentConfig.call_seconds))
+
+    def isolated(self) -> EnvironmentSpec:
+        """The same spec with `auto` decided: code that does not ship with turnsmith gets processes of its own.
+
+        Example:
+            >>> EnvironmentSpec.of("turnsmith.env.examples:GuessNumber").isolated().mode
+            'thread'
+            >>> EnvironmentSpec("my_game:MyGame").mode, EnvironmentSpec("my_game:MyGame").isolated().mode
+            ('thread', 'process')
+            >>> EnvironmentSpec("my_game:MyGame", EnvironmentConfig(isolation="loop")).isolated().mode
+            'loop'
+        """
+        if (self.isolation or getattr(self.config, "isolation", "auto")) != "auto":
+            return self
+        module = self.target.partition(":")[0] if isinstance(self.target, str) else self.target.__module__
+        return replace(self, isolation="thread" if module.partition(".")[0] == "turnsmith" else "process")
+
+    def load(self) -> type:
+        """The class itself."""
+        return _load(self.target) if isinstance(self.target, str) else self.target
+
+    def build(self) -> Any:
+        """A fresh environment. Each gets its own copy of the config, so that one episode cannot change another's."""
+        found = self.load()
+        config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
+        return found(**_arguments(found, config))
+
+
+_INSTANCE_HINT = (
+    " An environment object is rebuilt from its class for every episode: "
+    "let `__init__` take only `config`, and put what it needs into the config."
+)
+
+
+def _config_of(environment: object) -> EnvironmentConfig | None:
+    config = getattr(environment, "config", None)
+    if isinstance(config, Mapping):
+        return EnvironmentConfig(**config)
+    return config if isinstance(config, EnvironmentConfig) else None
+
+
+@lru_cache(maxsize=256)
+def _parameters(found: type) -> tuple[inspect.Parameter, ...]:
+    if found.__init__ is object.__init__:
+        return ()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(p for p in inspect.signature(found).parameters.values() if p.kind in named)
+
+
+def _arguments(found: type, config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
+    """What to call the class with: the config as `config`, and settings of the config by name."""
+    given: dict[str, Any] = {}
+    needed: list[str] = []
+    for parameter in _parameters(found):
+        if parameter.name == "config":
+            given["config"] = config
+        elif parameter.name in vars(config):
+            given[parameter.name] = vars(config)[parameter.name]
+        elif parameter.default is inspect.Parameter.empty:
+            needed.append(parameter.name)
+    if len(needed) == 1 and not given and _parameters(found)[0].name == needed[0]:
+        return {needed[0]: config}  # `def __init__(self, cfg)`: the config under a name of the user's own
+    if needed:
+        settings = " ".join(f"environment.{name}=..." for name in needed)
+        raise ConfigError(
+            f"{found.__name__} cannot be built: its __init__ needs {', '.join(needed)}. Set {settings}.{hint}"
+        )
+    return given
+
+
+def _absolute(target: str) -> str:
+    # Another process may start in another folder.
+    file, _, name = target.rpartition(":")
+    return f"{Path(file).absolute()}:{name}" if file.endswith(".py") else target
+
+
+@lru_cache(maxsize=256)
+def _load(target: str) -> type:
+    module_name, colon, name = target.rpartition(":")
+    if not (colon and module_name and name):
+        raise ConfigError(f"{target!r} does not name an environment: write module:Name or path/to/file.py:Name.")
+    try:
+        module = load_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"Cannot import {module_name!r} for the environment: {type(error).__name__}: {error}"
+        ) from error
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        classes = sorted(n for n, v in vars(module).items() if isinstance(v, type) and hasattr(v, "step"))
+        raise ConfigError(
+            f"{module_name} has no class {name!r}. Classes with a step method: {', '.join(classes) or '-'}."
+        )
+    return found
+
+
+def load_module(name: str) -> Any:
+    """The module `package.module`, or the one in `path/to/file.py`."""
+    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigError(f"There is no file {str(path)!r}.")
+    # Registered under a name of its own, so that dataclasses and pickle inside the file find their module.
+    name = f"turnsmith_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{str(path)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,9 @@
+"""One async seam between episodes and whatever generates tokens, and the text-to-token side of a conversation."""
+
+from __future__ import annotations
+
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.inference.scripted import ScriptedEngine
+
+__all__ = ["Chat", "Engine", "Generation", "Sampling", "ScriptedEngine"]

@@ -1,0 +1,84 @@
+"""A random model of 0.1 million weights, made in a second: for tests and for trying out an environment.
+
+It knows nothing, not even letters, but it is a real Llama with a real tokenizer, so transformers, vLLM and verl load it
+like any other. One token is one printable ASCII character or a newline; its chat format is ChatML.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from turnsmith.errors import MissingDependency
+from turnsmith.models.saving import save
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""ChatML. Adding a message never changes what stands before it."""
+
+SPECIAL_TOKENS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|unknown|>")
+PAD_ID, START_ID, END_ID, UNKNOWN_ID = range(len(SPECIAL_TOKENS))
+CHARACTERS = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
+
+
+def build(folder: str | Path, seed: int = 0) -> None:
+    """Write the tiny model and its tokenizer into a folder.
+
+    Args:
+        folder: Where to write; made if it is not there.
+        seed: The same seed gives the same weights.
+
+    Raises:
+        MissingDependency: If torch or transformers is not installed.
+    """
+    try:
+        import torch
+        from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    except ImportError as error:
+        raise MissingDependency("Making the tiny model takes torch: pip install 'turnsmith[cpu]'.") from error
+    config = LlamaConfig(
+        vocab_size=len(SPECIAL_TOKENS) + len(CHARACTERS),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,  # 32 wide each, the least that vLLM's attention takes
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        bos_token_id=START_ID,
+        eos_token_id=END_ID,
+        pad_token_id=PAD_ID,
+        dtype=torch.float32,
+    )
+    # Draws from a generator of its own, so that making a model leaves the caller's random state as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = LlamaForCausalLM(config)
+    # Plain sampling: the defaults of a model must not bend the log-probs that training compares.
+    model.generation_config = GenerationConfig(bos_token_id=START_ID, eos_token_id=END_ID, pad_token_id=PAD_ID)
+    save(model, _tokenizer(config.max_position_embeddings), folder)
+
+
+def _tokenizer(longest: int) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS))}
+    # BPE without merges leaves every character on its own.
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=SPECIAL_TOKENS[UNKNOWN_ID]))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=SPECIAL_TOKENS[START_ID],
+        eos_token=SPECIAL_TOKENS[END_ID],
+        pad_token=SPECIAL_TOKENS[PAD_ID],
+        unk_token=SPECIAL_TOKENS[UNKNOWN_ID],
+        model_max_length=longest,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )

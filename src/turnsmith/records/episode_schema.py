@@ -1,0 +1,82 @@
+"""The columns of an episode file, in order, and how each is packed.
+
+One row is one episode. `turn_*` columns have one entry a turn, `token_ids`, `mask` and `log_probs` one a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+FORMAT = "1"
+"""Goes up when a reader of the old format could misread a new file."""
+
+_WORD = pa.dictionary(pa.int8(), pa.string())
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+_SWAP = pa.struct([("token", pa.int32()), ("version", pa.int64())])
+
+SCHEMA: Any = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("group_id", pa.string()),
+        ("step", pa.int64()),
+        ("seed", pa.int64()),
+        ("outcome", _WORD),
+        ("error", pa.string()),
+        ("score", pa.float64()),
+        ("reward", pa.float64()),
+        ("seconds", pa.float64()),
+        ("num_turns", pa.int32()),
+        ("prompt_length", pa.int32()),
+        ("messages", pa.list_(_MESSAGE)),
+        ("token_ids", pa.list_(pa.int32())),
+        ("mask", pa.list_(pa.bool_())),
+        ("log_probs", pa.list_(pa.float32())),
+        ("turn_start", pa.list_(pa.int32())),
+        ("turn_stop", pa.list_(pa.int32())),
+        # float64: rewards are few, and a reader must find the very number that the environment paid.
+        ("turn_rewards", pa.list_(pa.float64())),
+        ("turn_stop_reason", pa.list_(pa.string())),
+        ("turn_weights_version", pa.list_(pa.int64())),
+        ("generate_seconds", pa.list_(pa.float64())),
+        ("step_seconds", pa.list_(pa.float64())),
+        ("states", pa.list_(pa.string())),
+        ("actions", pa.list_(pa.string())),
+        ("dones", pa.list_(pa.bool_())),
+        ("infos", pa.string()),
+        ("reward_shares", pa.string()),
+        ("exact", pa.bool_()),
+        ("turn_weights_swaps", pa.list_(pa.list_(_SWAP))),
+        ("decision", _WORD),
+        ("attempt", pa.int32()),
+    ],
+    metadata={"turnsmith.format": FORMAT},
+)
+
+# Splitting floats into byte planes lets zstd see the exponents, which repeat; the other columns gain from dictionaries.
+SPLIT_COLUMNS = ("log_probs.list.element",)
+DICTIONARY_COLUMNS = (
+    "episode_id",
+    "group_id",
+    "step",
+    "seed",
+    "outcome",
+    "error",
+    "score",
+    "reward",
+    "prompt_length",
+    "num_turns",
+    "messages.list.element.role",
+    "messages.list.element.content",
+    "token_ids.list.element",
+    "turn_rewards.list.element",
+    "turn_stop_reason.list.element",
+    "turn_weights_version.list.element",
+    "states.list.element",
+    "actions.list.element",
+    "infos",
+    "reward_shares",
+    "decision",
+    "attempt",
+)

@@ -1,0 +1,247 @@
+"""Episodes on disk: one Parquet file a step and writer, typed columns, zstd. Any Parquet reader opens them.
+
+A file appears whole or not at all. Rows are written in blocks of bounded size, so that a step of thousands of long
+episodes never stands in memory twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from turnsmith.errors import RecordError
+from turnsmith.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, SPLIT_COLUMNS
+from turnsmith.records.files import replacing
+from turnsmith.records.json_text import clean_text, to_json
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
+
+_TOKENS_IN_BLOCK = 4_000_000
+_FILE_NAME = re.compile(r"step-(\d+)-.+\.parquet")
+
+
+def write_episodes(
+    folder: RunFolder | str | Path,
+    step: int,
+    trajectories: Sequence[Trajectory],
+    part: str = "0",
+    inside: str = "episodes",
+) -> Path:
+    """Write one step's episodes to `episodes/step-<step>-<part>.parquet` of a run; the same step and part replaces it.
+
+    Args:
+        folder: The run, or the path of its folder.
+        step: The optimizer step that these episodes were made for.
+        trajectories: The episodes, in the order to keep.
+        part: Tells writers apart when several processes write the same step.
+        inside: The folder of the run that they go to.
+    """
+    if not re.fullmatch(r"[\w.-]+", part):
+        raise RecordError(f"{part!r} cannot name a part: use letters, digits, '-' and '_'.")
+    root = folder.path if isinstance(folder, RunFolder) else Path(folder)
+    target = root / inside / f"step-{step:08d}-{part}.parquet"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "compression_level": 3,
+        "use_dictionary": list(DICTIONARY_COLUMNS),
+        "use_byte_stream_split": list(SPLIT_COLUMNS),
+    }
+    with replacing(target) as beside, pq.ParquetWriter(beside, SCHEMA, **options) as writer:
+        for block in _blocks(trajectories):
+            writer.write_table(_table(step, block))
+    return target
+
+
+def read_episodes(source: RunFolder | str | Path, step: int | None = None) -> list[Trajectory]:
+    """Read the episodes of a run, of one of its steps, or of one Parquet file, as they were recorded.
+
+    Args:
+        source: A run, the path of its folder, or the path of one file.
+        step: Only the episodes of this step; None: all.
+
+    Example:
+        >>> import tempfile
+        >>> run = RunFolder.create(tempfile.mkdtemp(), "demo")
+        >>> episode = Trajectory(actions=["open"], rewards=[1.0], outcome=Outcome.COMPLETED, episode_id="e1")
+        >>> file = write_episodes(run, step=1, trajectories=[episode])
+        >>> read_episodes(run, step=1) == [episode]
+        True
+    """
+    return list(iter_episodes(source, step))
+
+
+def iter_episodes(source: RunFolder | str | Path, step: int | None = None) -> Iterator[Trajectory]:
+    """Like `read_episodes`, but one at a time, for runs that do not fit in memory."""
+    for file in episode_files(source):
+        named = _FILE_NAME.fullmatch(file.name)
+        if step is None or named is None or int(named[1]) == step:
+            yield from _read_file(file, step)
+
+
+def episode_files(source: RunFolder | str | Path) -> list[Path]:
+    """The episode files of a run, by step and part; of a file, itself."""
+    path = source.path if isinstance(source, RunFolder) else Path(source)
+    if path.is_file():
+        return [path]
+    inside = path / "episodes" if (path / "episodes").is_dir() else path
+    if not inside.is_dir():
+        raise RecordError(f"There are no episodes at {path}: it is neither a run folder nor a file.")
+    return sorted(file for file in inside.iterdir() if _FILE_NAME.fullmatch(file.name))
+
+
+def _blocks(trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
+    """Consecutive episodes, as many as make one row group."""
+    block: list[Trajectory] = []
+    tokens = 0
+    for trajectory in trajectories:
+        if block and tokens + len(trajectory.tokens) > _TOKENS_IN_BLOCK:
+            yield block
+            block, tokens = [], 0
+        block.append(trajectory)
+        tokens += len(trajectory.tokens)
+    if block:
+        yield block
+
+
+def _table(step: int, episodes: list[Trajectory]) -> Any:
+    columns: dict[str, Any] = {
+        "episode_id": [episode.episode_id for episode in episodes],
+        "group_id": [episode.group_id for episode in episodes],
+        "step": [step] * len(episodes),
+        "seed": [episode.seed for episode in episodes],
+        "outcome": [None if episode.outcome is None else episode.outcome.value for episode in episodes],
+        "error": [clean_text(episode.error) for episode in episodes],
+        "score": [episode.score for episode in episodes],
+        "reward": [episode.total_reward for episode in episodes],
+        "seconds": [episode.seconds for episode in episodes],
+        "num_turns": [episode.num_turns for episode in episodes],
+        "prompt_length": [episode.tokens.prompt_length for episode in episodes],
+        "messages": [[_message(message) for message in episode.messages] for episode in episodes],
+        "token_ids": _packed([episode.tokens.ids for episode in episodes], pa.int32()),
+        "mask": _packed([episode.tokens.mask for episode in episodes], pa.int8()).cast(pa.list_(pa.bool_())),
+        "log_probs": _packed([episode.tokens.log_probs for episode in episodes], pa.float32()),
+        "turn_start": [[turn.start for turn in episode.turns] for episode in episodes],
+        "turn_stop": [[turn.stop for turn in episode.turns] for episode in episodes],
+        "turn_rewards": [episode.rewards for episode in episodes],
+        "turn_stop_reason": [[turn.stop_reason for turn in episode.turns] for episode in episodes],
+        "turn_weights_version": [[turn.weights_version for turn in episode.turns] for episode in episodes],
+        "generate_seconds": [[turn.generate_seconds for turn in episode.turns] for episode in episodes],
+        "step_seconds": [[turn.step_seconds for turn in episode.turns] for episode in episodes],
+        "states": [[clean_text(state) for state in episode.states] for episode in episodes],
+        "actions": [[clean_text(action) for action in episode.actions] for episode in episodes],
+        "dones": [episode.dones for episode in episodes],
+        "infos": [to_json(episode.infos) for episode in episodes],
+        "reward_shares": [to_json(episode.reward_shares) for episode in episodes],
+        "exact": [episode.exact for episode in episodes],
+        "turn_weights_swaps": [[_swaps(turn) for turn in episode.turns] for episode in episodes],
+        "decision": [episode.decision.value for episode in episodes],
+        "attempt": [episode.attempt for episode in episodes],
+    }
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
+        for name, values in columns.items()
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _message(message: dict[str, str]) -> dict[str, str]:
+    return {"role": message["role"], "content": clean_text(message["content"])}
+
+
+def _swaps(turn: TurnRecord) -> list[dict[str, int]]:
+    return [{"token": token, "version": version} for token, version in turn.swaps]
+
+
+def _packed(arrays: list[array[Any]], kind: Any) -> Any:
+    """A list column straight from packed arrays: no Python object is made for a token."""
+    values: array[Any] = array(arrays[0].typecode)
+    offsets = array("i", [0])
+    for one in arrays:
+        values.extend(one)
+        offsets.append(len(values))
+    flat = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    return pa.ListArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]), flat
+    )
+
+
+def _read_file(file: Path, step: int | None) -> Iterator[Trajectory]:
+    try:
+        with pq.ParquetFile(file) as parquet:
+            found = (parquet.schema_arrow.metadata or {}).get(b"turnsmith.format", b"").decode()
+            if found != FORMAT:
+                raise RecordError(f"{file} has episode format {found or 'none'}; this turnsmith reads {FORMAT}.")
+            for block in parquet.iter_batches(batch_size=64):
+                yield from _episodes(block, step)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(f"The episode file {file} cannot be read: {error}") from error
+
+
+def _episodes(block: Any, step: int | None) -> Iterator[Trajectory]:
+    packed = ("token_ids", "mask", "log_probs")
+    rows: list[dict[str, Any]] = block.drop_columns(list(packed)).to_pylist()
+    ids, mask, log_probs = (block.column(name) for name in packed)
+    for index, row in enumerate(rows):
+        if step is None or row["step"] == step:
+            tokens = TokenBuffer(
+                ids=_unpacked(ids[index].values, "i", pa.int32()),
+                log_probs=_unpacked(log_probs[index].values, "f", pa.float32()),
+                mask=_unpacked(mask[index].values, "b", pa.int8()),
+                prompt_length=row["prompt_length"],
+            )
+            yield _trajectory(row, tokens)
+
+
+def _unpacked(values: Any, typecode: str, kind: Any) -> array[Any]:
+    unpacked: array[Any] = array(typecode)
+    values = values.cast(kind)
+    begin = values.offset * unpacked.itemsize
+    unpacked.frombytes(memoryview(values.buffers()[1] or b"")[begin : begin + len(values) * unpacked.itemsize])
+    return unpacked
+
+
+def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
+    turns = zip(
+        row["turn_start"],
+        row["turn_stop"],
+        row["turn_stop_reason"],
+        row["turn_weights_version"],
+        row["generate_seconds"],
+        row["step_seconds"],
+        # A file of before there was such a column has none.
+        row.get("turn_weights_swaps") or [()] * len(row["turn_start"]),
+        strict=True,
+    )
+    return Trajectory(
+        states=row["states"],
+        actions=row["actions"],
+        rewards=row["turn_rewards"],
+        dones=row["dones"],
+        infos=json.loads(row["infos"]),
+        reward_shares=json.loads(row.get("reward_shares") or "{}"),  # the same
+        messages=row["messages"],
+        turns=[TurnRecord(*turn, swaps=_pairs(swaps)) for *turn, swaps in turns],
+        tokens=tokens,
+        outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
+        error=row["error"],
+        score=row["score"],
+        episode_id=row["episode_id"],
+        group_id=row["group_id"],
+        seed=row["seed"],
+        seconds=row["seconds"],
+        exact=row.get("exact", True),  # files of before there was such a column hold only exact ones
+        decision=Decision(row.get("decision") or Decision.KEPT),
+        attempt=row.get("attempt") or 0,
+    )
+
+
+def _pairs(swaps: Sequence[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((swap["token"], swap["version"]) for swap in swaps)

@@ -1,0 +1,276 @@
+"""Tools of any MCP server in a registry, over stdio or streamable HTTP, through the official `mcp` package.
+
+The connection lives in the loop of the process, so that the registry works from any event loop and from plain code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from turnsmith.errors import ConfigError, MissingDependency, ToolError
+from turnsmith.loop_thread import shared_loop
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+START_LIMIT = 30.0
+"""Seconds that a server may take to start and to list its tools."""
+CLOSE_LIMIT = 10.0
+"""Seconds that a server may take to end."""
+
+
+def add_mcp_server(
+    registry: ToolRegistry,
+    command: Sequence[str] | None = None,
+    *,
+    url: str | None = None,
+    prefix: str = "",
+    env: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    time_limit: float = 30.0,
+    max_output_tokens: int = 1024,
+) -> McpServer:
+    """Connect to an MCP server and add its tools to the registry.
+
+    Write `async with add_mcp_server(...)`, or `server = await add_mcp_server(...)` and `await server.close()` later.
+
+    Args:
+        registry: Where the tools go. They are taken out again when the server is closed.
+        command: A program to start, with its arguments, which speaks MCP over stdin and stdout.
+        url: Or the address of a server that runs already, which speaks streamable HTTP.
+        prefix: Put before the name of every tool, where names of two servers clash.
+        env: Environment variables for the program. It gets `PATH`, `HOME` and the like, and nothing else of ours.
+        headers: HTTP headers for the server, for example its authorization.
+        time_limit: Seconds one call may take.
+        max_output_tokens: Most tokens of a result that the model is shown.
+
+    Example:
+        >>> async def names():
+        ...     registry = ToolRegistry()
+        ...     async with add_mcp_server(registry, ["my-server", "--stdio"]):
+        ...         return registry.names
+        >>> asyncio.run(names())
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: The MCP server my-server --stdio could not be started: ...
+    """
+    if (command is None) == (url is None) or not (command or url):
+        raise ConfigError("Give add_mcp_server either a command or a url.")
+    try:
+        import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise MissingDependency("MCP servers need the package mcp: pip install 'turnsmith[mcp]'.") from error
+    link = _Link(list(command or ()), url or "", dict(env or {}), dict(headers or {}))
+    return McpServer(registry, link, prefix, time_limit, max_output_tokens)
+
+
+class McpServer:
+    """A connected MCP server. Made by `add_mcp_server`.
+
+    A call that meets a lost connection is a failure of that call; the next call connects (or starts the program) anew.
+    """
+
+    def __init__(
+        self, registry: ToolRegistry, link: _Link, prefix: str, time_limit: float, max_output_tokens: int
+    ) -> None:
+        self._registry = registry
+        self._link = link
+        self._prefix = prefix
+        self._limits = (time_limit, max_output_tokens)
+        self._is_open = False
+        self.tools: list[McpTool] = []
+        """The server's tools, as they were when it was connected."""
+
+    def __await__(self) -> Generator[Any, None, McpServer]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> McpServer:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _open(self) -> McpServer:
+        if self._is_open:
+            return self
+        self._is_open = True
+        try:
+            for listed in await shared_loop().share(self._link.connect()):
+                described = ToolDefinition(
+                    self._prefix + listed.name, (listed.description or "").strip(), dict(listed.input_schema)
+                )
+                tool = McpTool(self._link, listed.name, described, *self._limits)
+                self._registry.register(tool)
+                self.tools.append(tool)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Take the tools out of the registry, end the connection, and the program if there is one."""
+        self._is_open = False
+        for tool in self.tools:
+            self._registry.remove(tool.definition.name)
+        self.tools.clear()
+        await shared_loop().share(self._link.close())
+
+
+class McpTool(Tool):
+    """One tool of an MCP server."""
+
+    def __init__(
+        self, link: _Link, name: str, definition: ToolDefinition, time_limit: float, max_output_tokens: int
+    ) -> None:
+        super().__init__(definition)
+        self._link = link
+        self._name = name
+        self.time_limit = time_limit
+        self.max_output_tokens = max_output_tokens
+
+    async def execute(self, **arguments: Any) -> str:
+        """Call it on the server. What the server reports as an error is told to the model."""
+        return await shared_loop().share(self._link.call(self._name, arguments))
+
+
+class _Link:
+    """The connection itself. All of it runs in the loop of the process, but for the constructor."""
+
+    def __init__(self, command: list[str], url: str, env: dict[str, str], headers: dict[str, str]) -> None:
+        self.name = " ".join(command) or url
+        self._command = command
+        self._url = url
+        self._env = env
+        self._headers = headers
+        self._client: Client | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._connecting = asyncio.Lock()
+
+    async def connect(self) -> list[Any]:
+        """Connect, and list the tools."""
+        ready: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        # A task of its own, because what the client opens must be closed by the same task.
+        self._serving = asyncio.create_task(self._serve(ready, self._stop))
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                return await ready
+        except TimeoutError:
+            raise ConfigError(
+                f"The MCP server {self.name} could not be started: no answer in {START_LIMIT:g} seconds."
+            ) from None
+        finally:
+            if self._client is None:  # it still waits for an answer, and would not see `stop`
+                self._serving.cancel()
+
+    async def _serve(self, ready: asyncio.Future[list[Any]], stop: asyncio.Event) -> None:
+        from mcp import Client
+
+        with tempfile.TemporaryFile("a+") as said:
+            try:
+                async with self._transport(said) as transport, Client(transport) as client:
+                    tools = await _list_tools(client)
+                    self._client = client
+                    if not ready.done():
+                        ready.set_result(tools)
+                    await stop.wait()
+            except BaseException as error:
+                if not ready.done():
+                    ready.set_exception(
+                        ConfigError(f"The MCP server {self.name} could not be started: {_reason(error, said)}")
+                    )
+            finally:
+                self._client = None
+
+    @contextlib.asynccontextmanager
+    async def _transport(self, said: Any) -> AsyncGenerator[Any, None]:
+        if self._command:
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+
+            program, *arguments = self._command
+            # Its stderr goes to a file: on the terminal it would run through the progress view.
+            yield stdio_client(StdioServerParameters(command=program, args=arguments, env=self._env), errlog=said)
+            return
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        # The package's own limits: an answer may come long after the request, as a stream.
+        limits = httpx2.Timeout(30.0, read=300.0)
+        async with httpx2.AsyncClient(headers=self._headers, timeout=limits) as http:
+            yield streamable_http_client(self._url, http_client=http)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> str:
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
+
+        client = self._client or await self._connect_again()
+        try:
+            result = await client.call_tool(name, arguments)
+        except Exception as error:
+            code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
+            if code == INVALID_PARAMS:
+                raise ToolError(str(error)) from error
+            # A ValueError is an answer that does not follow the protocol: the connection itself is well.
+            if code == CONNECTION_CLOSED and not isinstance(error, ValueError) and self._client is client:
+                self._client = None
+            raise
+        text = "\n".join(_text(part) for part in result.content)
+        if result.is_error:
+            raise ToolError(text or "The tool reported an error.")
+        return text or "Done."
+
+    async def _connect_again(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                await self.close()
+                await self.connect()
+        if self._client is None:
+            raise ConnectionError(f"the MCP server {self.name} is not connected")
+        return self._client
+
+    async def close(self) -> None:
+        """End the connection; the package gives the program two seconds, then ends it and all it started."""
+        self._stop.set()
+        if self._serving is not None:
+            await asyncio.wait((self._serving,), timeout=CLOSE_LIMIT)
+            self._serving.cancel()
+
+
+async def _list_tools(client: Client) -> list[Any]:
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(100):  # pages; a server that never ends its list must not keep us
+        page = await client.list_tools(cursor=cursor)
+        found.extend(page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def _text(part: Any) -> str:
+    if part.type == "text":
+        return part.text
+    if part.type == "resource" and hasattr(part.resource, "text"):
+        return part.resource.text
+    if part.type == "resource_link":
+        return str(part.uri)
+    return f"[{part.type}]"  # an image or a sound, which a language model cannot read
+
+
+def _reason(error: BaseException, said: Any) -> str:
+    """The innermost error of a group, and the last line that the program wrote to stderr."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    size = os.fstat(said.fileno()).st_size
+    said.seek(max(0, size - 2000))
+    lines = said.read().strip().splitlines()
+    return f"{type(error).__name__}: {str(error)[:300]}" + (f"; it said: {lines[-1][:300]}" if lines else "")

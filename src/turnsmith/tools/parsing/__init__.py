@@ -1,0 +1,27 @@
+"""Parsers: they read tool calls out of what a model says, and teach the model the format.
+
+- `JSONActionParser`: `{"tool": ..., "arguments": {...}}` anywhere in the text
+- `ReActActionParser`: Thought, Action, Action Input, Final Answer
+- `FunctionCallingParser`: `<tool_call>` tags and OpenAI's `tool_calls`
+- `PlainTextParser`: no calls
+- `NativeParser`: the model family's own format, through the `renderers` package
+"""
+
+from turnsmith.tools.parsing.base import ActionParser, FormatProblem, ParsedAction, ProblemKind
+from turnsmith.tools.parsing.function_calling import FunctionCallingParser
+from turnsmith.tools.parsing.json_action import JSONActionParser
+from turnsmith.tools.parsing.native import NativeParser
+from turnsmith.tools.parsing.plain import PlainTextParser
+from turnsmith.tools.parsing.react import ReActActionParser
+
+__all__ = [
+    "ActionParser",
+    "FormatProblem",
+    "FunctionCallingParser",
+    "JSONActionParser",
+    "NativeParser",
+    "ParsedAction",
+    "PlainTextParser",
+    "ProblemKind",
+    "ReActActionParser",
+]

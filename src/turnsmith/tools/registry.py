@@ -1,0 +1,171 @@
+"""A set of tools, and the one way to call them: nothing a model asks for and nothing a tool does raises."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError, describe_failure
+from turnsmith.loop_thread import run_blocking
+from turnsmith.tools.bounds import BadArguments, Bounds
+from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
+from turnsmith.tools.output import Count, WrongType, cut, to_text
+from turnsmith.tools.running import Late, run
+from turnsmith.tools.sentences import check_schema, unknown_tool
+from turnsmith.tools.tool import Tool, tool
+
+FAILED = "The tool failed. This is not your mistake; try something else."
+LATE = "The tool took too long and was stopped."
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A registered tool, with everything about it that a call needs looked up once."""
+
+    tool: Tool
+    definition: ToolDefinition
+    check: Callable[[dict[str, Any]], dict[str, Any]]
+    function: Callable[..., Any]
+    is_async: bool
+
+
+class ToolRegistry:
+    """The tools of an episode, an environment or a whole run.
+
+    Example:
+        >>> @tool
+        ... def divide(a: float, b: float) -> float:
+        ...     '''Divide a by b.'''
+        ...     if b == 0:
+        ...         raise ToolError("b must not be zero.")
+        ...     return a / b
+        >>> registry = ToolRegistry([divide])
+        >>> registry.execute_tool("divide", a=1, b=2)
+        (True, 0.5)
+        >>> registry.execute_tool("divide", a=1, b=0)
+        (False, 'b must not be zero.')
+        >>> registry.execute_tool("divde", a=1, b=0)
+        (False, 'There is no tool divde. Did you mean divide?')
+    """
+
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = (), *, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self._entries: dict[str, _Entry] = {}
+        for each in tools:
+            self.register(each)
+
+    def register(self, new: Tool | Callable[..., Any]) -> Tool:
+        """Add a tool; a typed function becomes one. Two tools cannot share a name."""
+        if isinstance(new, type):
+            raise ConfigError(f"Register an object, not the class: register({new.__name__}()).")
+        found = cast(object, new if isinstance(new, Tool) else tool(new))
+        if not isinstance(found, Tool):  # a marked method
+            raise ConfigError("Register an environment's methods with tools_of(environment).")
+        definition = found.definition
+        if not _NAME.fullmatch(definition.name):
+            raise ConfigError(
+                f"{definition.name!r} cannot be a tool's name: use up to 64 letters, digits, '_', '-' and '.'."
+            )
+        if definition.name in self._entries:
+            raise ConfigError(f"There is already a tool {definition.name!r}: give one of them another name.")
+        function = found.function
+        self._entries[definition.name] = _Entry(
+            found, definition, _check_for(found, definition), function, inspect.iscoroutinefunction(function)
+        )
+        return found
+
+    def remove(self, name: str) -> None:
+        """Take a tool out; nothing happens when there is none of that name."""
+        self._entries.pop(name, None)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tools, in the order they were added."""
+        return list(self._entries)
+
+    def definitions(self) -> list[ToolDefinition]:
+        """What a model is to be told about them."""
+        return [entry.definition for entry in self._entries.values()]
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.tool
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter([entry.tool for entry in self._entries.values()])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def execute_tool(self, name: str, /, **arguments: Any) -> tuple[bool, Any]:
+        """Call a tool from plain code and wait for it: whether it worked, and its value, or a sentence why not."""
+        result = run_blocking(self.call(ToolCall(name, arguments)))
+        return result.ok, result.value if result.ok and not result.cut else result.text
+
+    async def call(self, call: ToolCall, *, episode_id: str = "", count: Count | None = None) -> ToolResult:
+        """Check the arguments, run the tool within its limits, and keep the result in `call.result`.
+
+        Never raises, but for cancellation from outside.
+
+        Args:
+            call: What the model asked for.
+            episode_id: What `current_episode()` says inside the tool.
+            count: A tokenizer's encode, to measure the output with; without it four characters are a token.
+        """
+        began = time.perf_counter()
+        try:
+            result = await self._call(call, episode_id, count)
+        except Exception as error:  # a type of the user's that raises, a tokenizer that fails
+            result = ToolResult(False, FAILED, failure=describe_failure(f"The call of {str(call.name)[:80]}", error))
+        result.seconds = time.perf_counter() - began
+        call.result = result
+        return result
+
+    async def _call(self, call: ToolCall, episode_id: str, count: Count | None) -> ToolResult:
+        name = cast(object, call.name)  # a parser may have let anything through
+        entry = self._entries.get(name) if isinstance(name, str) else None
+        if entry is None:
+            return ToolResult(False, unknown_tool(call.name, self._entries))
+        try:
+            arguments = entry.check(self.bounds.check(call.arguments))
+        except BadArguments as mistake:
+            return ToolResult(False, str(mistake))
+        limit = entry.tool.time_limit
+        ended = await run(entry.function, arguments, is_async=entry.is_async, limit=limit, episode_id=episode_id)
+        error = ended.error
+        if error is None:
+            return _answer(entry, ended.value, count)
+        if isinstance(error, ToolError):
+            text, was_cut = cut(str(error), entry.tool.max_output_tokens, count)
+            return ToolResult(False, text, cut=was_cut)
+        if isinstance(error, Late):
+            return ToolResult(False, LATE, failure=f"{name} took longer than {limit:g} seconds.")
+        # A tool of an environment in another process: what went wrong there was put in words there.
+        is_told = isinstance(error, EnvironmentFailure)
+        failure = str(error) if is_told else describe_failure(entry.definition.name, error)
+        return ToolResult(False, FAILED, failure=failure)
+
+
+def _answer(entry: _Entry, value: Any, count: Count | None) -> ToolResult:
+    try:
+        text, was_cut = cut(to_text(value), entry.tool.max_output_tokens, count)
+    except WrongType as error:
+        return ToolResult(False, FAILED, failure=f"{entry.definition.name}: {error}.")
+    return ToolResult(True, text, value=None if was_cut else value, cut=was_cut)
+
+
+def _check_for(found: Tool, definition: ToolDefinition) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    signature = found.signature
+    if signature.is_open and definition.parameters is not signature.parameters:
+        # `execute(self, **arguments)` with a schema of its own: the schema is all there is to check against.
+        return lambda arguments: check_schema(arguments, definition.parameters)
+    return signature.check

@@ -1,0 +1,159 @@
+"""From a typed function to what a model is told about it, and to a check of what the model passes.
+
+pydantic does the work. It is imported on first use and asked once for each function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from turnsmith.errors import ConfigError
+from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.docstring import read_docstring
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function takes.
+
+    Example:
+        >>> def find(customer: str, limit: int = 5) -> str:
+        ...     '''Find orders.
+        ...
+        ...     Args:
+        ...         customer: Who bought.
+        ...     '''
+        >>> signature = signature_of(find)
+        >>> signature.description, signature.parameters["required"]
+        ('Find orders.', ['customer'])
+        >>> signature.parameters["properties"]["customer"]
+        {'description': 'Who bought.', 'type': 'string'}
+        >>> signature.check({"customer": "Ann", "limit": "3"})
+        {'customer': 'Ann', 'limit': 3}
+        >>> signature.check({"customer": "Ann", "limit": "all"})
+        Traceback (most recent call last):
+        turnsmith.tools.bounds.BadArguments: The argument limit must be a valid integer, not 'all'.
+    """
+
+    description: str
+    parameters: dict[str, Any]
+    """A JSON Schema of type `object`."""
+    validate: Callable[[dict[str, Any]], dict[str, Any]]
+    """pydantic's own check; raises its `ValidationError`."""
+    is_open: bool
+    """Whether the function takes any further argument (`**arguments`)."""
+
+    def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with the types that the function declares, or `BadArguments`."""
+        try:
+            return self.validate(arguments)
+        except Exception as error:
+            if type(error).__name__ != "ValidationError":  # raised by a type of the user's own: not the model's fault
+                raise
+            from turnsmith.tools.sentences import explain
+
+            raise BadArguments(explain(error, self.parameters)) from None
+
+
+@lru_cache(maxsize=1024)
+def signature_of(function: Callable[..., Any], *, bound: bool = False) -> Signature:
+    """Read a function's annotations and docstring.
+
+    Args:
+        function: The function itself, also for a method.
+        bound: Whether the first parameter (`self`) is given by Python.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+    parameters = list(inspect.signature(function).parameters.values())[1 if bound else 0 :]
+    summary, described = read_docstring(function.__doc__)
+    hints = _hints(name, function)
+    fields: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    extra = "forbid"
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = "allow"
+            continue
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise ConfigError(f"{name} cannot be a tool: {parameter} has no name that a model could use.")
+        if parameter.default is not parameter.empty:
+            defaults[parameter.name] = parameter.default
+        hint = hints.get(parameter.name, Any)
+        fields[parameter.name] = _field(hint, described.get(parameter.name), parameter.name in defaults)
+    return _build(name, summary, fields, defaults, extra)
+
+
+def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise ConfigError(
+            f"{name} cannot be a tool: its annotations cannot be read ({error}). "
+            "Types that it names must be importable at the top of its module."
+        ) from error
+
+
+def _field(hint: Any, description: str | None, optional: bool) -> Any:
+    from pydantic import Field
+
+    if description is None and typing.get_origin(hint) is typing.Annotated:
+        description = next((note for note in hint.__metadata__ if isinstance(note, str)), None)
+    if description:
+        hint = typing.Annotated[hint, Field(description=description)]
+    # A default is left to the function itself: it needs no check, and may be of a type that no JSON can hold.
+    return typing.NotRequired[hint] if optional else typing.Required[hint]
+
+
+def _build(name: str, summary: str, fields: dict[str, Any], defaults: dict[str, Any], extra: str) -> Signature:
+    from pydantic import ConfigDict, TypeAdapter
+    from typing_extensions import TypedDict
+
+    # A TypedDict and not a model: its keys may have any name, also `json` and `model_config`.
+    shape: Any = TypedDict(name, fields)  # pyright: ignore[reportGeneralTypeIssues, reportArgumentType]
+    shape.__pydantic_config__ = ConfigDict(extra=extra, allow_inf_nan=False)  # pyright: ignore[reportArgumentType]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(shape)
+        parameters = _tidy(adapter.json_schema())
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{name} cannot be a tool: an argument's type has no JSON form ({reason}).") from error
+    if extra == "forbid":
+        del parameters["additionalProperties"]  # said to the model when it happens, not in every prompt
+    _add_defaults(parameters, defaults)
+    return Signature(summary, parameters, adapter.validator.validate_python, extra == "allow")
+
+
+def _add_defaults(parameters: dict[str, Any], defaults: dict[str, Any]) -> None:
+    from pydantic_core import to_jsonable_python
+
+    for name, value in defaults.items():
+        try:
+            parameters["properties"][name].setdefault("default", to_jsonable_python(value))
+        except Exception:  # no JSON form: the model needs not know it
+            pass
+
+
+_BY_NAME = ("properties", "$defs", "patternProperties")
+_AS_IS = ("default", "const", "enum", "examples", "required")
+
+
+def _tidy(schema: Any) -> Any:
+    """Drop the titles that pydantic makes from names: they say nothing new and cost tokens in every prompt."""
+    if isinstance(schema, list):
+        return [_tidy(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidied: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _BY_NAME:
+            tidied[key] = {name: _tidy(item) for name, item in value.items()}
+        elif key in _AS_IS:
+            tidied[key] = value
+        elif key != "title":
+            tidied[key] = _tidy(value)
+    return tidied

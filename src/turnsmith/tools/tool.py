@@ -1,0 +1,276 @@
+"""Tools: what a model can call. A class with `execute`, a typed function, or a method of an environment."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+from turnsmith.errors import ConfigError, ToolError
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.running import current_episode
+from turnsmith.tools.schema import Signature, signature_of
+
+__all__ = ["EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"]
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+
+class Tool:
+    """Something a model can call. Write `execute`, plain (it runs in a thread, so it may block) or `async`.
+
+    Name, description and arguments are read from `execute`'s annotations and docstring; set `definition` to say them
+    yourself. Raise `ToolError` to tell the model what it did wrong; any other exception is recorded as a failure.
+
+    Example:
+        >>> class Add(Tool):
+        ...     def execute(self, a: int, b: int) -> int:
+        ...         '''Add two numbers.'''
+        ...         return a + b
+        >>> Add().definition.name, Add().definition.description
+        ('add', 'Add two numbers.')
+    """
+
+    time_limit: float = 30.0
+    """Seconds one call may take."""
+    max_output_tokens: int = 1024
+    """Most tokens of a result that the model is shown."""
+
+    def __init__(self, definition: ToolDefinition | None = None) -> None:
+        if definition is not None:
+            self.definition = definition
+
+    @cached_property
+    def definition(self) -> ToolDefinition:
+        """What the model is told about the tool."""
+        signature = self.signature
+        described = signature.description or inspect.cleandoc(type(self).__doc__ or "").partition("\n")[0]
+        return ToolDefinition(_snake_case(type(self).__name__), described, signature.parameters)
+
+    @property
+    def signature(self) -> Signature:
+        """What `execute` takes."""
+        return signature_of(type(self).execute, bound=True)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What runs."""
+        return self.execute
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Do it. Arguments come by name, checked; return text, numbers, lists, dicts or None."""
+        raise NotImplementedError(f"{type(self).__name__} has no execute method.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    name: str
+    description: str
+    time_limit: float
+    max_output_tokens: int
+
+
+class FunctionTool(Tool, Generic[P, R]):
+    """A function or a bound method as a tool; calling it calls the function. Made by `@tool` and `tools_of`."""
+
+    def __init__(self, function: Callable[P, R], options: _Options) -> None:
+        self._function = function
+        self._options = options
+        self.time_limit = options.time_limit
+        self.max_output_tokens = options.max_output_tokens
+        if not inspect.ismethod(function):
+            update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    if TYPE_CHECKING:  # a marked method stays a plain function; type checkers see it bound all the same
+
+        def __get__(
+            self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+        ) -> Callable[Q, R]: ...
+
+    def __reduce__(self) -> Any:
+        # Ray ships tools to other processes; what was read from the function is read again there.
+        return type(self), (self._function, self._options)
+
+    @cached_property
+    def definition(self) -> ToolDefinition:
+        """What the model is told about the tool."""
+        signature, options = self.signature, self._options
+        return ToolDefinition(options.name, options.description or signature.description, signature.parameters)
+
+    @property
+    def signature(self) -> Signature:
+        """What the function takes."""
+        bound = inspect.ismethod(self._function)
+        function = cast(Any, self._function).__func__ if bound else self._function
+        return signature_of(function, bound=bound)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What runs."""
+        return self._function
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return cast(Any, self._function)(*args, **kwargs)
+
+
+_MARK = "__turnsmith_tool__"
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *, name: str = "", description: str = "", time_limit: float = 30.0, max_output_tokens: int = 1024
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(
+    function: Any = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    time_limit: float = 30.0,
+    max_output_tokens: int = 1024,
+) -> Any:
+    """Offer a typed function to the model, or a method of an environment (state and all).
+
+    A function becomes a `Tool` that can still be called. A method stays what it is, and is marked: `tools_of` finds it.
+
+    Args:
+        function: The function, when used without brackets.
+        name: What the model calls it; by default the function's name.
+        description: What the model is told about it; by default the docstring's first paragraph.
+        time_limit: Seconds one call may take.
+        max_output_tokens: Most tokens of a result that the model is shown.
+
+    Example:
+        >>> @tool(time_limit=2)
+        ... def weather(city: str, days: int = 1) -> str:
+        ...     '''The weather forecast.'''
+        ...     return f"Sun in {city} for {days} days."
+        >>> weather("Rome")
+        'Sun in Rome for 1 days.'
+        >>> weather.definition.parameters["properties"]["days"]
+        {'type': 'integer', 'default': 1}
+    """
+    if not (math.isfinite(time_limit) and time_limit > 0 and max_output_tokens > 0):
+        raise ConfigError("A tool's time_limit and max_output_tokens must be more than zero.")
+
+    def decorate(target: Any) -> Any:
+        plain = target.__func__ if isinstance(target, (staticmethod, classmethod)) else target
+        if not callable(plain) or not hasattr(plain, "__name__"):
+            raise ConfigError(f"@tool is for functions and methods, not for {type(target).__name__}.")
+        options = _Options(name or plain.__name__, description, float(time_limit), int(max_output_tokens))
+        if _is_in_class(plain):
+            setattr(plain, _MARK, options)
+            return target
+        return FunctionTool(plain, options)
+
+    return decorate if function is None else decorate(function)
+
+
+def _is_in_class(function: Any) -> bool:
+    """Whether it is defined in the body of a class: `Shop.refund`, not `refund` or `f.<locals>.refund`."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    return bool(owner) and not owner.endswith("<locals>")
+
+
+def tools_of(environment: object) -> list[Tool]:
+    """The methods of an environment that are marked with `@tool`, bound to it, in the order of their definition.
+
+    Example:
+        >>> class Shop:
+        ...     def __init__(self):
+        ...         self.sold = 0
+        ...
+        ...     @tool
+        ...     def sell(self, pieces: int) -> str:
+        ...         '''Sell something.'''
+        ...         self.sold += pieces
+        ...         return f"{self.sold} sold so far."
+        >>> shop = Shop()
+        >>> [sell] = tools_of(shop)
+        >>> sell.definition.name, sell.execute(pieces=3), shop.sold
+        ('sell', '3 sold so far.', 3)
+    """
+    return [FunctionTool(getattr(environment, name), options) for name, options in _marked(type(environment))]
+
+
+@lru_cache(maxsize=256)
+def _marked(owner: type) -> tuple[tuple[str, _Options], ...]:
+    marks: dict[str, _Options] = {}
+    for base in reversed(owner.__mro__):
+        for name, member in vars(base).items():
+            options = getattr(getattr(member, "__func__", member), _MARK, None)
+            if options is not None:
+                marks[name] = options
+    # A subclass that writes a method anew need not mark it again; one that sets it to None takes it away.
+    return tuple((name, options) for name, options in marks.items() if callable(getattr(owner, name)))
+
+
+class EnvironmentStepTool(Tool):
+    """An environment's `step` as a tool: the model acts by calling `environment_step(action)`.
+
+    The model is told the observation; reward and end are kept here.
+
+    Example:
+        >>> class Door:
+        ...     def step(self, action):
+        ...         return "It opens.", 1.0, True, {}
+        >>> step = EnvironmentStepTool(Door())
+        >>> step.execute("push"), step.reward, step.done
+        ('It opens.', 1.0, True)
+    """
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__()
+        self.environment = environment
+        self.reward: float = 0.0
+        """The rewards of all steps so far, summed."""
+        self.done: bool = False
+        """Whether the environment has said that it is over."""
+
+    @cached_property
+    def definition(self) -> ToolDefinition:
+        """What the model is told about the tool."""
+        signature = self.signature
+        return ToolDefinition("environment_step", signature.description, signature.parameters)
+
+    def execute(self, action: str) -> Any:
+        """Act in the environment and see what happens.
+
+        Args:
+            action: What to do.
+        """
+        if self.done:
+            raise ToolError("The environment has ended: no further action is possible.")
+        returned = self.environment.step(action)
+        return self._finish(returned) if inspect.isawaitable(returned) else self._read(returned)
+
+    async def _finish(self, returned: Any) -> str:
+        return self._read(await returned)
+
+    def _read(self, returned: Any) -> str:
+        if isinstance(returned, (tuple, list)) and len(returned) in (4, 5):
+            observation, reward, *ends, _ = returned
+        else:
+            result: Any = returned  # a named result
+            observation, reward, ends = result.observation, result.reward, [result.terminated, result.truncated]
+        if not isinstance(observation, str) or not math.isfinite(float(reward)):
+            raise TypeError(f"step gave an observation of type {type(observation).__name__} and the reward {reward}")
+        self.reward += float(reward)
+        self.done = any(bool(end) for end in ends) or bool(getattr(self.environment, "done", False))
+        return observation
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,211 @@
+"""Ray: start it on this machine or join a cluster, and leave no process behind."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+from turnsmith.config import ConfigStore
+from turnsmith.errors import MissingDependency
+from turnsmith.threads import cores
+
+_GRACE_SECONDS = 4.0
+_VITAL = ("gcs_server", "raylet")
+"""Ray's own processes without which nothing goes on; after a minute without the first one, Ray ends this process."""
+
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ray's own switch, named after where it is off by default: its processes, and verl's, listen on 127.0.0.1 alone."""
+
+
+class Cluster:
+    """The Ray cluster of one run."""
+
+    def __init__(self, config: ConfigStore, device: str, more: Mapping[str, str] | None = None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingDependency("Ray is not installed: pip install 'turnsmith[cpu]'.") from error
+        self._mark = dict(more or {})
+        self._variables = environment_variables(config, device) | self._mark
+        self._owned = not ray.is_initialized()
+        self.is_local = self._owned and not config.ray.address
+        """Whether Ray runs on this machine alone, started by us."""
+        self._actors: list[Any] = []
+        self._processes: list[Any] = []
+        self._vital: dict[str, Any] = {}
+        if not self._owned:
+            return
+        before = _children()
+        # Processes on this machine inherit the variables: sooner than through a runtime environment.
+        with _on_this_machine_alone(self._variables) if self.is_local else nullcontext():
+            ray.init(**_init_arguments(config, device))
+        # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
+        self._processes = [process for process in _children() if process not in before] if self.is_local else []
+        self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
+        # A script that ends without cleanup() leaves no process behind either.
+        atexit.register(self.close)
+
+    def actor(self, cls: type, *, threads: int) -> Any:
+        """Start `cls` as an actor on this node, with that many methods at a time."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_concurrency": threads,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node_id(), soft=True),
+        }
+        if not self.is_local:
+            options["runtime_env"] = {"env_vars": self._variables}  # whatever this actor starts inherits them
+        self._actors.append(ray.remote(cls).options(**options).remote())
+        return self._actors[-1]
+
+    def node_id(self) -> str:
+        """The node that this process is on."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+    def lost(self) -> str:
+        """The name of a process of Ray itself that was started here and is gone; empty while all are there."""
+        import psutil
+
+        for name, process in self._vital.items():
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return name
+        return ""
+
+    def close(self) -> None:
+        """Stop Ray, then every process that it or its workers had started and that did not stop with it.
+
+        Leave a cluster that was joined. In a Ray that the user's script had started itself, stop only what was started
+        here.
+        """
+        import psutil
+        import ray
+
+        if not self._owned:
+            for actor in self._actors:
+                ray.kill(actor)
+            self._actors = []
+            return
+        self._owned, self._actors = False, []
+        atexit.unregister(self.close)
+        started = [each for process in self._processes for each in _with_descendants(process)]
+        if self.lost():  # what it had started has another parent by now, or none that would end it
+            started = [*started, *_marked(self._mark)]
+            for process in started:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        ray.shutdown()
+        _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
+
+
+def _children() -> list[Any]:
+    import psutil
+
+    return psutil.Process().children()
+
+
+def _marked(variables: Mapping[str, str]) -> list[Any]:
+    """The processes on this machine, but for this one, that have these environment variables."""
+    import psutil
+
+    found: list[Any] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if variables and process.pid != os.getpid() and variables.items() <= process.environ().items():
+                found.append(process)
+    return found
+
+
+def _with_descendants(process: Any) -> list[Any]:
+    import psutil
+
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    if config.ray.address:
+        return arguments | {"address": config.ray.address}
+    # "local": without it Ray joins any cluster that somebody has started on this machine.
+    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, cores())}
+    if device == "cpu":
+        # Logical slots: verl places its workers by GPU, whatever they compute on.
+        arguments["num_gpus"] = config.ray.num_nodes * config.ray.gpus_per_node
+    return arguments
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let Ray start with these variables, as on a laptop with a firewall, and as if only its core were installed.
+
+    The switch in the environment is for Ray's processes; here it was read when Ray was imported, which a user's script
+    may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or try for three
+    seconds to get it while another Ray has it, and a node is not there before its agent is.
+    """
+    from ray._private import ray_constants, utils
+
+    is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    utils.get_dashboard_dependency_error = lambda: ImportError("turnsmith starts Ray without its dashboard")
+    try:
+        with _in_environment({**variables, **_LOOPBACK}):
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = is_cluster
+        utils.get_dashboard_dependency_error = error_of
+
+
+def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
+    """What every process of a run has in its environment."""
+    variables = {
+        "TURNSMITH_RUN": "1",
+        "TRANSFER_QUEUE_ENABLE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "NCCL_DEBUG": "WARN",
+        "VLLM_LOGGING_LEVEL": "WARN",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+        "VLLM_DISABLE_COMPILE_CACHE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if device == "cpu":
+        threads = max(1, cores() // config.ray.gpus_per_node)
+        variables |= {
+            "VERL_PLATFORM": "cpu",
+            # Ray would give each actor one thread.
+            "OMP_NUM_THREADS": str(threads),
+            # Waiting threads sleep: spinning ones starve the other processes of a small machine.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "VLLM_TARGET_DEVICE": "cpu",
+            # vLLM compiles a few small functions even in eager mode: half a minute at the first request, for nothing.
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+    return variables

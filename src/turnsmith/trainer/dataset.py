@@ -1,0 +1,230 @@
+"""Where the groups of a run start: seeds, tasks or a curriculum, as a stream that can be continued anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.records.files import write_text
+from turnsmith.trainer.start_table import StartTable, read_tasks
+
+if TYPE_CHECKING:
+    from turnsmith.inference.chat import Chat
+
+ENDLESS = 10**9
+"""The length of a stream that has no end of its own."""
+REMEMBERED = 4096
+"""How many finished groups a curriculum is told of: the last ones."""
+
+
+class Start(TypedDict):
+    """Where one group starts: what `reset(seed=..., task=...)` is given."""
+
+    index: int
+    seed: int
+    task: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGroup:
+    """A group that has been played: where it started, and the mean reward of its episodes."""
+
+    index: int
+    seed: int
+    task: dict[str, Any] | None
+    reward: float
+
+
+Tasks = Iterable[Mapping[str, Any]] | str | Path
+"""Mappings (a list, a Hugging Face dataset), or the path of a `.jsonl` or `.parquet` file."""
+Curriculum = Callable[[int, tuple[FinishedGroup, ...]], Mapping[str, Any]]
+"""`curriculum(index, history)` returns `{"task": {...}}`, `{"seed": 5}` or both. Let nothing else decide, and resuming
+is exact."""
+
+
+class CustomEnvironmentDataset:
+    """The starts of a run, for `RayPPOTrainer(dataset=...)`: one row a group, over and over.
+
+    Without `tasks`, `seeds` or `curriculum` only the seeds differ: group `i` has the seed `seed + i`.
+
+    Args:
+        environment: With `tokenizer`, a row also shows the prompt that its episodes open with. Training uses neither.
+        tokenizer: A Hugging Face tokenizer with a chat template.
+        tasks: A list of mappings, a Hugging Face `Dataset`, or the path of a `.jsonl` or `.parquet` file.
+        seeds: The seeds to go through, in place of tasks.
+        curriculum: In place of both, a function that chooses each start from its index and how earlier groups went.
+        shuffle: Go through the rows in an order of its own each time.
+        seed: Of the first group, and of the order; None: `training.seed`.
+
+    Example:
+        >>> dataset = CustomEnvironmentDataset(tasks=[{"sum": "1 + 1"}, {"sum": "2 + 2"}])
+        >>> len(dataset), dataset[1]
+        (2, {'index': 1, 'seed': 1, 'task': {'sum': '2 + 2'}})
+        >>> next(iter(dataset))["task"], dataset.state_dict()["position"]
+        ({'sum': '1 + 1'}, 1)
+    """
+
+    def __init__(
+        self,
+        environment: Any = None,
+        tokenizer: Any = None,
+        *,
+        tasks: Tasks | None = None,
+        seeds: Iterable[int] | None = None,
+        curriculum: Curriculum | None = None,
+        shuffle: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        if sum(source is not None for source in (tasks, seeds, curriculum)) > 1:
+            raise ConfigError("A dataset has one source: give it tasks, seeds or a curriculum.")
+        self.environment = None if environment is None else EnvironmentSpec.of(environment)
+        self.tokenizer = tokenizer
+        self.curriculum = curriculum
+        self.shuffle = shuffle
+        self.seed = seed
+        self.position = 0
+        """The index of the next start."""
+        self.history: list[FinishedGroup] = []
+        """What a curriculum is told."""
+        self._given: dict[int, Start] = {}
+        self._table: StartTable | None = None
+        if tasks is not None:
+            self._table = StartTable.of({"task": task} for task in read_tasks(tasks))
+        elif seeds is not None:
+            self._table = StartTable.of({"seed": int(seed)} for seed in seeds)
+
+    @classmethod
+    def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:
+        """The dataset itself, or one around anything that `tasks` may be; None: only the seeds differ."""
+        return dataset if isinstance(dataset, CustomEnvironmentDataset) else cls(tasks=dataset)
+
+    def start(self, index: int) -> Start:
+        """Where group `index` starts."""
+        if index < 0:
+            raise IndexError(f"A start has an index from 0 on, not {index}.")
+        seed = (self.seed or 0) + index
+        if self.curriculum is not None:
+            return self._choose(self.curriculum, index, seed)
+        row = {} if self._table is None else self._table[self._row_of(index, len(self._table))]
+        return {"index": index, "seed": row.get("seed", seed), "task": row.get("task")}
+
+    def __len__(self) -> int:
+        return ENDLESS if self._table is None else len(self._table)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Start `index`; with an environment and a tokenizer also `state`, `prompt`, `input_ids`, `attention_mask`."""
+        start = self.start(index)
+        return {**start, **self._opening(start)}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """From the present position to the end of the pass; `state_dict` may be asked for in between."""
+        stop = (self.position // len(self) + 1) * len(self)
+        while self.position < stop:
+            self.position += 1
+            yield self[self.position - 1]
+
+    def record(self, rewards: Mapping[int, float | None]) -> None:
+        """Tell the curriculum how groups went: the mean reward of each, by its index; None: every episode failed."""
+        for index in sorted(self._given.keys() & rewards.keys()):  # whichever ended first
+            start, reward = self._given.pop(index), rewards[index]
+            if reward is not None:
+                self.history.append(FinishedGroup(**start, reward=reward))
+        del self.history[:-REMEMBERED]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position and history, in plain values."""
+        history = [asdict(group) for group in self.history]
+        return {"position": self.position, "history": history, "given": list(self._given.values())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; `{"position": n}` alone just goes to start `n`."""
+        self.position = int(state["position"])
+        self.history = [FinishedGroup(**group) for group in state.get("history", ())]
+        self._given = {start["index"]: start for start in state.get("given", ())}
+
+    def save(self, folder: Path, seed: int) -> None:
+        """Write everything but the curriculum to `starts.json` and `starts.jsonl` of a run's folder."""
+        if self._table is not None:
+            self._table.save(folder / "starts.jsonl")
+        seed = seed if self.seed is None else self.seed
+        source = "rows" if self._table is not None else "curriculum" if self.curriculum is not None else "seeds"
+        about = {"source": source, "seed": seed, "shuffle": self.shuffle, "state": self.state_dict()}
+        write_text(folder / "starts.json", json.dumps(about) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path, curriculum: Curriculum | None = None) -> CustomEnvironmentDataset:
+        """Read what `save` wrote; a curriculum is code, so it has to be given again."""
+        about = json.loads((folder / "starts.json").read_text(encoding="utf-8"))
+        if (about["source"] == "curriculum") != (curriculum is not None):
+            raise ConfigError(
+                f"The starts in {folder} come from {about['source']}: give the run the same dataset again."
+            )
+        made = cls(curriculum=curriculum, shuffle=about["shuffle"], seed=about["seed"])
+        if about["source"] == "rows":
+            made._table = StartTable(folder / "starts.jsonl")
+        made.load_state_dict(about["state"])
+        return made
+
+    def _row_of(self, index: int, rows: int) -> int:
+        passed, place = divmod(index, rows)
+        return _shuffled(rows, f"{self.seed or 0}/{passed}")[place] if self.shuffle else place
+
+    def _choose(self, curriculum: Curriculum, index: int, seed: int) -> Start:
+        chosen = curriculum(index, tuple(self.history))
+        if not isinstance(chosen, Mapping) or not chosen.keys() <= {"seed", "task"}:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f'The curriculum returned {str(chosen)[:80]} for start {index}: return {{"task": {{...}}}}, '
+                '{"seed": 5} or both.'
+            )
+        start: Start = {"index": index, "seed": int(chosen.get("seed", seed)), "task": chosen.get("task")}
+        self._given[index] = start
+        return start
+
+    @cached_property
+    def _chat(self) -> Chat:
+        from turnsmith.inference.chat import Chat
+
+        return Chat(self.tokenizer)
+
+    def _opening(self, start: Start) -> dict[str, Any]:
+        """What the episodes of a start are told first, by the one loop that plays them."""
+        if self.environment is None or self.tokenizer is None:
+            return {}
+        from turnsmith.inference.engine import Sampling
+        from turnsmith.inference.scripted import ScriptedEngine
+        from turnsmith.loop_thread import run_blocking
+        from turnsmith.rollout.episode import EpisodeStart, run_episode
+        from turnsmith.rollout.limits import Limits
+
+        chat = self._chat
+        episode = run_blocking(
+            run_episode(
+                EpisodeStart("opening", seed=start["seed"], task=start["task"]),
+                environment=self.environment,
+                engine=ScriptedEngine([], chat),  # it has nothing to say: the episode ends where the model would speak
+                chat=chat,
+                limits=Limits(prompt_tokens=sys.maxsize),
+                sampling=Sampling(),
+            )
+        )
+        ids = episode.tokens.ids.tolist()
+        if not ids:
+            raise EnvironmentFailure(episode.error)
+        told = {"state": episode.messages[-1]["content"], "prompt": chat.show(ids)}
+        return {**told, "input_ids": ids, "attention_mask": [1] * len(ids)}
+
+
+@lru_cache(maxsize=2)
+def _shuffled(rows: int, seed: str) -> array[int]:
+    order = array("q", range(rows))
+    random.Random(seed).shuffle(order)
+    return order

@@ -1,0 +1,289 @@
+"""`RayPPOTrainer`: what the user's script holds. It builds verl's config, starts Ray and watches verl train."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnsmith.config import ConfigStore
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import TrainingFailure
+from turnsmith.records import stacks
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_state import this_process
+from turnsmith.records.run_warnings import RunWarning
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.rollout.limits import Limits
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.checkpointing import Saving, check_fit, find_checkpoint
+from turnsmith.trainer.cluster import Cluster
+from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks
+from turnsmith.trainer.following import follow
+from turnsmith.trainer.progress import ProgressView
+from turnsmith.trainer.remote_failure import in_words, note_end
+from turnsmith.trainer.resume import Parts, StoppedRun, reopen
+from turnsmith.trainer.run_inputs import RunInputs
+from turnsmith.trainer.starting import header_of, sampling_of, start_servers_early, steps_in_epoch
+from turnsmith.trainer.validation import Validation
+from turnsmith.trainer.watchdog import STACKS, Watchdog
+
+_TRACKER_SECONDS = 20.0
+
+
+class RayPPOTrainer:
+    """Trains a language model in the user's environment, with verl on Ray.
+
+    Args:
+        config: All settings; nothing needs to be set.
+        environment: The environment's class, `"module:Name"`, or an instance (then its class and config are taken).
+        reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async, pays for a whole
+            episode; None: the rewards of the environment's own `step` count, each on the turn that earned it.
+        dataset: A `CustomEnvironmentDataset`, or tasks as it takes them, given to `reset(task=...)` in turn; None: only
+            seeds differ.
+        tools: Tools to offer besides the environment's own `@tool` methods.
+        validation: What `evaluation.every` evaluates on: another environment, or starts kept apart, as `dataset` takes
+            them (a `CustomEnvironmentDataset` may name its environment, too); None: the same environment, with seeds
+            that training does not come to.
+
+    Example:
+        >>> from turnsmith import ConfigStore, RayPPOTrainer
+        >>> config = ConfigStore()
+        >>> config.training.batch_size = 30
+        >>> RayPPOTrainer(config, "turnsmith.env.examples:GuessNumber")
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: training.batch_size=30 is not a multiple of training.group_size=8: a batch is \
+made of whole groups. Set batch_size to a multiple of group_size.
+    """
+
+    def __init__(
+        self,
+        config: ConfigStore,
+        environment: Any,
+        reward_fn: Callable[..., Any] | None = None,
+        dataset: CustomEnvironmentDataset | Tasks | None = None,
+        tools: ToolRegistry | None = None,
+        validation: Any = None,
+    ) -> None:
+        from turnsmith.trainer.verl.config_checks import check
+
+        check(config)
+        self.config = config
+        self.environment = EnvironmentSpec.of(environment, config.environment)
+        check_isolation(self.environment.isolated(), reward_fn)
+        self.reward_fn = reward_fn
+        self.dataset = CustomEnvironmentDataset.of(dataset)
+        self.tools = tools
+        self.validation = Validation.of(validation, self.environment)
+        self.validation.check(config, self.dataset)
+        self.metrics_history: list[dict[str, Any]] = []
+        """One record for each optimizer step made so far."""
+        self.evaluations: list[dict[str, Any]] = []
+        """One record for each evaluation made so far, the one before training included."""
+        self.run: RunFolder | None = None
+        """The run's folder, once training has started."""
+        self._cluster: Cluster | None = None
+        self._runner: Any = None
+        self._servers: list[Any] = []  # kept, because an actor ends with its last handle
+        self._watchdog: Any = None
+        self._view = ProgressView()
+        self._stopped: StoppedRun | None = None  # the run to go on with, until it has been started
+
+    @classmethod
+    def resume(
+        cls,
+        run_folder: str | Path,
+        environment: Any = None,
+        reward_fn: Callable[..., Any] | None = None,
+        tools: ToolRegistry | None = None,
+        curriculum: Callable[..., Any] | None = None,
+        *,
+        validation: Any = None,
+        overrides: Sequence[str] = (),
+        trust: bool = False,
+    ) -> RayPPOTrainer:
+        """A trainer that goes on with a run which stopped, in the same folder, from its newest good checkpoint.
+
+        What the folder holds of later steps is removed now. `fit()` then makes the steps that are left.
+
+        Args:
+            run_folder: The run's folder.
+            environment: Like `reward_fn`, `tools`, `curriculum` and `validation`: only needed if it cannot be imported
+                by its name.
+            overrides: Settings to change, as in `["training.num_epochs=4"]`.
+            trust: Whether to load checkpoints that this user's turnsmith did not write: doing so runs code in them.
+
+        Example:
+            >>> RayPPOTrainer.resume("runs/gone")
+            Traceback (most recent call last):
+            turnsmith.errors.RecordError: There is no run folder runs/gone.
+        """
+        given = Parts(environment, reward_fn, tools, curriculum, validation)
+        stopped = reopen(run_folder, given, overrides, trust=trust)
+        parts = stopped.parts
+        trainer = cls(
+            stopped.config, parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation
+        )
+        trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
+        trainer.run, trainer._stopped = stopped.run, stopped
+        for sentence in [*stopped.warnings, f"{stopped.run.path} goes on after step {stopped.step}."]:
+            trainer._view.note(sentence)
+        return trainer
+
+    def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
+        """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the records of all steps.
+
+        Ctrl-C stops every process of the run and leaves its folder readable. A second call goes on from the first. In a
+        resumed run, a call that names no steps makes those that are left.
+        """
+        steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
+        if steps <= 0:  # of a resumed run
+            self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are made.")
+            return self.metrics_history
+        began = time.monotonic()
+        try:
+            self._view.start(self._steps_made() + steps, header_of(self.config, self.environment.name))
+            self._start(epoch_steps, self._steps_made() + steps)
+            last = self._watch(self._runner.step.remote()) + steps
+            self._inputs().write_recipe(self._folder(), last, epoch_steps)
+            self._folder().append_event("training", steps=last, **this_process())
+            self._watch(self._runner.train_until.remote(last))
+            self._folder().append_event("finished", step=last)
+        except BaseException as error:
+            note_end(error, self.run)
+            self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
+            self.cleanup()
+            raise
+        self._view.finish(f"{steps} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
+        return self.metrics_history
+
+    def save_checkpoint(self, path: str | Path) -> Path:
+        """Save model, optimizer and data position under `path`; return the checkpoint's own folder."""
+        if self._runner is None:
+            raise TrainingFailure("There is nothing to save yet: call fit() or load_checkpoint() first.")
+        return Path(self._watch(self._runner.save.remote(str(Path(path).absolute()))))
+
+    def load_checkpoint(self, path: str | Path, trust: bool = False) -> int:
+        """Load what `save_checkpoint(path)` saved (the newest that is whole, if several); return its step.
+
+        Args:
+            path: A checkpoint's own folder, a folder of checkpoints, or a run's folder.
+            trust: Whether to load what this user's turnsmith did not write: doing so runs code that is in its files.
+        """
+        checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
+        check_fit(checkpoint, self.config, self._view.note)
+        self._start(steps_in_epoch(self.config, self.dataset), 0)
+        return int(self._watch(self._runner.load.remote(str(checkpoint.path))))
+
+    def cleanup(self) -> None:
+        """Stop Ray and every process of the run, and free their memory. Safe to call twice."""
+        if self._cluster is not None:
+            self._finish_trackers()
+            self._cluster.close()
+        self._cluster = self._runner = None
+        self._servers = []
+
+    def _finish_trackers(self) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        if self._runner is not None and self.config.logging.trackers:
+            try:
+                ray.get(self._runner.finish_trackers.remote(), timeout=_TRACKER_SECONDS)
+            except RayError:
+                pass  # The runner may be what failed; its run ends all the same.
+
+    def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, int]:
+        """How many steps, and how many make an epoch."""
+        if self._stopped is not None and epochs is None and epoch_steps is None:
+            return self._stopped.recipe.steps - self._stopped.step, self._stopped.recipe.steps_in_epoch
+        epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
+        return (epochs or self.config.training.num_epochs) * epoch_steps, epoch_steps
+
+    def _inputs(self) -> RunInputs:
+        return RunInputs(self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation)
+
+    def _start(self, epoch_steps: int, last_step: int) -> None:
+        if self._runner is not None:
+            return
+        from turnsmith.models import resolve
+        from turnsmith.trainer.verl.choices import device_of
+        from turnsmith.trainer.verl.config_mapping import verl_config
+        from turnsmith.trainer.verl.episode_plan import EpisodePlan
+        from turnsmith.trainer.verl.task_runner import TaskRunner
+        from turnsmith.trainer.verl.trackers import tracker_variables
+
+        config = self.config
+        self._view.phase("resolving model")
+        model_path = resolve(config.model.model_name, config.model.local_path)
+        inputs = self._inputs()
+        self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
+        run_dir = str(self.run.path)
+        theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=10**9)
+        inputs.write(self.run, theirs, is_new=self._stopped is None)
+        inputs.write_recipe(self.run, last_step, epoch_steps)
+        self.run.append_event("starting", **this_process())
+        self._view.phase("starting Ray")
+        self._cluster = Cluster(config, device_of(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
+        self._runner = self._cluster.actor(TaskRunner, threads=6)
+        self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
+        self._servers = start_servers_early(config, self._cluster, model_path)
+        plan = EpisodePlan(
+            environment=self.environment.isolated(),
+            limits=Limits.of(config.inference),
+            sampling=sampling_of(config),
+            run_dir=run_dir,
+            reward_fn=self.reward_fn,
+            tools=self.tools,
+            tool_format=config.inference.tool_format,
+            with_anchors=config.training.credit == "anchored",
+            failures=FailurePolicy.of(config.failures),
+            curriculum=self.dataset.curriculum,
+        )
+        self._watch(
+            self._runner.start.remote(
+                theirs,
+                plan,
+                num_actors=config.ray.num_actors,
+                saving=Saving.of(config, epoch_steps),
+                steps_in_epoch=epoch_steps,
+                evaluating=self.validation.evaluating(config, self.reward_fn, self.tools),
+                tracker_variables=tracker_variables(run_dir),
+            )
+        )
+        if self._stopped is not None and self._stopped.checkpoint is not None:
+            self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
+        self._stopped = None
+
+    def _watch(self, reference: Any) -> Any:
+        """Show what happens until a call to the task runner ends; return its result or raise its error in words."""
+        from ray.exceptions import RayError
+
+        try:
+            return follow(reference, self._runner, self._watchdog, self._show)
+        except RayError as error:
+            raise in_words(error, self._folder(), self._steps_made()) from None
+
+    def _show(self, kind: str, content: Any) -> None:
+        if kind == "phase":
+            self._view.phase(content)
+        elif kind == "step":
+            self.metrics_history.append(content)
+            self._view.step(content)
+        elif kind == "evaluation":
+            self.evaluations.append(content)
+            self._view.evaluation(content)
+        elif kind == "checkpoint":
+            self._view.note(f"saved {content}")
+        elif kind == "warning":
+            self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
+
+    def _steps_made(self) -> int:
+        return self.metrics_history[-1]["step"] if self.metrics_history else 0
+
+    def _folder(self) -> RunFolder:
+        if self.run is None:
+            raise TrainingFailure("The run has no folder yet: call fit() first.")
+        return self.run

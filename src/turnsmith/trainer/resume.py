@@ -1,0 +1,131 @@
+"""Opens the folder of a run that stopped, and takes it back to where it can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnsmith import config_sources
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, saved_steps
+from turnsmith.records.rewind import rewind
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import lock_run
+from turnsmith.records.run_state import this_process
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.checkpointing import check_fit
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.rebuild import Recipe, add_to_path, import_object
+from turnsmith.trainer.starting import steps_in_epoch
+from turnsmith.trainer.validation import Validation
+
+_LOCK_SECONDS = 60.0  # how long the processes of a killed run may take to end
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the caller gives again; None: as it was, imported by its name."""
+
+    environment: Any = None
+    reward_fn: Callable[..., Any] | None = None
+    tools: ToolRegistry | None = None
+    curriculum: Callable[..., Any] | None = None
+    validation: Any = None
+
+
+@dataclass
+class StoppedRun:
+    """A run that can go on."""
+
+    run: RunFolder
+    config: ConfigStore
+    parts: Parts
+    dataset: CustomEnvironmentDataset
+    recipe: Recipe
+    checkpoint: Checkpoint | None
+    """Where it goes on from; None: it was stopped before its first checkpoint, and starts again."""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """The last step that counts."""
+        return 0 if self.checkpoint is None else self.checkpoint.step
+
+
+def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), *, trust: bool = False) -> StoppedRun:
+    """Open a run that stopped and remove from its folder what came after its newest good checkpoint.
+
+    Raises:
+        RecordError: It still goes on, has no checkpoint that can be used, or has a part that must be given again.
+    """
+    run = RunFolder.open(run_folder)
+    recipe = Recipe.read(run.path, trust=trust)
+    config = config_sources.load(run.path / "config.yaml")
+    training = config.training
+    planned = (training.num_epochs, training.steps_per_epoch)
+    config_sources.apply_overrides(config, overrides)
+    parts = _parts(run, recipe, given, config)
+    dataset = CustomEnvironmentDataset.load(run.path, parts.curriculum)
+    if (training.num_epochs, training.steps_per_epoch) != planned:
+        recipe.steps_in_epoch = steps_in_epoch(config, dataset)
+        recipe.steps = training.num_epochs * recipe.steps_in_epoch
+    warnings: list[str] = []
+    with lock_run(run.path, _LOCK_SECONDS):
+        checkpoint = None
+        if saved_steps(run.checkpoints_dir):
+            checkpoint = newest_checkpoint(run.checkpoints_dir, trust=trust, warn=warnings.append)
+            check_fit(checkpoint, config, warnings.append)
+        stopped = StoppedRun(run, config, parts, dataset, recipe, checkpoint, warnings)
+        rewind(run, stopped.step)
+    run.append_event("resumed", step=stopped.step, overrides=list(overrides), warnings=warnings, **this_process())
+    return stopped
+
+
+def _parts(run: RunFolder, recipe: Recipe, given: Parts, config: ConfigStore) -> Parts:
+    lost = {part: what for part, what in recipe.nameless.items() if getattr(given, part) is None}
+    if lost:
+        listed = " and ".join(f"its {part} ({what})" for part, what in lost.items())
+        raise RecordError(
+            f"{run.path} cannot be resumed from its folder alone: {listed} cannot be imported by a name. From Python, "
+            f"RayPPOTrainer.resume({str(run.path)!r}, {', '.join(f'{part}=...' for part in lost)}).fit() goes on; "
+            "define it at the top of a module, and `turnsmith resume` can find it."
+        )
+    for folder in reversed(recipe.import_path):
+        add_to_path(folder)
+    tools = given.tools
+    if tools is None and recipe.tools is not None:
+        tools = ToolRegistry(import_object(name) for name in recipe.tools)
+    environment = given.environment if given.environment is not None else _environment(recipe, config)
+    return Parts(
+        environment=environment,
+        reward_fn=given.reward_fn or (import_object(recipe.reward_fn) if recipe.reward_fn else None),
+        tools=tools,
+        curriculum=given.curriculum or (import_object(recipe.curriculum) if recipe.curriculum else None),
+        validation=given.validation if given.validation is not None else _validation(run, recipe, config, environment),
+    )
+
+
+def _validation(run: RunFolder, recipe: Recipe, config: ConfigStore, environment: Any) -> Validation | None:
+    """What the run was evaluated on; None: it was not, or its folder does not say."""
+    starts = Validation.load_starts(run.path)
+    if starts is None:
+        return None
+    if recipe.validation is None:
+        return Validation(EnvironmentSpec.of(environment, config.environment), starts)
+    settings = recipe.validation_settings
+    own = config.environment if settings is None else EnvironmentConfig(**settings)
+    return Validation(EnvironmentSpec.of(import_object(recipe.validation), own), starts)
+
+
+def _environment(recipe: Recipe, config: ConfigStore) -> EnvironmentSpec:
+    name = str(recipe.environment)
+    # A name is all that other processes need. But a file that also holds the reward must not be loaded twice, under two
+    # names: its classes would not be the same.
+    alone = not (recipe.reward_fn or recipe.tools or recipe.curriculum)
+    settings = recipe.environment_settings
+    own = config.environment if settings is None else EnvironmentConfig(**settings)
+    return EnvironmentSpec.of(name if alone else import_object(name), own)

@@ -1,0 +1,65 @@
+"""The weights in a checkpoint as verl's FSDP2 ranks wrote them, put together again.
+
+Read by torch's loader for weights, which runs no code of the file, unlike the one that training goes on with.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from turnsmith.errors import RecordError
+
+
+def ranks_of(part: Path) -> int:
+    """How many ranks wrote the weights in `actor/` or `critic/` of a checkpoint."""
+    return int(json.loads((part / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
+
+
+def shard_path(part: Path, ranks: int, rank: int) -> Path:
+    """The file with the weights of one of so many ranks."""
+    return part / f"model_world_size_{ranks}_rank_{rank}.pt"
+
+
+def read_weights(part: Path) -> dict[str, Any]:
+    """All weights, whole and in the dtype they were trained in, by the names they had in training."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    ranks = ranks_of(part)
+    # A mesh that is read without its process group is all that we want of it, and torch warns of it.
+    quiet = logging.getLogger("torch.distributed.device_mesh")
+    level, _ = quiet.level, quiet.setLevel(logging.ERROR)
+    try:
+        shards = [
+            torch.load(shard_path(part, ranks, rank), map_location="cpu", weights_only=True, mmap=True)
+            for rank in range(ranks)
+        ]
+    finally:
+        quiet.setLevel(level)
+    # What FSDP2 does not shard, every rank has.
+    return {
+        name: _whole(name, [shard[name] for shard in shards]) if isinstance(first, DTensor) else first
+        for name, first in shards[0].items()
+    }
+
+
+def _whole(name: str, parts: list[Any]) -> Any:
+    import torch
+    from torch.distributed.tensor import Shard
+
+    mesh, placements = parts[0].device_mesh.mesh, parts[0].placements
+    cut = [(axis, placed.dim) for axis, placed in enumerate(placements) if isinstance(placed, Shard)]
+    if len(cut) > 1 or any(placed.is_partial() for placed in placements):
+        raise RecordError(f"{name} is split as {placements}, which turnsmith cannot put together.")
+    if not cut:
+        return parts[0].to_local()
+    axis, dim = cut[0]
+    # Along the other axes of the mesh all ranks have the same.
+    along = mesh[tuple(slice(None) if other == axis else 0 for other in range(mesh.ndim))]
+    whole = torch.cat([parts[rank].to_local() for rank in along.tolist()], dim=dim)
+    if whole.shape != parts[0].shape:
+        raise RecordError(f"{name} has the shape {tuple(whole.shape)} instead of {tuple(parts[0].shape)}.")
+    return whole

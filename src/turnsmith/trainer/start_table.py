@@ -1,0 +1,110 @@
+"""Rows of starts as JSON lines in a file, read by their number: a million of them take 8 MB of memory, not a gigabyte.
+
+This module does not know what a row means.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from turnsmith.errors import ConfigError
+from turnsmith.records.files import replacing
+
+
+class StartTable:
+    """A file of JSON lines, as a sequence.
+
+    Example:
+        >>> table = StartTable.of([{"task": {"a": 1}}, {"task": {"a": 2}}])
+        >>> len(table), table[1]
+        (2, {'task': {'a': 2}})
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                raise ConfigError("The dataset is empty: give it at least one task or seed, or none at all.")
+            self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._ends = array("Q", accumulate(map(len, file)))
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> StartTable:
+        """Write the rows to a file that is gone with the table."""
+        with tempfile.TemporaryDirectory(prefix="turnsmith-starts-") as folder:
+            path = Path(folder) / "starts.jsonl"
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(f"{_line(number, row)}\n" for number, row in enumerate(rows))
+            return cls(path)  # what is mapped stays readable when its name is gone
+
+    def save(self, path: Path) -> None:
+        """Copy the file."""
+        with replacing(path) as beside, beside.open("wb") as file:
+            file.write(self._text)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return json.loads(self._text[self._ends[number - 1] if number else 0 : self._ends[number]])
+
+
+def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
+    """The tasks of an iterable of mappings (a list, a Hugging Face dataset), or of a `.jsonl` or `.parquet` file.
+
+    Example:
+        >>> list(read_tasks([{"a": 1}]))
+        [{'a': 1}]
+    """
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        read = _READERS.get(path.suffix)
+        if read is None:
+            raise ConfigError(
+                f"The dataset {str(path)!r} cannot be read: use a file that ends in {' or '.join(_READERS)}."
+            )
+        if not path.is_file():
+            raise ConfigError(f"There is no dataset {str(path)!r}.")
+        source = read(path)
+    for number, row in enumerate(source):
+        if not isinstance(row, Mapping):
+            raise ConfigError(
+                f"Row {number} of the dataset is {str(row)[:60]!r}, no mapping of names to values. (Of a DatasetDict, "
+                "give one split.)"
+            )
+        yield dict(row)
+
+
+def _read_lines(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"Line {number} of {path} is not JSON: {error}.") from None
+
+
+def _read_parquet(path: Path) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {".jsonl": _read_lines, ".parquet": _read_parquet}
+
+
+def _line(number: int, row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"Row {number} of the dataset cannot be written as JSON ({error}): use text, numbers, lists and mappings."
+        ) from None

@@ -1,0 +1,151 @@
+"""verl's agent loop, which runs our one episode loop and hands its tokens and rewards over as they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from turnsmith.errors import TrainingFailure, TurnsmithError
+from turnsmith.inference.chat import Chat
+from turnsmith.rollout.activity import Activity, NotedEngine
+from turnsmith.rollout.attempts import Played, play_episode
+from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.ledger import name_of
+from turnsmith.tools.parsing import ActionParser
+from turnsmith.trainer.credit import turn_anchors
+from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
+from turnsmith.trajectory import Decision, Trajectory
+
+ANCHORS = "turn_anchors"
+"""The field of verl's batch that holds the observation each turn began from, when `training.credit` asks for it."""
+
+
+@dataclass
+class EpisodeRoom:
+    """What the episodes of one process share. verl builds an agent loop for each episode and gives it no way to be
+    handed anything of ours, so they meet here.
+    """
+
+    plan: EpisodePlan
+    chat: Chat
+    parser: ActionParser
+    finished: list[Played] = field(default_factory=list[Played])
+    activity: Activity = field(default_factory=Activity)
+
+
+_room: EpisodeRoom | None = None
+
+
+def open_room(room: EpisodeRoom) -> None:
+    """Set what this process's episodes share; called once by the worker before any episode."""
+    global _room
+    _room = room
+
+
+class EpisodeOutput(AgentLoopOutput):
+    """verl's output with a reward for each token: the base class keeps only one, on the very last token."""
+
+    token_rewards: list[float]
+    anchors: list[int] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields verl stores, with our rewards in `rm_scores`."""
+        output = super().as_dict()
+        output["rm_scores"] = torch.tensor(output.pop("token_rewards"), dtype=torch.float32)
+        anchors = output.pop("anchors", None)
+        if anchors is not None:
+            output[ANCHORS] = torch.tensor(anchors, dtype=torch.int64)
+        return output
+
+
+@register(AGENT_LOOP)
+class EpisodeAgentLoop(AgentLoopBase):
+    """Runs one episode for verl."""
+
+    def __init__(self, server_manager: Any, **unused: Any) -> None:
+        # The base class would build a chat renderer for each episode; ours is shared by the process.
+        self.engine = server_manager
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        """Run the episode of one dataset row and hand it to verl.
+
+        One that is masked gives verl nothing: verl trains on the others of its group, and fills the batch up with rows
+        that train nothing. One that is dropped raises, by which verl knows that its whole group is to be replaced.
+        """
+        if _room is None:
+            raise TrainingFailure("No episode plan in this process: episodes must run in an EpisodeWorker.")
+        plan = _room.plan
+        start = EpisodeStart(
+            episode_id=name_of(row["uid"], row["session_id"]),
+            group_id=str(row["index"]),
+            seed=int(row["start_seed"]),
+            task=json.loads(row["start_task"]) if row["start_task"] else None,
+        )
+        _room.activity.move(start.episode_id, "environment")
+        try:
+            played = await play_episode(
+                start,
+                failures=plan.failures,
+                environment=plan.environment,
+                engine=NotedEngine(self.engine, _room.activity, start.episode_id),
+                chat=_room.chat,
+                limits=plan.limits,
+                sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
+                reward_fn=plan.reward_fn,
+                tools=plan.tools,
+                parser=_room.parser,
+            )
+        finally:
+            _room.activity.end(start.episode_id)
+        mask_untrainable(played.trajectory)
+        _room.finished.append(played)
+        decision = played.trajectory.decision
+        if decision is Decision.DROPPED:
+            raise GroupDropped(f"{start.episode_id} ended in {played.trajectory.outcome}; its group is replaced.")
+        return output_of(played.trajectory, with_anchors=plan.with_anchors) if decision.is_counted else []
+
+
+class GroupDropped(TurnsmithError):
+    """Tells verl that a group is to be thrown away."""
+
+
+def mask_untrainable(trajectory: Trajectory) -> None:
+    """Mask an episode that has nothing to train on, whatever the failure policy says of it."""
+    if not trajectory.decision.is_counted:
+        return
+    if not trajectory.turns:
+        trajectory.decision = Decision.MASKED
+        trajectory.error = trajectory.error or "The model took no turn."
+    elif not trajectory.exact:
+        trajectory.decision = Decision.MASKED
+        trajectory.error = (
+            "Its engine gave text, or log-probs of another distribution, so its tokens are not those that it sampled. "
+            "Use such an engine for evaluation only."
+        )
+
+
+def output_of(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
+    """What verl trains on, from a recorded episode."""
+    tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
+    versions = [version for turn in trajectory.turns for version in turn.versions]
+    return EpisodeOutput(
+        prompt_ids=tokens.ids[:prompt].tolist(),
+        response_ids=tokens.ids[prompt:].tolist(),
+        response_mask=tokens.mask[prompt:].tolist(),
+        response_logprobs=tokens.log_probs[prompt:].tolist(),
+        reward_score=trajectory.total_reward,
+        num_turns=trajectory.num_turns,
+        metrics=AgentLoopMetrics(generate_sequences=sum(turn.generate_seconds for turn in trajectory.turns)),
+        extra_fields={
+            "min_global_steps": min(versions),
+            "max_global_steps": max(versions),
+            "reward_extra_info": {},
+        },
+        token_rewards=trajectory.token_rewards(),
+        anchors=turn_anchors(trajectory) if with_anchors else None,
+    )

@@ -1,0 +1,136 @@
+"""Where an episode's requests go: one of the rollout servers, always the same one for the same episode."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ray.exceptions import RayActorError
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.engine import Generation, Sampling
+
+_REMEMBERED_SESSIONS = 200_000
+_RESTART_SECONDS = 300.0
+_LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 0.05
+
+
+class ServerPool:
+    """Rollout servers as one engine: sticky by session, a new session goes to the least busy server.
+
+    verl asks a balancer process for each turn. Here every episode worker balances its own requests, which saves that
+    process and one remote call a turn.
+
+    A server that is lost fails the requests that it had in hand. Later requests go to the others; where there is no
+    other they wait until Ray has started it again and the trainer has sent it weights.
+    """
+
+    def __init__(self, servers: list[Any]) -> None:
+        self._servers = servers
+        self._busy = [0] * len(servers)
+        self._lost = [False] * len(servers)
+        self._home: OrderedDict[str, int] = OrderedDict()
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        """Continue `prompt_ids` on the session's server; what it breaks off to get new weights goes on after that."""
+        part = await self._continue(list(prompt_ids), sampling, session)
+        parts, said = [part], list(part.token_ids)
+        while part.stop_reason == "aborted" and len(said) < sampling.max_tokens:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            left = replace(sampling, max_tokens=sampling.max_tokens - len(said))
+            part = await self._continue([*prompt_ids, *said], left, session)
+            parts.append(part)
+            said += part.token_ids
+        swaps = _swaps(parts)
+        return Generation(
+            token_ids=said,
+            log_probs=[log_prob for part in parts for log_prob in part.log_probs or ()],
+            stop_reason=_stop_reason(said, sampling),
+            weights_version=swaps[0][1],
+            swaps=swaps[1:],
+        )
+
+    async def _continue(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Any:
+        home = self._server_of(session)
+        self._busy[home] += 1
+        try:
+            return await self._ask(
+                home,
+                request_id=f"{session}-{len(prompt_ids)}",
+                prompt_ids=prompt_ids,
+                sampling_params=_verl_sampling(sampling),
+            )
+        finally:
+            self._busy[home] -= 1
+
+    async def _ask(self, home: int, **request: Any) -> Any:
+        """One request; to a server that is known to be lost it is made again until there is an answer."""
+        server, until = self._servers[home], time.monotonic() + _RESTART_SECONDS
+        while True:
+            waits = self._lost[home]
+            try:
+                output = await server.generate.remote(**request)
+            except RayActorError as error:
+                self._lost[home] = True
+                # Only our own server is one that Ray starts again.
+                if not waits or not hasattr(server, "lacks_weights") or time.monotonic() > until:
+                    raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                self._lost[home] = False
+                return output
+
+    def _server_of(self, session: str) -> int:
+        if session not in self._home or self._lost[self._home[session]]:
+            up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
+            self._home[session] = min(up, key=self._busy.__getitem__)
+            if len(self._home) > _REMEMBERED_SESSIONS:
+                self._home.popitem(last=False)
+        return self._home[session]
+
+
+def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "logprobs": True,
+    }
+    return params if sampling.seed is None else params | {"seed": sampling.seed}
+
+
+def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
+    """The place and version of the first weights, and of all that took over from them, in or between two parts."""
+    swaps: list[tuple[int, int]] = []
+    place = 0
+    for part in [part for part in parts if part.token_ids] or parts[-1:]:
+        swaps.append((place, part.extra_fields.get("global_steps") or 0))
+        swaps += [(place + within, version) for within, version in part.extra_fields.get("swaps") or ()]
+        place += len(part.token_ids)
+    return tuple(swaps)
+
+
+def _stop_reason(said: list[int], sampling: Sampling) -> str:
+    # verl says "completed" for a finished turn and for a cut one alike: its length and last token tell them apart. A
+    # server may know more stop tokens than we do.
+    ended = len(said) < sampling.max_tokens or said[-1] in sampling.stop_token_ids
+    return "stop" if ended else "length"
+
+
+class PooledServerManager(LLMServerManager):
+    """verl's server manager without its balancer process."""
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+
+    def get_client(self, client_cls: type | None = None, **kwargs: Any) -> ServerPool:
+        """The engine that episodes use."""
+        return ServerPool(self.server_handles)

@@ -1,0 +1,170 @@
+"""The Ray actor in which verl's trainer lives. The user's process talks only to this."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import lock_run
+from turnsmith.records.stacks import answer_for_stacks
+from turnsmith.trainer.checkpointing import Saving
+
+if TYPE_CHECKING:
+    from turnsmith.trainer.validation import Evaluating
+
+_LOCK_SECONDS = 10.0
+
+
+class TaskRunner:
+    """Builds verl's trainer from a config and a plan, trains, and tells what happens."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._folder: RunFolder | None = None
+        self._lock: IO[bytes] | None = None  # held as long as this process lives
+        self._trainer: Any = None
+        self._trackers: Any = None
+        self._workers: Any = None
+        self._moves = 0
+        answer_for_stacks("task runner")
+
+    def next_events(self, timeout: float) -> list[tuple[str, Any]]:
+        """What happened since the last call; waits up to `timeout` seconds for the first of it."""
+        events: list[tuple[str, Any]] = []
+        try:
+            events.append(self._events.get(timeout=timeout))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def start(
+        self,
+        config: Any,
+        plan: Any,
+        *,
+        num_actors: int,
+        saving: Saving,
+        steps_in_epoch: int,
+        evaluating: Evaluating | None,
+        tracker_variables: dict[str, str],
+    ) -> None:
+        """Start every process of the run and load the model; ends ready to train."""
+        self._folder = RunFolder.open(plan.run_dir)
+        self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
+        self._emit("phase", "starting workers")
+        config.transfer_queue.enable = True
+        queue_ready = _in_background(_start_transfer_queue, config.transfer_queue)
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+
+        from turnsmith.rollout.ledger import Ledger, carried_in
+        from turnsmith.trainer.verl import plugin
+        from turnsmith.trainer.verl.episode_workers import EpisodeWorkers
+        from turnsmith.trainer.verl.schedules import trainer_of
+        from turnsmith.trainer.verl.trackers import Trackers
+
+        plugin.check_loaded()
+        self._trackers = Trackers(config, plan.run_dir, tracker_variables)
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+        OmegaConf.resolve(config)
+        make = trainer_of(config.trainer.v1.trainer_mode)
+        self._trainer = make(
+            config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch, evaluating=evaluating
+        )
+        self._emit("phase", "loading model")
+        self._trainer.init()
+        queue_ready()
+        self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
+            plan,
+            config,
+            self._trainer.get_llm_client(),
+            num_actors,
+            Ledger(carried_in(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
+            lambda sentence: self._emit("warning", sentence),
+        )
+        self._workers.meanwhile = self._trainer.care.look
+        self._emit("phase", "ready")
+
+    def train_until(self, step: int) -> None:
+        """Train up to and including optimizer step `step`; whatever stops it, the state after the last one is saved."""
+        try:
+            self._trainer.continue_until(step)
+        except Exception:
+            saved = self._trainer.care.save(Path(self._trainer.config.trainer.default_local_dir))
+            if saved:
+                self._emit("warning", saved)
+            raise
+
+    def pulse(self) -> tuple[int, str]:
+        """How often something has moved so far, and where it is now; by this the user's process knows that it lives."""
+        moves, standing = self._workers.pulse() if self._workers is not None else (0, "its processes are starting")
+        return self._moves + moves, standing
+
+    def step(self) -> int:
+        """The last optimizer step that was made."""
+        return self._trainer.global_steps
+
+    def save(self, folder: str) -> str:
+        """Save a checkpoint under `folder`; return where."""
+        return str(self._trainer.save(Path(folder)))
+
+    def load(self, checkpoint: str) -> int:
+        """Load a checkpoint; return its step."""
+        self._trainer.load(Path(checkpoint))
+        return self._trainer.global_steps
+
+    def finish_trackers(self) -> None:
+        """Write and send what trackers still hold back."""
+        if self._trackers is not None:
+            self._trackers.finish()
+
+    def _emit(self, kind: str, content: Any) -> None:
+        self._moves += 1
+        if self._folder is not None and kind == "step":
+            self._folder.append_metrics(content)
+            self._trackers.log(content)
+        elif self._folder is not None and kind == "evaluation":
+            self._folder.append_evaluation(content)
+            if content["step"] == 0:  # any other is part of its step's record
+                from turnsmith.trainer.evaluations import in_step
+
+                self._trackers.log({"step": 0, **in_step(content)})
+        elif self._folder is not None and kind == "ledger":
+            self._folder.append_ledger(content)
+        elif self._folder is not None:
+            self._folder.append_event(kind, content=content)
+        self._events.put((kind, content))
+
+
+def _start_transfer_queue(config: Any) -> None:
+    import transfer_queue
+
+    transfer_queue.init(config)
+
+
+def _in_background(function: Any, *args: Any) -> Any:
+    """Run a function in a thread; the returned callable waits for it and raises what it raised."""
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function(*args)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def wait() -> None:
+        thread.join()
+        if failure:
+            raise failure[0]
+
+    return wait

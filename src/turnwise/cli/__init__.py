@@ -1,1 +1,0 @@
-"""The `turnwise` command: one small file for each command, and nothing heavy imported before a command runs."""

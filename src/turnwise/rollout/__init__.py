@@ -1,8 +1,0 @@
-"""THE episode loop: evaluation, training, replay and checks all run this one function."""
-
-from __future__ import annotations
-
-from turnwise.rollout.episode import EpisodeStart, run_episode
-from turnwise.rollout.limits import Limits
-
-__all__ = ["EpisodeStart", "Limits", "run_episode"]
