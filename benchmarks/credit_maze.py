@@ -20,7 +20,7 @@ import torch
 
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.env.examples import TwoStepMaze
-from turnsmith.trainer.credit import estimate
+from turnsmith.trainer.advantages import estimate
 
 CREDITS = {"turn": 0.2, "anchored": 0.2, "episode": 1.0}
 """The ways of giving credit, and the discount from turn to turn; the maze's docstring says why it must be small."""

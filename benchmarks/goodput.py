@@ -29,9 +29,9 @@ from typing import Any
 from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Engine, Generation
-from turnsmith.rollout.attempts import play_episode
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.ledger import Entry, Ledger
+from turnsmith.rollout.retry import play_episode
 
 TURNS = 8
 

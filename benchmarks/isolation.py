@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 
 from turnsmith import BaseEnvironment, EnvironmentConfig
-from turnsmith.env.hosting import open_host
+from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
 from turnsmith.env.isolation.server import serve_forever
 from turnsmith.env.isolation.settings import Isolation

@@ -20,7 +20,7 @@ from typing import Any
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.env.examples import Calculator
 from turnsmith.records.episodes import read_episodes
-from turnsmith.rollout.evaluation_result import IN_TRAINING
+from turnsmith.rollout.evaluation.result import IN_TRAINING
 
 SHOWN = 3
 

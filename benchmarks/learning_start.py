@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnsmith.env.examples.calculator import Calculator
 from turnsmith.inference.chat import Chat
 from turnsmith.models import resolve
-from turnsmith.rollout.acting import Toolbox
+from turnsmith.rollout.turn import Toolbox
 from turnsmith.tools.parsing import FunctionCallingParser
 
 FIRST_SEED = 2_000_000

@@ -24,8 +24,8 @@ from collections.abc import Awaitable, Callable
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.sandbox import PythonTool, SandboxLimits, run_python
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import Command, command_for
+from turnsmith.tools.sandbox.process import Cell
 from turnsmith.tools.sandbox.session import run_program
 
 COLD, WARM = 1.5, 0.002

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from turnsmith.models import resolve
-from turnsmith.trainer.verl.shared_prompts import SharedPromptEngine
+from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.models import resolve
-from turnsmith.trainer.cluster import environment_variables
-from turnsmith.trainer.verl.config_mapping import overrides
+from turnsmith.trainer.config.to_verl import overrides
+from turnsmith.trainer.driver.cluster import environment_variables
 
 _OURS = """
 import sys

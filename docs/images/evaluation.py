@@ -15,7 +15,7 @@ from rich.text import Text
 
 from turnsmith import RunFolder
 from turnsmith.cli.eval_view import summary
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.result import EvaluationResult
 
 
 def main(folder: str, header: str, earlier: str = "") -> None:

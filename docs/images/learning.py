@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from turnsmith.rollout.statistics import estimate_share
+from turnsmith.rollout.evaluation.intervals import estimate_share
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 340, 56, 20, 110, 46

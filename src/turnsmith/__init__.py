@@ -44,34 +44,34 @@ if TYPE_CHECKING:
         TurnsmithError,
         WorkerLost,
     )
-    from turnsmith.inference.base import BaseInferenceEngine
-    from turnsmith.inference.batch import BatchInferenceManager
     from turnsmith.inference.chat import Chat
     from turnsmith.inference.engine import Engine, Generation, Sampling
-    from turnsmith.inference.faces import (
+    from turnsmith.inference.engines.openai_engine import OpenAIEngine
+    from turnsmith.inference.engines.scripted_engine import ScriptedEngine
+    from turnsmith.inference.engines.sglang_engine import SGLangEngine
+    from turnsmith.inference.engines.sglang_server import SGLangServerEngine
+    from turnsmith.inference.sync.base import BaseInferenceEngine
+    from turnsmith.inference.sync.batch import BatchInferenceManager
+    from turnsmith.inference.sync.create import create_inference_engine
+    from turnsmith.inference.sync.engines import (
         OpenAIInferenceEngine,
         SGLangInferenceEngine,
         SGLangServerInferenceEngine,
         TransformersInferenceEngine,
         VLLMInferenceEngine,
     )
-    from turnsmith.inference.factory import create_inference_engine
-    from turnsmith.inference.openai_engine import OpenAIEngine
-    from turnsmith.inference.scripted import ScriptedEngine
-    from turnsmith.inference.sglang_engine import SGLangEngine
-    from turnsmith.inference.sglang_server import SGLangServerEngine
     from turnsmith.models import resolve
     from turnsmith.records.episodes import read_episodes
     from turnsmith.records.run_folder import RunFolder
     from turnsmith.rollout.episode import EpisodeStart, run_episode
-    from turnsmith.rollout.evaluation import EvaluationPlan, evaluate, run_evaluation
-    from turnsmith.rollout.evaluation_result import EvaluationResult
+    from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate, run_evaluation
+    from turnsmith.rollout.evaluation.result import EvaluationResult
     from turnsmith.rollout.harness import MultiTurnChatHarness, MultiTurnManager
-    from turnsmith.rollout.judge import JudgeReward
     from turnsmith.rollout.limits import Limits
     from turnsmith.rollout.multi_turn import MultiTurnInferenceEngine
-    from turnsmith.rollout.reward_manager import RewardManager, RewardTerm
-    from turnsmith.rollout.reward_wrapper import EnvironmentRewardWrapper
+    from turnsmith.rollout.rewards.environment_reward import EnvironmentRewardWrapper
+    from turnsmith.rollout.rewards.judge import JudgeReward
+    from turnsmith.rollout.rewards.reward_manager import RewardManager, RewardTerm
     from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
     from turnsmith.tools.mcp import add_mcp_server
     from turnsmith.tools.parsing import (
@@ -217,34 +217,34 @@ _HOME = {
         "TurnsmithError",
         "WorkerLost",
     ),
-    "turnsmith.inference.base": ("BaseInferenceEngine",),
-    "turnsmith.inference.batch": ("BatchInferenceManager",),
+    "turnsmith.inference.sync.base": ("BaseInferenceEngine",),
+    "turnsmith.inference.sync.batch": ("BatchInferenceManager",),
     "turnsmith.inference.chat": ("Chat",),
     "turnsmith.inference.engine": ("Engine", "Generation", "Sampling"),
-    "turnsmith.inference.faces": (
+    "turnsmith.inference.sync.engines": (
         "OpenAIInferenceEngine",
         "SGLangInferenceEngine",
         "SGLangServerInferenceEngine",
         "TransformersInferenceEngine",
         "VLLMInferenceEngine",
     ),
-    "turnsmith.inference.factory": ("create_inference_engine",),
-    "turnsmith.inference.openai_engine": ("OpenAIEngine",),
-    "turnsmith.inference.scripted": ("ScriptedEngine",),
-    "turnsmith.inference.sglang_engine": ("SGLangEngine",),
-    "turnsmith.inference.sglang_server": ("SGLangServerEngine",),
+    "turnsmith.inference.sync.create": ("create_inference_engine",),
+    "turnsmith.inference.engines.openai_engine": ("OpenAIEngine",),
+    "turnsmith.inference.engines.scripted_engine": ("ScriptedEngine",),
+    "turnsmith.inference.engines.sglang_engine": ("SGLangEngine",),
+    "turnsmith.inference.engines.sglang_server": ("SGLangServerEngine",),
     "turnsmith.models": ("resolve",),
     "turnsmith.records.episodes": ("read_episodes",),
     "turnsmith.records.run_folder": ("RunFolder",),
     "turnsmith.rollout.episode": ("EpisodeStart", "run_episode"),
-    "turnsmith.rollout.evaluation": ("EvaluationPlan", "evaluate", "run_evaluation"),
-    "turnsmith.rollout.evaluation_result": ("EvaluationResult",),
+    "turnsmith.rollout.evaluation.evaluate": ("EvaluationPlan", "evaluate", "run_evaluation"),
+    "turnsmith.rollout.evaluation.result": ("EvaluationResult",),
     "turnsmith.rollout.harness": ("MultiTurnChatHarness", "MultiTurnManager"),
-    "turnsmith.rollout.judge": ("JudgeReward",),
+    "turnsmith.rollout.rewards.judge": ("JudgeReward",),
     "turnsmith.rollout.limits": ("Limits",),
     "turnsmith.rollout.multi_turn": ("MultiTurnInferenceEngine",),
-    "turnsmith.rollout.reward_manager": ("RewardManager", "RewardTerm"),
-    "turnsmith.rollout.reward_wrapper": ("EnvironmentRewardWrapper",),
+    "turnsmith.rollout.rewards.reward_manager": ("RewardManager", "RewardTerm"),
+    "turnsmith.rollout.rewards.environment_reward": ("EnvironmentRewardWrapper",),
     "turnsmith.tools.definition": ("ToolCall", "ToolDefinition", "ToolResult"),
     "turnsmith.tools.mcp": ("add_mcp_server",),
     "turnsmith.tools.parsing": (

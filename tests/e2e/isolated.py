@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.faulty import Faulty
 from tests.e2e.marked_processes import processes_with
 from turnsmith import EnvironmentConfig
-from turnsmith.env.isolation.remote import RemoteHost
+from turnsmith.env.isolation.remote_host import RemoteHost
 from turnsmith.env.spec import EnvironmentSpec
 
 

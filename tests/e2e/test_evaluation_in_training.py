@@ -11,8 +11,8 @@ from tests.e2e.same_runs import differences
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.records.checkpoints import best_of, saved_steps
-from turnsmith.rollout.evaluation import FIRST_SEED
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
+from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer.report import report_html
 from turnsmith.viewer.summary import show_run
 

@@ -54,7 +54,7 @@ import asyncio, sys
 sys.path.insert(0, {root!r})
 from tests.e2e.faulty import Faulty
 from turnsmith import EnvironmentConfig
-from turnsmith.env.isolation.remote import RemoteHost
+from turnsmith.env.isolation.remote_host import RemoteHost
 from turnsmith.env.spec import EnvironmentSpec
 
 async def main():
@@ -158,9 +158,9 @@ def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_
     from transformers import AutoTokenizer
 
     from turnsmith import Chat, Limits, Outcome, Sampling, ScriptedEngine
-    from turnsmith.rollout.attempts import play_episode
     from turnsmith.rollout.episode import EpisodeStart
     from turnsmith.rollout.failure_policy import FailurePolicy
+    from turnsmith.rollout.retry import play_episode
 
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
 

@@ -36,7 +36,7 @@ from turnsmith import (
 )
 from turnsmith.cli.main import main
 from turnsmith.env.examples import GuessNumber
-from turnsmith.rollout.reward import RewardFailure
+from turnsmith.rollout.rewards.reward_function import RewardFailure
 
 pytestmark = [
     pytest.mark.e2e,

@@ -9,8 +9,8 @@ import pytest
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
-from turnsmith.rollout.evaluation import FIRST_SEED
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
+from turnsmith.rollout.evaluation.result import EvaluationResult
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,8 @@ import pytest
 from turnsmith import Generation, Sampling
 from turnsmith.env.examples import SimpleGameEnvironment
 from turnsmith.errors import EngineFailure
-from turnsmith.inference.base import BaseInferenceEngine, InferenceOutput
-from turnsmith.inference.factory import create_inference_engine
+from turnsmith.inference.sync.base import BaseInferenceEngine, InferenceOutput
+from turnsmith.inference.sync.create import create_inference_engine
 
 pytestmark = [
     pytest.mark.e2e,

@@ -15,7 +15,7 @@ from tests.e2e.reach import listening_to_others
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.records.episodes import read_episodes
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.result import EvaluationResult
 
 pytestmark = [
     pytest.mark.e2e,

@@ -12,9 +12,9 @@ import pytest
 from turnsmith import ConfigStore, RunFolder
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.stacks import VARIABLE, answer_for_stacks
-from turnsmith.trainer.cluster import Cluster
-from turnsmith.trainer.following import follow
-from turnsmith.trainer.watchdog import STACKS, Watchdog
+from turnsmith.trainer.driver.cluster import Cluster
+from turnsmith.trainer.driver.runner_client import follow
+from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.unit.inference.swapping import EPISODES, TURNS, Named, check_versions, make_versions, play_all
 from turnsmith import Sampling, Trajectory
 from turnsmith.errors import EngineFailure
-from turnsmith.inference.vllm_engine import VLLMEngine
+from turnsmith.inference.engines.vllm_engine import VLLMEngine
 from turnsmith.trajectory import Outcome
 
 pytestmark = [

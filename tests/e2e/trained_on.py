@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from turnsmith import RayPPOTrainer
+from turnsmith.records.advantages import read_trained
 from turnsmith.records.episodes import read_episodes
-from turnsmith.records.trained import read_trained
-from turnsmith.trainer.credit import advantages_of
+from turnsmith.trainer.advantages import advantages_of
 
 
 def assert_advantages_are_ours(trainer: RayPPOTrainer, step: int) -> None:

@@ -21,10 +21,11 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides, known_keys
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
-from turnsmith.trainer import RayPPOTrainer, cluster, ray_ppo_trainer
-from turnsmith.trainer.verl import config_mapping
-from turnsmith.trainer.verl.config_checks import check
-from turnsmith.trainer.verl.config_mapping import own_keys, verl_config
+from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer
+from turnsmith.trainer.config import to_verl
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.to_verl import own_keys, verl_config
+from turnsmith.trainer.driver import cluster
 
 
 def walk(kind: Any = ConfigStore, prefix: str = "") -> list[str]:
@@ -90,7 +91,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ray_ppo_trainer, "Cluster", RecordedCluster)
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference: 0)
     # The keys alone, without the hundreds that verl has besides: a tenth of the time.
-    monkeypatch.setattr(config_mapping, "compose", OmegaConf.create)
+    monkeypatch.setattr(to_verl, "compose", OmegaConf.create)
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 import types
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -144,10 +143,3 @@ def test_readme_shows_the_shipped_example() -> None:
     example = (ROOT / "examples" / "letters.py").read_text(encoding="utf-8")
     assert example in [block.text for block in blocks_of(ROOT / "README.md")], "copy examples/letters.py to README.md"
     assert len(example.splitlines()) <= 20
-
-
-def test_picture_of_the_house_shows_every_room() -> None:
-    picture = ET.fromstring((ROOT / "docs" / "images" / "house.svg").read_text(encoding="utf-8"))
-    words = set(re.findall(r"\w+", " ".join(picture.itertext())))
-    rooms = {path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_") and path.name != "py.typed"}
-    assert rooms - words == set()

@@ -34,10 +34,10 @@ def requirements(words: str) -> Iterator[tuple[str, list[str]]]:
         if skip or word.startswith("-"):
             skip = not skip and word in ("-c", "--target")
             continue
-        found = _REQUIREMENT.fullmatch(word.rstrip("\",.;:"))
+        found = _REQUIREMENT.fullmatch(word.rstrip('",.;:'))
         assert found, f"{word!r} is not a requirement"
         yield found[1] or "", found[2].split(",") if found[2] else []
-        if word[-1] in "\",.;:":
+        if word[-1] in '",.;:':
             return
 
 

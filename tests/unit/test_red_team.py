@@ -26,7 +26,7 @@ from turnsmith.records.checkpoints import Draft, best_of, newest_checkpoint
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.rebuild import Recipe
+from turnsmith.trainer.recipe import Recipe
 from turnsmith.trainer.resume import Parts, reopen
 from turnsmith.trajectory import Outcome, Trajectory
 

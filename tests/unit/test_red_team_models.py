@@ -43,15 +43,15 @@ def change(file: Path, **settings: Any) -> None:
 
 
 def start_engine(folder: Path) -> None:
-    from turnsmith.inference.transformers_engine import TransformersEngine
+    from turnsmith.inference.engines.transformers_engine import TransformersEngine
 
     TransformersEngine(str(folder)).close()
 
 
 def load_tokenizer(folder: Path) -> None:
-    from turnsmith.inference import faces
+    from turnsmith.inference.sync import engines
 
-    faces.load_tokenizer(str(folder), False)
+    engines.load_tokenizer(str(folder), False)
 
 
 MODEL_CODE = {"AutoConfig": "planted.Config", "AutoModelForCausalLM": "planted.Model"}
@@ -91,7 +91,7 @@ def test_pickled_weights_run_nothing(is_wrapped: bool, model_folder: Path, witne
 
 def test_export_calls_nothing_but_a_model_class(model_folder: Path, witness: Path) -> None:
     """The name of the class comes from a checkpoint that exporting does not have to trust."""
-    from turnsmith.trainer.hugging_face import _empty_model
+    from turnsmith.trainer.checkpoints.hugging_face import _empty_model
 
     change(model_folder / "config.json", architectures=["AutoTokenizer"], auto_map=MODEL_CODE)
     assert type(_empty_model(model_folder, False)).__name__ == "LlamaForCausalLM"

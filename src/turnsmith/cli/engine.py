@@ -6,9 +6,9 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
-from turnsmith.inference.base import BaseInferenceEngine
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.remote import is_url
+from turnsmith.inference.http_client import is_url
+from turnsmith.inference.sync.base import BaseInferenceEngine
 
 
 def open_engine(
@@ -21,7 +21,7 @@ def open_engine(
         tokenizer: For a server: folder or id of its model's tokenizer, where the server does not say.
         served_model: For a server: which of its models, where it has several.
     """
-    from turnsmith.inference.factory import create_inference_engine
+    from turnsmith.inference.sync.create import create_inference_engine
 
     if not is_url(model_of(config)) and (tokenizer or served_model):
         raise ConfigError("--tokenizer and --served-model are for a server: give its URL as --model.")
@@ -42,7 +42,7 @@ def backend_of(config: ConfigStore) -> str:
         return config.inference.backend
     if is_url(model_of(config)):
         return "openai"
-    from turnsmith.inference.factory import choose_backend
+    from turnsmith.inference.sync.create import choose_backend
 
     return choose_backend()
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from turnsmith.cli.eval_view import EvaluationView
     from turnsmith.config import ConfigStore
     from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.inference.base import BaseInferenceEngine
+    from turnsmith.inference.sync.base import BaseInferenceEngine
     from turnsmith.records.run_folder import RunFolder
-    from turnsmith.rollout.evaluation import EvaluationPlan
-    from turnsmith.rollout.evaluation_result import EvaluationResult
+    from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+    from turnsmith.rollout.evaluation.result import EvaluationResult
 
 _EPISODES = 100
 
@@ -120,7 +120,7 @@ def read_settings(args: argparse.Namespace) -> ConfigStore:
 def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
     """Which episodes to play; without --episodes, about a hundred that --samples divides."""
     from turnsmith.cli.engine import sampling_of
-    from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan
+    from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
     from turnsmith.rollout.failure_policy import FailurePolicy
     from turnsmith.rollout.limits import Limits
 
@@ -145,8 +145,8 @@ def _play(
     """The result, and whether Ctrl-C cut it short; then it has the episodes that had ended by then."""
     from dataclasses import replace
 
-    from turnsmith.rollout.evaluation import evaluate
-    from turnsmith.tools.formats import parser_for
+    from turnsmith.rollout.evaluation.evaluate import evaluate
+    from turnsmith.tools.parsing.formats import parser_for
 
     plan = replace(view.plan, parser=parser_for(config.inference.tool_format, engine.tokenizer))
     view.playing()
@@ -160,7 +160,7 @@ def _earlier(folder: str | None, plan: EvaluationPlan) -> EvaluationResult | Non
     """The evaluation to compare with; refused before anything is played if its starts are others."""
     if folder is None:
         return None
-    from turnsmith.rollout.evaluation_result import EvaluationResult, check_same_starts
+    from turnsmith.rollout.evaluation.result import EvaluationResult, check_same_starts
 
     found = EvaluationResult.read(folder, plan.success_reward)
     check_same_starts([start.group_id for start in plan.starts()], found)

@@ -17,10 +17,10 @@ from rich.text import Text
 from turnsmith.cli.engine import backend_of, model_of
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.plain_text import duration, number
-from turnsmith.rollout.evaluation import EvaluationPlan
-from turnsmith.rollout.evaluation_result import Comparison, EvaluationResult
-from turnsmith.rollout.statistics import Estimate, PairedTest
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
+from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
+from turnsmith.text import duration, number
 from turnsmith.trajectory import Trajectory
 
 _PLAIN_WIDTH = 120

@@ -48,7 +48,7 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    from turnsmith.trainer.export import export_model
+    from turnsmith.trainer.checkpoints.export import export_model
 
     folder = export_model(
         args.folder,

@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     from turnsmith.cli.environment import locate_environment
     from turnsmith.cli.person import PersonEngine, ShownChat
     from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.inference.faces import load_tokenizer
+    from turnsmith.inference.sync.engines import load_tokenizer
     from turnsmith.models import resolve
-    from turnsmith.tools.formats import parser_for
+    from turnsmith.tools.parsing.formats import parser_for
 
     environment = locate_environment(args.environment)
     config = read_settings(args)

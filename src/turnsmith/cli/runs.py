@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError, RecordError
-from turnsmith.plain_text import wrapped
+from turnsmith.text import wrapped
 
 _FOLDER = "runs"
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.inference.scripted import ScriptedEngine
+from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 
 __all__ = ["Chat", "Engine", "Generation", "Sampling", "ScriptedEngine"]

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from turnsmith.env.hosting import Host, open_host
+from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.rollout.acting import Reaction, Toolbox, join_prompts, react
-from turnsmith.rollout.draft import Draft
+from turnsmith.rollout.buffer import Draft
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.reward import RewardFailure, RewardFunction, compute_score
+from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
+from turnsmith.rollout.turn import Reaction, Toolbox, join_prompts, react
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
@@ -70,7 +70,7 @@ async def run_episode(
         >>> from turnsmith.models import resolve
         >>> from transformers import AutoTokenizer
         >>> from turnsmith.env.examples.guess_number import GuessNumber
-        >>> from turnsmith.inference.scripted import ScriptedEngine
+        >>> from turnsmith.inference.engines.scripted_engine import ScriptedEngine
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> trajectory = asyncio.run(
         ...     run_episode(

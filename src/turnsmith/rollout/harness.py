@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from turnsmith.env.host import EnvironmentHost
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.inference.base import BaseInferenceEngine
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
+from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.loop_thread import run_blocking
-from turnsmith.rollout.acting import Reaction, Toolbox, react
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.turn import Reaction, Toolbox, react
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FormatProblem
 from turnsmith.tools.registry import ToolRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from turnsmith.env.isolation.settings import HERE, TCP
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.reward import RewardFunction, takes_environment
+from turnsmith.rollout.rewards.reward_function import RewardFunction, takes_environment
 
 
 def check_isolation(spec: EnvironmentSpec, reward_fn: RewardFunction | None = None) -> None:
@@ -23,7 +23,7 @@ into the step's info.
     """
     if spec.mode in HERE:
         return
-    from turnsmith.env.isolation.shipping import define_function, define_spec
+    from turnsmith.env.isolation.serialization import define_function, define_spec
 
     is_plain = spec.mode.startswith(TCP)
     define_spec(spec, 0, plain=is_plain)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.attempts import Played
+from turnsmith.rollout.retry import Played
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _SHOWN = 5

@@ -12,13 +12,13 @@ from uuid import uuid4
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
-from turnsmith.rollout.acting import Toolbox
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.turn import Toolbox
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
 
 if TYPE_CHECKING:
-    from turnsmith.inference.base import BaseInferenceEngine
+    from turnsmith.inference.sync.base import BaseInferenceEngine
     from turnsmith.rollout.harness import MultiTurnManager
 
 
@@ -37,7 +37,7 @@ class MultiTurnInferenceEngine:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith import Chat, ScriptedEngine
         >>> from turnsmith.env.examples import GuessNumber
-        >>> from turnsmith.inference.base import BaseInferenceEngine
+        >>> from turnsmith.inference.sync.base import BaseInferenceEngine
         >>> from turnsmith.models import resolve
         >>> tokenizer = AutoTokenizer.from_pretrained(resolve("tiny"))
         >>> engine = BaseInferenceEngine(ScriptedEngine(["8", "12"], Chat(tokenizer)), tokenizer)
@@ -104,7 +104,7 @@ class MultiTurnInferenceEngine:
 
     def step(self, max_tokens: int = 256, temperature: float = 0.7, top_p: float = 0.9, seed: int | None = None) -> str:
         """Let the model answer, add that to the conversation and return it."""
-        from turnsmith.inference.base import make_sampling
+        from turnsmith.inference.sync.base import make_sampling
 
         if not self.tokens:
             raise EngineFailure("There is no conversation yet: call start_conversation first.")
@@ -162,7 +162,7 @@ class MultiTurnInferenceEngine:
             EnvironmentFailure: If the environment failed.
             EngineFailure: If the engine failed.
         """
-        from turnsmith.inference.base import make_sampling
+        from turnsmith.inference.sync.base import make_sampling
 
         manager = self.tool_manager
         turns = self.max_turns if max_turns is None else max_turns

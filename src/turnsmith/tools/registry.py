@@ -13,9 +13,9 @@ from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError, describ
 from turnsmith.loop_thread import run_blocking
 from turnsmith.tools.bounds import BadArguments, Bounds
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
+from turnsmith.tools.error_messages import check_schema, unknown_tool
+from turnsmith.tools.execution import Late, run
 from turnsmith.tools.output import Count, WrongType, cut, to_text
-from turnsmith.tools.running import Late, run
-from turnsmith.tools.sentences import check_schema, unknown_tool
 from turnsmith.tools.tool import Tool, tool
 
 FAILED = "The tool failed. This is not your mistake; try something else."

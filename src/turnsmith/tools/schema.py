@@ -55,7 +55,7 @@ class Signature:
         except Exception as error:
             if type(error).__name__ != "ValidationError":  # raised by a type of the user's own: not the model's fault
                 raise
-            from turnsmith.tools.sentences import explain
+            from turnsmith.tools.error_messages import explain
 
             raise BadArguments(explain(error, self.parameters)) from None
 

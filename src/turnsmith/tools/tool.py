@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from turnsmith.errors import ConfigError, ToolError
 from turnsmith.tools.definition import ToolDefinition
-from turnsmith.tools.running import current_episode
+from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
 
 __all__ = ["EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.records.files import write_text
-from turnsmith.trainer.start_table import StartTable, read_tasks
+from turnsmith.trainer.task_file import StartTable, read_tasks
 
 if TYPE_CHECKING:
     from turnsmith.inference.chat import Chat
@@ -200,7 +200,7 @@ class CustomEnvironmentDataset:
         if self.environment is None or self.tokenizer is None:
             return {}
         from turnsmith.inference.engine import Sampling
-        from turnsmith.inference.scripted import ScriptedEngine
+        from turnsmith.inference.engines.scripted_engine import ScriptedEngine
         from turnsmith.loop_thread import run_blocking
         from turnsmith.rollout.episode import EpisodeStart, run_episode
         from turnsmith.rollout.limits import Limits

@@ -10,8 +10,8 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.records.checkpoints import best_of, mark_best, saved_steps
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.rollout.evaluation import EvaluationPlan
-from turnsmith.rollout.evaluation_result import IN_TRAINING, PART, EvaluationResult
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+from turnsmith.rollout.evaluation.result import IN_TRAINING, PART, EvaluationResult
 from turnsmith.trainer.validation import Evaluating
 
 BEST_BY = "reward/mean"

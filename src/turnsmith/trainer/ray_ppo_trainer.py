@@ -18,17 +18,17 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.checkpointing import Saving, check_fit, find_checkpoint
-from turnsmith.trainer.cluster import Cluster
+from turnsmith.trainer.checkpoints.contents import Saving, check_fit, find_checkpoint
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks
-from turnsmith.trainer.following import follow
-from turnsmith.trainer.progress import ProgressView
-from turnsmith.trainer.remote_failure import in_words, note_end
+from turnsmith.trainer.display.progress import ProgressView
+from turnsmith.trainer.driver.cluster import Cluster
+from turnsmith.trainer.driver.remote_errors import in_words, note_end
+from turnsmith.trainer.driver.runner_client import follow
+from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.run_inputs import RunInputs
 from turnsmith.trainer.starting import header_of, sampling_of, start_servers_early, steps_in_epoch
 from turnsmith.trainer.validation import Validation
-from turnsmith.trainer.watchdog import STACKS, Watchdog
 
 _TRACKER_SECONDS = 20.0
 
@@ -67,7 +67,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         tools: ToolRegistry | None = None,
         validation: Any = None,
     ) -> None:
-        from turnsmith.trainer.verl.config_checks import check
+        from turnsmith.trainer.config.check import check
 
         check(config)
         self.config = config
@@ -209,8 +209,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self._runner is not None:
             return
         from turnsmith.models import resolve
-        from turnsmith.trainer.verl.choices import device_of
-        from turnsmith.trainer.verl.config_mapping import verl_config
+        from turnsmith.trainer.config.auto import device_of
+        from turnsmith.trainer.config.to_verl import verl_config
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
         from turnsmith.trainer.verl.task_runner import TaskRunner
         from turnsmith.trainer.verl.trackers import tracker_variables

@@ -17,9 +17,9 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.run_state import this_process
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.checkpointing import check_fit
+from turnsmith.trainer.checkpoints.contents import check_fit
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.rebuild import Recipe, add_to_path, import_object
+from turnsmith.trainer.recipe import Recipe, add_to_path, import_object
 from turnsmith.trainer.starting import steps_in_epoch
 from turnsmith.trainer.validation import Validation
 

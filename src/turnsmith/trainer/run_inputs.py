@@ -14,7 +14,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.rebuild import Recipe
+from turnsmith.trainer.recipe import Recipe
 from turnsmith.trainer.validation import Validation
 
 

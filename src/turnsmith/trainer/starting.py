@@ -6,8 +6,8 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.inference.engine import Sampling
-from turnsmith.trainer.cluster import Cluster
 from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset
+from turnsmith.trainer.driver.cluster import Cluster
 
 _STEPS_IN_EPOCH = 10
 
@@ -30,7 +30,7 @@ def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> in
 
 def sampling_of(config: ConfigStore) -> Sampling:
     """How the model speaks in training."""
-    from turnsmith.trainer.verl.choices import backend_of
+    from turnsmith.trainer.config.auto import backend_of
     from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
 
     inference = config.inference
@@ -46,9 +46,9 @@ def sampling_of(config: ConfigStore) -> Sampling:
 
 def start_servers_early(config: ConfigStore, cluster: Cluster, model_path: str) -> list[Any]:
     """Our own rollout servers, while the trainer's processes still load; keep what is returned, or they end."""
-    from turnsmith.trainer.verl.choices import backend_of, dtype_of
+    from turnsmith.trainer.config.auto import backend_of, dtype_of
     from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
-    from turnsmith.trainer.verl.transformers_server import start_server
+    from turnsmith.trainer.verl.transformers.server import start_server
 
     if backend_of(config) != TRANSFORMERS or not cluster.is_local:
         return []
@@ -67,7 +67,7 @@ def start_servers_early(config: ConfigStore, cluster: Cluster, model_path: str) 
 
 def header_of(config: ConfigStore, environment: str) -> str:
     """One line that says what is trained."""
-    from turnsmith.trainer.verl.choices import backend_of, device_of
+    from turnsmith.trainer.config.auto import backend_of, device_of
 
     training, model = config.training, config.model.local_path or config.model.model_name
     return (

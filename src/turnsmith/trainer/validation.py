@@ -11,7 +11,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnsmith.plain_text import number
+from turnsmith.text import number
 
 MOST_POINTS = 300
 """Points of a curve; more steps than that are put together."""

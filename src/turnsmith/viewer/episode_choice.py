@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
+from turnsmith.records.advantages import read_trained
 from turnsmith.records.episodes import episode_files, iter_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning
-from turnsmith.records.trained import read_trained
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _STEPS = 50

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from turnsmith.plain_text import duration, number
+from turnsmith.text import duration, number
 from turnsmith.trajectory import Outcome, Trajectory
 from turnsmith.viewer.episode_choice import Chosen
 

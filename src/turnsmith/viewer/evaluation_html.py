@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from turnsmith.plain_text import number
+from turnsmith.text import number
 from turnsmith.viewer.episode_choice import Row
 from turnsmith.viewer.run_view import RunView
 

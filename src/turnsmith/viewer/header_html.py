@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, cast
 
-from turnsmith.plain_text import duration, number
 from turnsmith.records.run_state import RunState
+from turnsmith.text import duration, number
 from turnsmith.viewer.run_view import RunView
 
 _KINDS = {

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnsmith.errors import RecordError
-from turnsmith.plain_text import duration, number, sparkline
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.text import duration, number, sparkline
 from turnsmith.viewer.ledger_totals import LedgerTotals
 from turnsmith.viewer.run_view import RunView, read_run
 from turnsmith.viewer.why_zero import ZERO_GRADIENT, why_zero

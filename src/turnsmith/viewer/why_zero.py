@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnsmith.plain_text import number
+from turnsmith.text import number
 from turnsmith.viewer.run_view import RunView
 
 ZERO_GRADIENT = "zero_gradient"

@@ -18,9 +18,10 @@ from turnsmith.cli.eval import plan_of, read_settings
 from turnsmith.cli.eval_view import EvaluationView, summary
 from turnsmith.cli.main import build_parsers, main
 from turnsmith.config import ConfigStore
-from turnsmith.inference.base import BaseInferenceEngine
-from turnsmith.rollout.evaluation import EvaluationPlan
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.inference.sync import create
+from turnsmith.inference.sync.base import BaseInferenceEngine
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+from turnsmith.rollout.evaluation.result import EvaluationResult
 
 GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
@@ -174,7 +175,7 @@ def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
 
 def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr("turnsmith.inference.factory.create_inference_engine", lambda *given: made.append(given))
+    monkeypatch.setattr("turnsmith.inference.sync.create.create_inference_engine", lambda *given: made.append(given))
     config = ConfigStore()
     config.model.model_name = "http://127.0.0.1:8000"
     engines.open_engine(config, "smollm2", "a-model")
@@ -186,15 +187,14 @@ def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["transformers", "vllm", "sglang", "openai"])
 def test_every_backend_has_the_settings_it_is_given(backend: str) -> None:
-    from turnsmith.inference import factory
 
     config = ConfigStore()
     config.inference.backend = backend
-    faces = factory._LOCAL
+    faces = create._LOCAL
     if backend == "openai":
-        config.model.model_name, faces = "http://127.0.0.1:8000", factory._SERVERS
+        config.model.model_name, faces = "http://127.0.0.1:8000", create._SERVERS
     given = set(engines._settings(config, backend))
-    assert given <= set(factory._settings_of(backend, faces))
+    assert given <= set(create._settings_of(backend, faces))
 
 
 def trajectories(number: int) -> list[Trajectory]:

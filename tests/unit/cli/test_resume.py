@@ -23,7 +23,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.trainer import RayPPOTrainer, resume
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.rebuild import Recipe, import_name, import_object
+from turnsmith.trainer.recipe import Recipe, import_name, import_object
 from turnsmith.trainer.resume import Parts, reopen
 
 
@@ -188,7 +188,7 @@ def test_a_folder_of_before_cannot_be_resumed(tmp_path: Path) -> None:
 SCRIPT = """\
 import json, sys
 from turnsmith import BaseEnvironment
-from turnsmith.trainer.rebuild import import_name
+from turnsmith.trainer.recipe import import_name
 
 class Game(BaseEnvironment):
     def reset(self): return ""

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from turnsmith.errors import EngineFailure
-from turnsmith.inference.continuous_batch import ContinuousBatch, Sequence, check_model
 from turnsmith.inference.engine import Sampling
+from turnsmith.inference.engines.continuous_batch import ContinuousBatch, Sequence, check_model
 
 VOCABULARY = 100
 

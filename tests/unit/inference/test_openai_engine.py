@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 from turnsmith import Chat, EnvironmentSpec, EpisodeStart, Generation, Limits, Outcome, Sampling, run_episode
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure
-from turnsmith.inference.factory import create_inference_engine
-from turnsmith.inference.openai_engine import OpenAIEngine
-from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.inference.engines.openai_engine import OpenAIEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.models import resolve
 from turnsmith.records.episodes import read_episodes, write_episodes
 

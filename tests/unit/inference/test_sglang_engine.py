@@ -23,17 +23,17 @@ from tests.unit.inference.local_server import LocalServer, Reply, Request, servi
 from turnsmith import EnvironmentSpec, EpisodeStart, Limits, Sampling, run_episode
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure
-from turnsmith.inference.factory import create_inference_engine
-from turnsmith.inference.sglang_engine import SGLangEngine
-from turnsmith.inference.sglang_server import SGLangServerEngine
-from turnsmith.inference.sglang_shapes import (
+from turnsmith.inference.engines.sglang_engine import SGLangEngine
+from turnsmith.inference.engines.sglang_protocol import (
     generate_request,
     read_generation,
     read_scores,
     sampling_params,
     score_request,
 )
-from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.inference.engines.sglang_server import SGLangServerEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.models import resolve
 
 PROMPT = [1, 20, 30, 40]

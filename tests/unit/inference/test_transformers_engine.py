@@ -12,7 +12,7 @@ import torch
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
 
 ENDLESS = Sampling(max_tokens=1_000_000)
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnsmith import Sampling
 from turnsmith.errors import EngineFailure
-from turnsmith.inference.transformers_engine import TransformersEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.trajectory import Outcome
 

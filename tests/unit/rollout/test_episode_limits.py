@@ -13,8 +13,8 @@ from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.rollout import EpisodeStart, Limits, run_episode
 from turnsmith.tools.tool import tool
-from turnsmith.trainer.progress_text import plain_line
-from turnsmith.trainer.step_report import report_of, step_record
+from turnsmith.trainer.diagnostics.metrics import report_of, step_record
+from turnsmith.trainer.display.text import plain_line
 from turnsmith.trajectory import Outcome, Trajectory
 
 

@@ -13,12 +13,12 @@ from transformers import AutoTokenizer
 from turnsmith.env import BaseEnvironment
 from turnsmith.errors import ConfigError, RecordError
 from turnsmith.inference import Chat, ScriptedEngine
-from turnsmith.inference.base import BaseInferenceEngine
 from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
-from turnsmith.rollout.evaluation_result import EvaluationResult, check_same_starts
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
+from turnsmith.rollout.evaluation.result import EvaluationResult, check_same_starts
 from turnsmith.rollout.limits import Limits
 from turnsmith.trajectory import Outcome, Trajectory
 

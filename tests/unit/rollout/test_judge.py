@@ -18,10 +18,10 @@ from turnsmith import Chat, EpisodeStart, Limits, Outcome, Sampling, ScriptedEng
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure
-from turnsmith.rollout.judge import JudgeReward
-from turnsmith.rollout.judge_text import harmless, read_score, request
-from turnsmith.rollout.reward import RewardFailure
-from turnsmith.trainer.step_watch import declared_range
+from turnsmith.rollout.rewards.judge import JudgeReward
+from turnsmith.rollout.rewards.judge_prompt import harmless, read_score, request
+from turnsmith.rollout.rewards.reward_function import RewardFailure
+from turnsmith.trainer.diagnostics.monitor import declared_range
 from turnsmith.trajectory import Trajectory
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.attempts import Played
 from turnsmith.rollout.ledger import Attempt, Entry, Ledger, carried_in, part_settled, settle_groups
+from turnsmith.rollout.retry import Played
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
 

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from turnsmith import BaseEnvironment, Chat, Limits, Outcome, ScriptedEngine
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
-from turnsmith.inference.base import BaseInferenceEngine
-from turnsmith.inference.factory import create_inference_engine
+from turnsmith.inference.sync.base import BaseInferenceEngine
+from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.rollout.harness import MultiTurnManager
 from turnsmith.rollout.multi_turn import MultiTurnInferenceEngine
 from turnsmith.tools.parsing import FunctionCallingParser

@@ -13,8 +13,8 @@ from ray import cloudpickle
 
 from turnsmith.env.examples import CustomGameEnvironment, SupportDesk
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.reward import RewardFailure, compute_score
-from turnsmith.rollout.reward_manager import (
+from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
+from turnsmith.rollout.rewards.reward_manager import (
     RewardManager,
     RewardTerm,
     efficiency_bonus,
@@ -68,7 +68,7 @@ def test_a_batch_is_a_float32_tensor() -> None:
 
 
 def test_importing_it_loads_no_torch() -> None:
-    code = "import sys, turnsmith.rollout.reward_manager as m; m.RewardManager(); sys.exit('torch' in sys.modules)"
+    code = "import sys, turnsmith; turnsmith.RewardManager(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turnsmith.errors import ToolError
-from turnsmith.tools import running
+from turnsmith.tools import execution
 from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.tool import tool
@@ -186,7 +186,7 @@ def _little_garbage_to_look_through() -> None:
 
 @pytest.mark.parametrize("failing", FAILING, ids=lambda each: each.__name__)
 async def test_a_failing_tool_costs_one_recorded_failure(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "GRACE", 0.1)
+    monkeypatch.setattr(execution, "GRACE", 0.1)
     registry = ToolRegistry([failing, fine])
     call = ToolCall(failing.__name__, {})
     result = await registry.call(call)

@@ -16,8 +16,8 @@ from turnsmith.records.checkpoints import Draft, best_of, write_state
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.rollout.evaluation import FIRST_SEED, EvaluationPlan, evaluate
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate
+from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.trainer.evaluations import Evaluations
 from turnsmith.trainer.validation import Evaluating, Validation
 

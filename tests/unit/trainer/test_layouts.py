@@ -20,8 +20,8 @@ from verl_seams.layouts import LAYOUTS, Layout
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.records.yaml_text import dump_yaml
-from turnsmith.trainer.verl.config_checks import check
-from turnsmith.trainer.verl.config_mapping import own_keys
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.to_verl import own_keys
 
 FOLDER = Path(__file__).parent / "layouts"
 

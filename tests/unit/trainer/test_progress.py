@@ -4,10 +4,10 @@ import math
 import pytest
 from rich.console import Console
 
-from turnsmith.plain_text import number, sparkline
-from turnsmith.trainer.progress import ProgressView
-from turnsmith.trainer.progress_panel import Panel
-from turnsmith.trainer.progress_text import plain_line
+from turnsmith.text import number, sparkline
+from turnsmith.trainer.display.panel import Panel
+from turnsmith.trainer.display.progress import ProgressView
+from turnsmith.trainer.display.text import plain_line
 
 METRICS = {
     "step": 3,

@@ -6,7 +6,7 @@ from typing import Any
 
 from turnsmith.inference.engine import Sampling
 from turnsmith.trainer.verl.server_pool import ServerPool
-from turnsmith.trainer.verl.transformers_server import ServerOutput
+from turnsmith.trainer.verl.transformers.server import ServerOutput
 
 
 class Server:

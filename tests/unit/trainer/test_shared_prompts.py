@@ -11,7 +11,7 @@ from tests.unit.trainer.prompt_groups import engine, micro_batch, responses, run
 from transformers import AutoModelForCausalLM
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from turnsmith.trainer.verl.shared_prompts import SharedPromptEngine
+from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
 GROUPS = {
     "one group": [(30, (5, 9, 1, 7))],

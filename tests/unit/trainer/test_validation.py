@@ -13,7 +13,7 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.examples.two_step_maze import TwoStepMaze
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.evaluation import FIRST_SEED
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.validation import Validation
 

@@ -84,7 +84,7 @@ def test_vllm_decides_how_long_to_spin_by_one_default(vllm_folder: Path) -> None
     if [one.arg for one in begins.args.args[-1:]] != ["busy_loop_s"] or len(begins.args.defaults) != 1:
         pytest.fail(
             "vLLM moved: SpinCondition.__init__ should take busy_loop_s last, the only parameter with a default. "
-            "_wait_without_spinning in trainer/verl/vllm_cpu.py sets it.",
+            "_wait_without_spinning in trainer/verl/cpu/vllm.py sets it.",
             pytrace=False,
         )
     assert text.count("busy_loop_s=") == 0, "somebody sets it"
@@ -96,7 +96,7 @@ def test_vllm_packs_cpu_weights_in_one_function(vllm_layers: Path) -> None:
     if "dispatch_cpu_unquantized_gemm" not in functions or "layer.cpu_linear =" not in text:
         pytest.fail(
             "vLLM moved: layers/utils.py should define dispatch_cpu_unquantized_gemm, which sets layer.cpu_linear. "
-            "register in trainer/verl/vllm_cpu.py replaces it.",
+            "register in trainer/verl/cpu/vllm.py replaces it.",
             pytrace=False,
         )
 
@@ -113,6 +113,6 @@ def test_vllm_looks_that_function_up_when_it_is_called(vllm_layers: Path, file: 
     if inside != ["vllm.model_executor.layers.utils"]:
         pytest.fail(
             f"vLLM moved: layers/{file} should import dispatch_cpu_unquantized_gemm from layers.utils inside the "
-            f"function that calls it (found {inside}). register in trainer/verl/vllm_cpu.py relies on it.",
+            f"function that calls it (found {inside}). register in trainer/verl/cpu/vllm.py relies on it.",
             pytrace=False,
         )

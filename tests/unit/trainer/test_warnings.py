@@ -14,11 +14,11 @@ from turnsmith import ConfigStore, Outcome, RayPPOTrainer, RunFolder, TokenBuffe
 from turnsmith.config_sources import to_dict
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.rollout.episode_report import EpisodeReport, report_of
-from turnsmith.trainer import step_checks
-from turnsmith.trainer.progress import ProgressView
-from turnsmith.trainer.step_checks import CHECKS
-from turnsmith.trainer.step_seen import Seen
-from turnsmith.trainer.step_watch import StepWatch, declared_range
+from turnsmith.trainer.diagnostics import checks
+from turnsmith.trainer.diagnostics.checks import CHECKS
+from turnsmith.trainer.diagnostics.context import Seen
+from turnsmith.trainer.diagnostics.monitor import StepWatch, declared_range
+from turnsmith.trainer.display.progress import ProgressView
 
 HEALTHY = {
     "step": 1,
@@ -271,7 +271,7 @@ def test_a_check_that_fails_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatc
     def broken(seen: Seen) -> RunWarning | None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("turnsmith.trainer.step_watch.CHECKS", (broken, step_checks.zero_gradient))
+    monkeypatch.setattr("turnsmith.trainer.diagnostics.monitor.CHECKS", (broken, checks.zero_gradient))
     names = [one.name for one in StepWatch(ConfigStore()).step(FLAT, groups([0, 0]))]
     assert names == ["check_failed", "zero_gradient"]
 

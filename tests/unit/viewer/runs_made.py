@@ -9,10 +9,10 @@ from typing import Any
 
 from turnsmith import ConfigStore, Outcome, RunFolder, TokenBuffer, Trajectory, TurnRecord
 from turnsmith.config_sources import to_dict
+from turnsmith.records.advantages import Trained, write_trained
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
-from turnsmith.records.trained import Trained, write_trained
 
 
 def episode(name: str, rewards: tuple[float, ...] = (0.0, 1.0), **more: Any) -> Trajectory:

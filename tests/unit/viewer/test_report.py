@@ -15,7 +15,7 @@ from turnsmith import ConfigStore, Outcome, RecordError, RunFolder
 from turnsmith.cli.main import main
 from turnsmith.config_sources import to_dict
 from turnsmith.records.episodes import write_episodes
-from turnsmith.rollout.evaluation_result import EvaluationResult
+from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer import report_html, write_report
 from turnsmith.viewer.curves import curves_of
 

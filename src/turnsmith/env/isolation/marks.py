@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from turnsmith.env.host import EnvironmentHost
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.threads import ThreadPool
 

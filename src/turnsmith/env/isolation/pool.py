@@ -14,9 +14,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.link import Link, Start
+from turnsmith.env.isolation.connection import Link, Start
+from turnsmith.env.isolation.serialization import define_function, define_spec
 from turnsmith.env.isolation.settings import ENVIRONMENTS, Isolation
-from turnsmith.env.isolation.shipping import define_function, define_spec
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import WorkerLost
 

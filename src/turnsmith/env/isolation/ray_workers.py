@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from turnsmith.env.isolation.launching import DistantWorker, connect
+from turnsmith.env.isolation.launch import DistantWorker, connect
 from turnsmith.env.isolation.server import serve_forever
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost

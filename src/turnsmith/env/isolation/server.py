@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-from turnsmith.env.isolation.launching import start_keeper
+from turnsmith.env.isolation.launch import start_keeper
 from turnsmith.env.isolation.settings import Isolation
 
 _TOKEN_SECONDS = 10.0

@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from turnsmith.env.host import EnvironmentHost
 from turnsmith.env.isolation import messages as m
+from turnsmith.env.isolation.codec import unpack_trajectory
 from turnsmith.env.isolation.crew import Crew, Wire
 from turnsmith.env.isolation.marks import Busy, MarkedHost
-from turnsmith.env.isolation.scoring import unpack_trajectory
-from turnsmith.env.isolation.shipping import unpack_function, unpack_spec
+from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure

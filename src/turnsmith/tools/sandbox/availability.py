@@ -8,9 +8,9 @@ import sys
 from functools import lru_cache
 
 from turnsmith.errors import MissingDependency
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import bwrap, command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.tools.sandbox.process import Cell
 from turnsmith.tools.sandbox.seccomp import is_machine_known
 
 _PATIENCE = 60.0

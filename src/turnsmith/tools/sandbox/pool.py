@@ -17,9 +17,9 @@ from functools import partial
 from queue import SimpleQueue
 
 from turnsmith.threads import cores
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.tools.sandbox.process import Cell
 
 
 class CellPool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from turnsmith.errors import SandboxFailure
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.tools.sandbox.process import Cell
 
 START_LIMIT = 60.0
 """Seconds that a cell may take to get ready: far longer than it takes on a machine that is not overloaded."""

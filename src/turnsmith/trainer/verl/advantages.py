@@ -6,7 +6,7 @@ from typing import Any
 
 import transfer_queue
 
-from turnsmith.records.trained import Trained, write_trained
+from turnsmith.records.advantages import Trained, write_trained
 from turnsmith.rollout.ledger import name_of
 from turnsmith.trainer.verl.agent_loop import ANCHORS
 

@@ -11,12 +11,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat
-from turnsmith.rollout.activity import Activity, NotedEngine
-from turnsmith.rollout.attempts import Played, play_episode
 from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.in_flight import Activity, NotedEngine
 from turnsmith.rollout.ledger import name_of
+from turnsmith.rollout.retry import Played, play_episode
 from turnsmith.tools.parsing import ActionParser
-from turnsmith.trainer.credit import turn_anchors
+from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
 from turnsmith.trajectory import Decision, Trajectory

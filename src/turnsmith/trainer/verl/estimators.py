@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from turnsmith.trainer.credit import CREDITS, estimate
+from turnsmith.trainer.advantages import CREDITS, estimate
 
 
 def verl_name(estimator: str, credit: str) -> str:

@@ -36,14 +36,14 @@ def register() -> None:
         register_estimators()
         LOADED.append("estimators")
     if "platform" not in LOADED:
-        importlib.import_module("turnsmith.trainer.verl.cpu_platform")  # registers itself
+        importlib.import_module("turnsmith.trainer.verl.cpu.platform")  # registers itself
         LOADED.append("platform")
     if os.environ.get("TURNSMITH_RUN"):
         # For Ascend NPUs only, but where vLLM is installed it costs every process two seconds to find that out.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         answer_for_stacks("process that holds the model", is_guess=True)
     if asked_for_cpu() and "cpu" not in LOADED:
-        from turnsmith.trainer.verl.cpu_engine import make_verl_run_on_cpu
+        from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu
 
         make_verl_run_on_cpu()
         LOADED.append("cpu")

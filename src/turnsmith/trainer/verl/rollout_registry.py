@@ -16,9 +16,9 @@ def register_rollouts() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     def load_replica() -> Any:
-        from turnsmith.trainer.verl.transformers_rollout import TransformersReplica
+        from turnsmith.trainer.verl.transformers.replica import TransformersReplica
 
         return TransformersReplica
 
     RolloutReplicaRegistry.register(TRANSFORMERS, load_replica)
-    _ROLLOUT_REGISTRY[(TRANSFORMERS, "async")] = "turnsmith.trainer.verl.transformers_rollout.TransformersAdapter"
+    _ROLLOUT_REGISTRY[(TRANSFORMERS, "async")] = "turnsmith.trainer.verl.transformers.replica.TransformersAdapter"

@@ -7,8 +7,8 @@ from pathlib import Path
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer_base
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.trainer.verl.episode_trainer import EpisodeTrainer
-from turnsmith.trainer.verl.episode_workers import PARTITION, put_back_groups
+from turnsmith.trainer.verl.trainer import EpisodeTrainer
+from turnsmith.trainer.verl.workers import PARTITION, put_back_groups
 
 
 class SyncTrainer(EpisodeTrainer, PPOTrainerSync):

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.stacks import answer_for_stacks
-from turnsmith.trainer.checkpointing import Saving
+from turnsmith.trainer.checkpoints.contents import Saving
 
 if TYPE_CHECKING:
     from turnsmith.trainer.validation import Evaluating
@@ -64,9 +64,9 @@ class TaskRunner:
 
         from turnsmith.rollout.ledger import Ledger, carried_in
         from turnsmith.trainer.verl import plugin
-        from turnsmith.trainer.verl.episode_workers import EpisodeWorkers
         from turnsmith.trainer.verl.schedules import trainer_of
         from turnsmith.trainer.verl.trackers import Trackers
+        from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
         self._trackers = Trackers(config, plan.run_dir, tracker_variables)

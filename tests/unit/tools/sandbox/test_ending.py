@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from turnsmith.tools.sandbox import Ending, SandboxLimits, run_python
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import command_for
+from turnsmith.tools.sandbox.process import Cell
 from turnsmith.tools.sandbox.session import run_program
 
 QUICK = SandboxLimits(seconds=0.2)

@@ -13,8 +13,8 @@ from tests.unit.tools.sandbox.programs import FORBIDDEN, HEAD
 
 from turnsmith.errors import SandboxFailure
 from turnsmith.tools.sandbox import ProgramResult, SandboxLimits
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import Command, command_for
+from turnsmith.tools.sandbox.process import Cell
 from turnsmith.tools.sandbox.seccomp import filter_program
 from turnsmith.tools.sandbox.session import run_program
 from turnsmith.tools.sandbox.system_calls import ABSENT, ALLOWED, IOCTL, MACHINES, SOCKETPAIR

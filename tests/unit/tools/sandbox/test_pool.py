@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from turnsmith.tools.sandbox import SandboxLimits, run_python
-from turnsmith.tools.sandbox.cell import Cell
 from turnsmith.tools.sandbox.command import command_for
 from turnsmith.tools.sandbox.pool import CellPool
+from turnsmith.tools.sandbox.process import Cell
 from turnsmith.tools.sandbox.session import run_program
 
 LIMITS = SandboxLimits()

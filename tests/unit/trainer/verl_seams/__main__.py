@@ -22,7 +22,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 def answers(platform: str) -> dict[str, str]:
     """What each seam of one platform answers."""
     if platform != UNCHOSEN:
-        # As `environment_variables` in trainer/cluster.py has it for every process of a run.
+        # As `environment_variables` in trainer/driver/cluster.py has it for every process of a run.
         os.environ.update(VERL_PLATFORM=platform, TURNSMITH_RUN="1")
 
     import verl  # noqa: F401  (its plugins must load before anything of ours is imported)

@@ -8,7 +8,7 @@ from pathlib import Path
 from verl_seams.base import holds, parameters, same, seam
 
 
-@seam("EpisodeTrainer.__init__ in trainer/verl/episode_trainer.py")
+@seam("EpisodeTrainer.__init__ in trainer/verl/trainer.py")
 def llm_server_manager_is_a_module_global() -> None:
     """PPOTrainer._setup should take LLMServerManager from the globals of its own module trainer_base"""
     from verl.trainer.ppo.v1 import trainer_base
@@ -41,7 +41,7 @@ def add_hook(name: str, wanted: list[str]) -> None:
     def check() -> None:
         from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 
-        from turnsmith.trainer.verl.episode_trainer import EpisodeTrainer
+        from turnsmith.trainer.verl.trainer import EpisodeTrainer
 
         same(parameters(getattr(PPOTrainerSync, name)), wanted)
         same(parameters(getattr(PPOTrainerColocateAsync, name)), wanted)
@@ -49,7 +49,7 @@ def add_hook(name: str, wanted: list[str]) -> None:
 
     check.__name__ = f"ppo_trainer.{name}"
     check.__doc__ = f"PPOTrainerSync.{name} and PPOTrainerColocateAsync.{name} should take ({', '.join(wanted)})"
-    seam("EpisodeTrainer in trainer/verl/episode_trainer.py")(check)
+    seam("EpisodeTrainer in trainer/verl/trainer.py")(check)
 
 
 for hook, hook_parameters in HOOKS.items():
@@ -68,7 +68,7 @@ def what_is_under_way_is_found_in_the_queue() -> None:
     same(parameters(trainer_base._count_tq_prompt_groups), ["partition_id"])
 
 
-@seam("EpisodeTrainer._build_replay_buffer in trainer/verl/episode_trainer.py")
+@seam("EpisodeTrainer._build_replay_buffer in trainer/verl/trainer.py")
 def replay_buffer_wait_for_next_poll() -> None:
     """ReplayBuffer should sleep nowhere but in self._wait_for_next_poll(partition_id, last_debug_time)"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -79,7 +79,7 @@ def replay_buffer_wait_for_next_poll() -> None:
     same(source.count("time.sleep("), 1)
 
 
-@seam("EpisodeTrainer.step in trainer/verl/episode_trainer.py")
+@seam("EpisodeTrainer.step in trainer/verl/trainer.py")
 def replay_buffer_error_of_an_empty_batch() -> None:
     """A batch in which every episode failed should raise a RuntimeError with `no materializable trajectories`"""
     from verl.trainer.ppo.v1 import replay_buffer
@@ -87,12 +87,12 @@ def replay_buffer_error_of_an_empty_batch() -> None:
     holds("no materializable trajectories" in Path(replay_buffer.__file__).read_text())
 
 
-@seam("_FROM_VERL in trainer/step_report.py")
+@seam("_FROM_VERL in trainer/diagnostics/metrics.py")
 def metric_names() -> None:
     """verl should still call its metrics and timings by the names that we read"""
     import verl
 
-    from turnsmith.trainer.step_report import _FROM_VERL
+    from turnsmith.trainer.diagnostics.metrics import _FROM_VERL
 
     root = Path(verl.__file__).parent
     files = (
@@ -152,7 +152,7 @@ def agent_loop_registry() -> None:
     same(agent_loop._agent_loop_registry["turnsmith"], {"_target_": where})
 
 
-@seam("EpisodeWorker in trainer/verl/episode_workers.py")
+@seam("EpisodeWorker in trainer/verl/workers.py")
 def agent_loop_worker_tq() -> None:
     """AgentLoopWorkerTQ should be a Ray actor class around a class that we can inherit from"""
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
@@ -174,7 +174,7 @@ def loader_keeps_the_state_of_the_dataset() -> None:
     holds("if self.train_dataloader_it is None:" in inspect.getsource(PPOTrainer._fetch_one_gen_batch))
 
 
-@seam("EpisodeTrainer._write and .state in trainer/verl/episode_trainer.py")
+@seam("EpisodeTrainer._write and .state in trainer/verl/trainer.py")
 def checkpoints_are_where_we_say() -> None:
     """PPOTrainer should save below trainer.default_local_dir, and keep its KL coefficient in kl_ctrl_in_reward.value"""
     from verl.trainer.ppo.core_algos import AdaptiveKLController
@@ -186,7 +186,7 @@ def checkpoints_are_where_we_say() -> None:
     same(vars(AdaptiveKLController(0.5, 0.1, 10)), {"value": 0.5, "target": 0.1, "horizon": 10})
 
 
-@seam("trainer/shards.py and trainer/hugging_face.py")
+@seam("trainer/checkpoints/fsdp_shards.py and trainer/checkpoints/hugging_face.py")
 def files_of_a_checkpoint() -> None:
     """FSDPCheckpointManager should write a rank's weights, fsdp_config.json, lora_train_meta.json and huggingface/"""
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager

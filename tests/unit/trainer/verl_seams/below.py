@@ -45,7 +45,7 @@ def entry_point_chooses_nothing_unasked() -> None:
     same(importlib.metadata.version.__module__, "importlib.metadata")
 
 
-@seam("trainer/verl/cpu_platform.py", UNCHOSEN)
+@seam("trainer/verl/cpu/platform.py", UNCHOSEN)
 def platform_registry_never_detects_cpu() -> None:
     """verl should ask `is_platform_available` when it looks for a platform, and so never find our CPU by itself"""
     from verl.plugin.platform import platform_manager
@@ -54,24 +54,24 @@ def platform_registry_never_detects_cpu() -> None:
     holds(platform_manager._detect_platform_name() != "cpu")
 
 
-@seam("trainer/verl/cpu_platform.py")
+@seam("trainer/verl/cpu/platform.py")
 def platform_is_chosen_by_environment_variable() -> None:
     """VERL_PLATFORM=cpu should make get_platform() return our CpuPlatform"""
     from verl.plugin.platform import get_platform
     from verl.utils.device import get_device_name
 
-    from turnsmith.trainer.verl.cpu_platform import CpuPlatform
+    from turnsmith.trainer.verl.cpu.platform import CpuPlatform
 
     same(type(get_platform()), CpuPlatform)
     same(get_device_name(), "cpu")
 
 
-@seam("CpuPlatform in trainer/verl/cpu_platform.py")
+@seam("CpuPlatform in trainer/verl/cpu/platform.py")
 def platform_base_abstract_methods() -> None:
     """PlatformBase should ask for no method that we lack, and for the parameters we know"""
     from verl.plugin.platform import PlatformBase
 
-    from turnsmith.trainer.verl.cpu_platform import CpuPlatform
+    from turnsmith.trainer.verl.cpu.platform import CpuPlatform
 
     same(sorted(CpuPlatform.__abstractmethods__), [])
     for name in PlatformBase.__abstractmethods__:
@@ -90,7 +90,7 @@ def hccl_checkpoint_engine_may_be_missing() -> None:
     holds(any(".hccl_checkpoint_engine import" in text and "except ImportError" in text for text in guarded))
 
 
-@seam("_register_fsdp_engines in trainer/verl/cpu_engine.py")
+@seam("_register_fsdp_engines in trainer/verl/cpu/patches.py")
 def engine_registry() -> None:
     """EngineRegistry should find verl's own FSDP engines for fsdp2 on the CPU, for both model types"""
     from verl.workers.engine import EngineRegistry
@@ -99,12 +99,12 @@ def engine_registry() -> None:
     same(found, {"language_model": "SharedPromptEngine", "value_model": "FSDPEngineWithValueHead"})
 
 
-@seam("SharedPromptEngine in trainer/verl/shared_prompts.py")
+@seam("SharedPromptEngine in trainer/verl/cpu/shared_prompts.py")
 def a_micro_batch_is_laid_out_in_two_methods() -> None:
     """FSDPEngineWithLMHead should call the model between prepare_model_inputs and prepare_model_outputs"""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-    from turnsmith.trainer.verl.shared_prompts import SharedPromptEngine
+    from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
     for method in ("prepare_model_inputs", "prepare_model_outputs"):
         same(parameters(getattr(SharedPromptEngine, method)), parameters(getattr(FSDPEngineWithLMHead, method)))
@@ -114,7 +114,7 @@ def a_micro_batch_is_laid_out_in_two_methods() -> None:
     same(parameters(FSDPEngineWithLMHead.forward_step), ["micro_batch", "loss_function", "forward_only"])
 
 
-@seam("_accept_gloo_alone in trainer/verl/cpu_engine.py")
+@seam("_accept_gloo_alone in trainer/verl/cpu/patches.py")
 def initialize_global_process_group_ray() -> None:
     """Process groups should be made by initialize_global_process_group_ray(timeout_second, backend), found as ours"""
     from verl.utils import distributed
@@ -126,7 +126,7 @@ def initialize_global_process_group_ray() -> None:
     holds(engine_workers.initialize_global_process_group_ray is ours)
 
 
-@seam("_load_value_heads_without_flash_attention in trainer/verl/cpu_engine.py")
+@seam("_load_value_heads_without_flash_attention in trainer/verl/cpu/patches.py")
 def load_valuehead_model() -> None:
     """The critic should be loaded by load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)"""
     from verl.utils import model
@@ -138,7 +138,7 @@ def load_valuehead_model() -> None:
     # Looked up at call time, so that ours is found.
     holds("from verl.utils.model import load_valuehead_model" in Path(transformer_impl.__file__).read_text())
     holds(not hasattr(transformer_impl, "load_valuehead_model"))
-    same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.cpu_engine")
+    same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.cpu.patches")
 
 
 @seam("trainer/verl/rollout_registry.py and transformers_rollout.py")
@@ -153,14 +153,14 @@ def rollout_registries() -> None:
     same(adapter.__bases__[0].__name__, "BaseRollout")
 
 
-@seam("trainer/verl/transformers_server.py and server_pool.py")
+@seam("trainer/verl/transformers/server.py and server_pool.py")
 def token_output_fields() -> None:
     """A rollout server should answer with the fields of TokenOutput that our server has"""
     from dataclasses import fields
 
     from verl.workers.rollout.replica import TokenOutput
 
-    from turnsmith.trainer.verl.transformers_server import ServerOutput
+    from turnsmith.trainer.verl.transformers.server import ServerOutput
 
     same(sorted(TokenOutput.model_fields), sorted(item.name for item in fields(ServerOutput)))
 
@@ -178,7 +178,7 @@ def llm_server_manager() -> None:
 def both_configs() -> list[dict[str, Any]]:
     """The keys we set, on a CPU and on a GPU."""
     from turnsmith.config import ConfigStore
-    from turnsmith.trainer.verl.config_mapping import overrides
+    from turnsmith.trainer.config.to_verl import overrides
 
     keys: list[dict[str, Any]] = []
     for device in ("cpu", "cuda"):
@@ -188,12 +188,12 @@ def both_configs() -> list[dict[str, Any]]:
     return keys
 
 
-@seam("overrides in trainer/verl/config_mapping.py")
+@seam("overrides in trainer/config/to_verl.py")
 def config_keys() -> None:
     """Every key that we set should exist in the config that verl composes"""
     from omegaconf import OmegaConf
 
-    from turnsmith.trainer.verl.verl_settings import compose
+    from turnsmith.trainer.config.verl_defaults import compose
 
     known = OmegaConf.to_container(compose({}), resolve=False)
     missing: set[str] = set()
@@ -204,7 +204,7 @@ def config_keys() -> None:
     same(sorted(missing), [])
 
 
-@seam("overrides in trainer/verl/config_mapping.py")
+@seam("overrides in trainer/config/to_verl.py")
 def config_keys_that_we_add() -> None:
     """Every key that we add should be a field of the dataclass it ends up in"""
     from dataclasses import fields
@@ -212,7 +212,7 @@ def config_keys_that_we_add() -> None:
     from hydra.utils import get_class
     from omegaconf import OmegaConf
 
-    from turnsmith.trainer.verl.verl_settings import compose
+    from turnsmith.trainer.config.verl_defaults import compose
 
     added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
     # These are plain mappings, in which verl's HFModelConfig looks for the name.

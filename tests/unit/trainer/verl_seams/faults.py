@@ -27,13 +27,13 @@ def an_error_marks_the_group() -> None:
     holds('status = "failure"' in source and "if session_errors:" in source)
 
 
-@seam("replace_dropped_groups in trainer/verl/fault_care.py")
+@seam("replace_dropped_groups in trainer/verl/recovery.py")
 def groups_are_replaced_one_by_one() -> None:
     """ReplayBuffer should evict what _terminal_eviction_reasons calls failed, and call refill_fn with their number"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
     from turnsmith.errors import TrainingFailure
-    from turnsmith.trainer.verl.fault_care import replace_dropped_groups
+    from turnsmith.trainer.verl.recovery import replace_dropped_groups
 
     refilled: list[int] = []
     buffer = ReplayBuffer(
@@ -67,7 +67,7 @@ def groups_are_replaced_one_by_one() -> None:
         raise AssertionError("it goes on for ever")
 
 
-@seam("keep_until_handed_over in trainer/verl/fault_care.py")
+@seam("keep_until_handed_over in trainer/verl/recovery.py")
 def a_batch_is_taken_in_one_place() -> None:
     """ReplayBuffer.sample should take groups by self._materialize_batch(partition_id, uids, snapshot), by keyword"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -80,7 +80,7 @@ def a_batch_is_taken_in_one_place() -> None:
     holds(all(f"{name}=" in call for name in ("global_steps", "partition_id", "batch_size")))
 
 
-@seam("_schedule in trainer/verl/config_mapping.py")
+@seam("_schedule in trainer/config/to_verl.py")
 def refilling_fetches_single_starts() -> None:
     """With sync_refill_failed_groups, verl should read starts one by one (data.gen_batch_size = 1)"""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -89,7 +89,7 @@ def refilling_fetches_single_starts() -> None:
     holds("sync_refill_failed_groups" in source and "self.config.data.gen_batch_size = 1" in source)
 
 
-@seam("EpisodeWorkers in trainer/verl/episode_workers.py (groups of a lost worker are played again)")
+@seam("EpisodeWorkers in trainer/verl/workers.py (groups of a lost worker are played again)")
 def the_queue_can_be_told_to_wait_again() -> None:
     """A group should be under its uid in transfer_queue, with the tags is_prompt and status; episodes uid_session_n"""
     import transfer_queue
@@ -102,18 +102,18 @@ def the_queue_can_be_told_to_wait_again() -> None:
     holds('key.split("_", 1)[0]' in inspect.getsource(PPOTrainer._reissue_inflight_prompts))
 
 
-@seam("Watchdog in trainer/watchdog.py")
+@seam("Watchdog in trainer/driver/watchdog.py")
 def the_queue_has_named_actors() -> None:
     """TransferQueue's controller should be the actor TransferQueueController in the namespace transfer_queue"""
     from transfer_queue import interface
 
-    from turnsmith.trainer.watchdog import _QUEUE
+    from turnsmith.trainer.driver.watchdog import _QUEUE
 
     source = inspect.getsource(interface)
     holds(f'name="TransferQueueController", namespace="{_QUEUE}"' in source)
 
 
-@seam("FaultCare.look in trainer/verl/fault_care.py (a server that was started again gets the weights)")
+@seam("FaultCare.look in trainer/verl/recovery.py (a server that was started again gets the weights)")
 def weights_are_sent_by_the_checkpoint_manager() -> None:
     """CheckpointEngineManager.update_weights should take global_steps, and LLMServerManager have server_handles"""
     from verl.checkpoint_engine import CheckpointEngineManager

@@ -89,8 +89,8 @@ def add_layout(layout: Layout) -> None:
     def check() -> None:
         from turnsmith.config import ConfigStore
         from turnsmith.config_sources import apply_overrides
-        from turnsmith.trainer.verl.config_mapping import own_keys
-        from turnsmith.trainer.verl.verl_settings import compose
+        from turnsmith.trainer.config.to_verl import own_keys
+        from turnsmith.trainer.config.verl_defaults import compose
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])
@@ -107,7 +107,7 @@ def add_layout(layout: Layout) -> None:
 
     check.__name__ = f"layout.{layout.name}"
     check.__doc__ = f"verl should accept the config of {layout.name} (nodes x GPUs, tensor and sequence parallel sizes)"
-    seam("own_keys in trainer/verl/config_mapping.py")(check)
+    seam("own_keys in trainer/config/to_verl.py")(check)
 
 
 for each in LAYOUTS:

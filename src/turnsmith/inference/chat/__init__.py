@@ -1,0 +1,9 @@
+"""The chat side of a tokenizer: messages to tokens, without ever re-tokenising what the model sampled.
+
+Knows nothing of engines, environments or training. Start reading in `rendering`.
+"""
+
+from turnsmith.inference.chat.rendering import Chat
+from turnsmith.inference.chat.template import Message, ToolSchema
+
+__all__ = ["Chat", "Message", "ToolSchema"]

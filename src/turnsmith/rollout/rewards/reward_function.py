@@ -1,0 +1,92 @@
+"""Calling the user's reward function, whatever shape it has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from turnsmith.env.isolation.remote_environment import RemoteEnvironment
+from turnsmith.errors import EnvironmentFailure, describe_failure
+from turnsmith.threads import shared_threads
+from turnsmith.trajectory import Trajectory
+
+RewardFunction = Callable[..., float | Awaitable[float]]
+"""`reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, plain or async."""
+
+
+class RewardFailure(Exception):
+    """The reward function raised, took too long, or gave no finite number."""
+
+
+async def compute_score(function: RewardFunction, trajectory: Trajectory, environment: Any, seconds: float) -> float:
+    """Call the reward function off the event loop and check what it returns.
+
+    Example:
+        >>> asyncio.run(
+        ...     compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0)
+        ... )
+        3.0
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    args = (trajectory, environment) if takes_environment(function) else (trajectory,)
+    timer = asyncio.timeout(seconds)
+    try:
+        async with timer:
+            if isinstance(environment, RemoteEnvironment) and takes_environment(function):
+                value = await environment.score(function, trajectory, seconds)
+            elif inspect.iscoroutinefunction(function):
+                value = await function(*args)
+            else:
+                value = await shared_threads().run(function, *args)
+                if inspect.isawaitable(value):
+                    value = await value
+    except TimeoutError as error:
+        late = timer.expired()
+        raise RewardFailure(
+            f"{name} took longer than {seconds:g} seconds." if late else describe_failure(name, error)
+        ) from error
+    except RewardFailure:
+        raise
+    except EnvironmentFailure as error:  # where the environment is, it was put in words already
+        raise RewardFailure(str(error)) from error
+    except Exception as error:
+        raise RewardFailure(describe_failure(name, error)) from error
+    return finite_reward(name, value)
+
+
+def takes_environment(function: RewardFunction) -> bool:
+    """Whether a reward function is called with the environment too.
+
+    Example:
+        >>> takes_environment(lambda trajectory, environment: 0.0), takes_environment(lambda trajectory: 0.0)
+        (True, False)
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin such as `len` shows no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return True
+    second = [p for p in parameters if p.kind in positional][1:2]
+    # An optional second parameter of another name (`scale=0.5`) is the user's own business.
+    return any(p.default is inspect.Parameter.empty or p.name in ("environment", "env") for p in second)
+
+
+def finite_reward(name: str, value: Any) -> float:
+    """What `name` paid as a float, or a `RewardFailure` in words.
+
+    Example:
+        >>> finite_reward("judge", True)
+        1.0
+    """
+    try:
+        score = math.nan if value is None or isinstance(value, (str, bytes)) else float(value)
+    except Exception:
+        score = math.nan
+    if not math.isfinite(score):
+        raise RewardFailure(f"{name} returned {str(value)[:80]!r}; it must return a finite number.")
+    return score

@@ -1,0 +1,99 @@
+"""What a checkpoint of a run holds besides what verl writes, and whether one fits the run that is to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from turnsmith.config import ConfigStore
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoint_manifest import MANIFEST
+from turnsmith.records.checkpoints import (
+    Checkpoint,
+    Warn,
+    newest_checkpoint,
+    open_checkpoint,
+    read_state,
+    saved_steps,
+    write_state,
+)
+from turnsmith.trainer.checkpoints.fsdp_shards import ranks_of, shard_path
+from turnsmith.trainer.checkpoints.hugging_face import write_model
+
+_PACKAGES = ("turnsmith", "verl", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When and what to save."""
+
+    every: int
+    """Steps between two checkpoints; 0: none."""
+    keep_last_n: int
+    with_model: bool
+    trust_remote_code: bool
+
+    @classmethod
+    def of(cls, config: ConfigStore, steps_in_epoch: int) -> Saving:
+        """What the settings say."""
+        checkpoint = config.checkpoint
+        return cls(
+            every=checkpoint.save_interval * steps_in_epoch,
+            keep_last_n=checkpoint.keep_last_n,
+            with_model=checkpoint.save_model,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+
+
+def complete(checkpoint: Path, saving: Saving, state: Mapping[str, Any]) -> None:
+    """Add what verl does not write: the model as a plain folder, the trainer's own state, the versions of packages."""
+    actor = checkpoint / "actor"
+    ranks = ranks_of(actor)
+    missing = [rank for rank in range(ranks) if not shard_path(actor, ranks, rank).is_file()]
+    if missing:
+        raise RecordError(
+            f"The weights of rank {missing[0]} are not in {actor}: on several machines, checkpoint.output_dir must be "
+            "a folder that all of them share."
+        )
+    if saving.with_model:
+        write_model(actor, actor / "huggingface", trust_remote_code=saving.trust_remote_code)
+    write_state(checkpoint, {**state, "versions": _versions()})
+
+
+def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
+    """The checkpoint that a path means: its own folder, or the newest in a folder of some, or in a run's."""
+    path = path.absolute()
+    if path.name.startswith("global_step_"):
+        if trust and path.is_dir() and not (path / MANIFEST).exists():  # verl's own: there is nothing to check
+            return Checkpoint(path, int(path.name.removeprefix("global_step_")), signed=False)
+        return open_checkpoint(path, trust=trust)
+    inside = path / "checkpoints"
+    return newest_checkpoint(inside if inside.is_dir() and not saved_steps(path) else path, trust=trust, warn=warn)
+
+
+def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
+    """Raise if these settings cannot load the checkpoint; warn of packages that were others."""
+    saved, now = ranks_of(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
+    if saved != now:
+        raise RecordError(
+            f"{checkpoint.path} was written by {saved} trainer processes and cannot be loaded by {now}: set "
+            f"ray.num_nodes times ray.gpus_per_node to {saved}, or export the model and train that."
+        )
+    before, present = read_state(checkpoint.path).get("versions", {}), _versions()
+    changed = [f"{name} {before[name]} (now {present[name]})" for name in before if before[name] != present.get(name)]
+    if changed:
+        warn(f"{checkpoint.path.name} was written with {', '.join(changed)}: it may not go on exactly as before.")
+
+
+def _versions() -> dict[str, str]:
+    return {name: _version(name) for name in _PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

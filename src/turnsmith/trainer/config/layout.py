@@ -1,0 +1,80 @@
+"""How one batch of episodes is spread over nodes, ranks and GPUs, and the sizes that cannot be spread.
+
+A rank is one process of the trainer, on one GPU. verl would stop at an assertion somewhere inside a worker; here the
+same is told in words before anything starts.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from turnsmith.config import ConfigStore
+from turnsmith.errors import ConfigError
+from turnsmith.trainer.config.auto import device_of
+
+
+def ranks_of(config: ConfigStore) -> int:
+    """How many processes train."""
+    return config.ray.num_nodes * config.ray.gpus_per_node
+
+
+def shares_of(config: ConfigStore) -> int:
+    """Into how many parts a batch is split: ranks that split an episode among them share one part."""
+    return max(1, ranks_of(config) // config.model.sequence_parallel_size)
+
+
+def micro_batch_of(config: ConfigStore) -> int:
+    """Episodes in one forward pass: the most that are allowed and divide what each rank has of a mini-batch."""
+    training = config.training
+    share = max(1, (training.mini_batch_size or training.batch_size) // shares_of(config))
+    return next(size for size in range(min(training.micro_batch_size, share), 0, -1) if share % size == 0)
+
+
+def check_layout(config: ConfigStore) -> None:
+    """Raise a ConfigError for sizes that nodes and GPUs cannot share out evenly."""
+    _check_sequence_parallel(config)
+    _check_tensor_parallel(config)
+    ranks, training = ranks_of(config), config.training
+    over = f"{ranks} ranks (ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})"
+    if training.batch_size % ranks:
+        raise ConfigError(
+            f"training.batch_size={training.batch_size} episodes cannot be shared out evenly over {over}: set it to a "
+            f"multiple of {lcm(ranks, training.group_size)}."
+        )
+    mini_batch = training.mini_batch_size or training.batch_size
+    if mini_batch % shares_of(config):
+        raise ConfigError(
+            f"training.mini_batch_size={mini_batch} episodes cannot be shared out evenly over {over}: set it to a "
+            f"multiple of {lcm(shares_of(config), training.group_size)} that divides training.batch_size="
+            f"{training.batch_size}."
+        )
+
+
+def _check_sequence_parallel(config: ConfigStore) -> None:
+    size = config.model.sequence_parallel_size
+    if size == 1:
+        return
+    if device_of(config) == "cpu":
+        raise ConfigError(
+            f"model.sequence_parallel_size={size} needs GPUs: it splits sequences without padding, for which verl uses "
+            "flash attention. Set it to 1 on a CPU."
+        )
+    if ranks_of(config) % size:
+        raise ConfigError(
+            f"model.sequence_parallel_size={size} does not divide the {ranks_of(config)} GPUs that train "
+            f"(ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})."
+        )
+
+
+def _check_tensor_parallel(config: ConfigStore) -> None:
+    size, per_node = config.model.tensor_parallel_size, config.ray.gpus_per_node
+    nodes = config.ray.rollout_nodes or config.ray.num_nodes
+    within_a_node = per_node % size == 0
+    whole_nodes = size % per_node == 0 and nodes % (size // per_node) == 0
+    if not within_a_node and not whole_nodes:
+        fitting = [count for count in range(1, per_node + 1) if per_node % count == 0]
+        fitting += [count * per_node for count in range(2, nodes + 1) if nodes % count == 0]
+        raise ConfigError(
+            f"model.tensor_parallel_size={size} does not fit {nodes} nodes of {per_node} GPUs: a rollout engine lies "
+            f"inside one node or fills whole nodes. Use one of {', '.join(map(str, fitting))}."
+        )

@@ -1,0 +1,268 @@
+"""Turns our settings into verl's: every key of verl that we set, and to what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from turnsmith.config import ConfigStore
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.trainer.advantages import needs_critic
+from turnsmith.trainer.config.auto import POLICY_LOSSES, backend_of, device_of, dtype_of
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import micro_batch_of
+from turnsmith.trainer.config.verl_defaults import compose
+from turnsmith.trainer.config.verl_overrides import checked_verl_section
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.starting import steps_in_epoch
+from turnsmith.trainer.verl.estimators import verl_name
+from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
+
+_SHORT_DTYPES = {"float32": "fp32", "float16": "fp16"}
+"""Those that differ from what verl trains in unasked, by the name it has for them."""
+
+
+def overrides(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
+    """Every key of verl that we set, by dotted name."""
+    keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _critic(config, model_path)
+    keys |= _rollout(config) | _algorithm(config) | _trainer(config, run_dir, steps) | _schedule(config)
+    return keys | (_cpu() if device_of(config) == "cpu" else {})
+
+
+def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
+    inference, training = config.inference, config.training
+    return {
+        "data.train_files": starts,
+        "data.val_files": starts,
+        "data.custom_cls.path": "pkg://turnsmith.trainer.verl.dataset",
+        "data.custom_cls.name": "EpisodeStarts",
+        "data.max_prompt_length": inference.max_prompt_tokens,
+        "data.max_response_length": inference.max_episode_tokens,
+        "data.train_batch_size": training.batch_size // training.group_size,
+        "data.shuffle": False,
+        "data.seed": training.seed,
+        "data.dataloader_num_workers": 0,
+        "data.trust_remote_code": config.model.trust_remote_code,
+    }
+
+
+def _model(config: ConfigStore, model_path: str) -> dict[str, Any]:
+    return {
+        "actor_rollout_ref.model.path": model_path,
+        "actor_rollout_ref.model.trust_remote_code": config.model.trust_remote_code,
+        "actor_rollout_ref.model.lora_rank": config.model.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": config.model.lora_alpha,
+        # Every engine takes plain weights, so the adapter is added to them before they are sent.
+        "actor_rollout_ref.model.lora.merge": config.model.lora_rank > 0,
+    }
+
+
+def _actor(config: ConfigStore) -> dict[str, Any]:
+    training = config.training
+    prompts_per_mini_batch = (training.mini_batch_size or training.batch_size) // training.group_size
+    actor: dict[str, Any] = {
+        "strategy": "fsdp2",
+        "ppo_mini_batch_size": prompts_per_mini_batch,
+        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
+        "ppo_epochs": training.updates_per_batch,
+        "policy_loss.loss_mode": POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
+        "clip_ratio": training.clip_ratio,
+        "clip_ratio_low": training.clip_ratio,
+        "clip_ratio_high": training.clip_ratio if training.clip_ratio_high is None else training.clip_ratio_high,
+        "loss_agg_mode": training.loss_aggregation,
+        "entropy_coeff": training.entropy_coef,
+        "use_kl_loss": training.use_kl_loss,
+        "kl_loss_coef": training.kl_coef,
+        "optim.lr": training.learning_rate,
+        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.weight_decay": training.weight_decay,
+        "optim.clip_grad": training.max_grad_norm,
+        "grad_clip": training.max_grad_norm,
+        "data_loader_seed": training.seed,
+        # The one that verl checks; those in fsdp_config are the ones that count.
+        "ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
+        **_fsdp("fsdp_config", config),
+        **_checkpoint("checkpoint"),
+    }
+    keys = {_join("actor_rollout_ref.actor", name): value for name, value in actor.items()}
+    keys["actor_rollout_ref.ref.strategy"] = "fsdp2"
+    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = micro_batch_of(config)
+    return keys | {_join("actor_rollout_ref.ref", name): value for name, value in _fsdp("fsdp_config", config).items()}
+
+
+def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
+    """The critic is the same model with a value head; verl makes one only when it is asked for."""
+    training = config.training
+    critic: dict[str, Any] = {
+        "enable": needs_critic(training.adv_estimator),
+        "strategy": "fsdp2",
+        "model.path": model_path,
+        "model.trust_remote_code": config.model.trust_remote_code,
+        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
+        "optim.lr": training.critic_learning_rate,
+        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.weight_decay": training.weight_decay,
+        "optim.clip_grad": training.max_grad_norm,
+        "grad_clip": training.max_grad_norm,
+        "data_loader_seed": training.seed,
+        **_fsdp("fsdp", config),
+        **_checkpoint("checkpoint"),
+    }
+    return {_join("critic", name): value for name, value in critic.items()}
+
+
+def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
+    dtype = dtype_of(config)
+    keys: dict[str, Any] = {
+        f"{place}.strategy": "fsdp2",
+        f"{place}.seed": config.training.seed,
+        f"{place}.ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
+    }
+    if dtype in _SHORT_DTYPES:
+        mixed = {"param_dtype": _SHORT_DTYPES[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+        keys |= {f"{place}.dtype": dtype, f"+{place}.mixed_precision": mixed}
+    return keys
+
+
+def _checkpoint(place: str) -> dict[str, Any]:
+    # No `hf_model`: verl's says bfloat16 whatever it is, and with LoRA nothing can load it. `hugging_face` writes ours.
+    state = ["model", "optimizer", "extra"]
+    return {f"{place}.save_contents": state, f"{place}.load_contents": state}
+
+
+def _rollout(config: ConfigStore) -> dict[str, Any]:
+    inference = config.inference
+    rollout = {
+        "name": backend_of(config),
+        "mode": "async",
+        "n": config.training.group_size,
+        "temperature": inference.temperature,
+        "top_p": inference.top_p,
+        "top_k": inference.top_k,
+        "dtype": dtype_of(config),
+        "seed": config.training.seed,
+        "tensor_model_parallel_size": config.model.tensor_parallel_size,
+        "gpu_memory_utilization": inference.gpu_memory_utilization,
+        "max_num_seqs": inference.max_concurrency,
+        "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
+        "max_num_batched_tokens": max(8192, inference.max_prompt_tokens + inference.max_episode_tokens),
+        "calculate_log_probs": True,
+        "log_prob_micro_batch_size_per_gpu": micro_batch_of(config),
+        "agent.default_agent_loop": AGENT_LOOP,
+        "agent.num_workers": max(1, config.ray.num_actors),
+    }
+    return {_join("actor_rollout_ref.rollout", name): value for name, value in rollout.items()}
+
+
+def _algorithm(config: ConfigStore) -> dict[str, Any]:
+    training = config.training
+    return {
+        "algorithm.adv_estimator": verl_name(training.adv_estimator, training.credit),
+        "algorithm.gamma": training.gamma,
+        "algorithm.lam": training.lam,
+        "algorithm.use_kl_in_reward": training.use_kl_in_reward,
+        "algorithm.kl_ctrl.kl_coef": training.kl_coef,
+        "algorithm.kl_ctrl.type": "fixed" if training.kl_target is None else "adaptive",
+        "algorithm.kl_ctrl.target_kl": training.kl_target or 0.1,
+        "algorithm.rollout_correction.rollout_is": None
+        if training.rollout_correction == "none"
+        else training.rollout_correction,
+    }
+
+
+def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
+    return {
+        "trainer.nnodes": config.ray.num_nodes,
+        "trainer.n_gpus_per_node": config.ray.gpus_per_node,
+        "trainer.device": device_of(config),
+        "trainer.logger": list(config.logging.trackers),
+        "trainer.project_name": "turnsmith",
+        "trainer.experiment_name": Path(run_dir).name,
+        "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
+        "trainer.total_training_steps": steps,
+        "trainer.total_epochs": max(1, steps),
+        "trainer.save_freq": -1,
+        # `records.checkpoints` removes old ones; verl would remove by the names that they had while being written.
+        "trainer.max_actor_ckpt_to_keep": None,
+        "trainer.max_critic_ckpt_to_keep": None,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+        "trainer.resume_mode": "disable",
+        # Rewards come from the environment, inside the episode: no reward workers.
+        "reward.num_workers": 0,
+    }
+
+
+def _schedule(config: ConfigStore) -> dict[str, Any]:
+    training, schedule = config.training, config.training.schedule
+    keys: dict[str, Any] = {
+        "trainer.v1.trainer_mode": schedule,
+        # verl counts the versions of the weights that an episode may see, the first included. It waits for slow
+        # episodes: dropping them would teach the model to be brief.
+        "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
+        "trainer.v1.sampler.max_off_policy_strategy": "wait",
+        # verl then fetches starts one by one, as many as groups are replaced; only where a policy asks for that.
+        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops,
+    }
+    if schedule != "sync":
+        # With one batch ahead no rank waits for the slowest episode, and none is more than a step behind for it.
+        keys[f"trainer.v1.{schedule}.num_warmup_batches"] = 1
+    if schedule == "separate_async":
+        mini_batches = training.batch_size // (training.mini_batch_size or training.batch_size)
+        keys |= {
+            "trainer.v1.separate_async.parameter_sync_step": mini_batches,
+            "actor_rollout_ref.hybrid_engine": False,
+            "actor_rollout_ref.rollout.nnodes": config.ray.rollout_nodes,
+            "actor_rollout_ref.rollout.n_gpus_per_node": config.ray.gpus_per_node,
+            "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+        }
+    return keys
+
+
+def _cpu() -> dict[str, Any]:
+    return {
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+        "actor_rollout_ref.ref.use_torch_compile": False,
+        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+        "critic.fsdp.use_torch_compile": False,
+        "critic.model.use_remove_padding": False,
+        "critic.model.enable_gradient_checkpointing": False,
+        "+critic.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.rollout.enforce_eager": True,
+        "actor_rollout_ref.rollout.free_cache_engine": False,
+        "+actor_rollout_ref.rollout.enable_sleep_mode": False,
+        # One storage actor: with verl's eight, a two-core machine waits for ever for places it does not have.
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def own_keys(
+    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
+) -> dict[str, Any]:
+    """Every key of verl that we set; what is not given is what a dry run would show."""
+    training, checkpoint = config.training, config.checkpoint
+    folder = run_dir or str(Path(checkpoint.output_dir) / (checkpoint.run_name or "dry-run"))
+    return overrides(
+        config,
+        model_path=model_path or config.model.local_path or config.model.model_name,
+        run_dir=folder,
+        starts=str(Path(folder) / "starts.json"),
+        steps=training.num_epochs * steps_in_epoch(config, CustomEnvironmentDataset()) if steps is None else steps,
+    )
+
+
+def verl_config(
+    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
+) -> Any:
+    """The whole verl config a run becomes, as an OmegaConf DictConfig; a wrong `verl:` key is a ConfigError."""
+    check(config)
+    theirs = checked_verl_section(config, own_keys)
+    return compose(own_keys(config, model_path=model_path, run_dir=run_dir, steps=steps) | theirs)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"+{prefix}.{name[1:]}" if name.startswith("+") else f"{prefix}.{name}"

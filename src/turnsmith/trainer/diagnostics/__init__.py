@@ -1,0 +1,1 @@
+"""Metrics of a step, and the checks that warn when training goes wrong."""

@@ -1,0 +1,171 @@
+"""Why a step's gradient is zero, in words. The question that training asks most often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnsmith.config import ConfigStore
+from turnsmith.rollout.episode_report import EpisodeReport, group_examples
+from turnsmith.text import number
+from turnsmith.trajectory import Outcome
+
+NEARLY_ALL = 0.9
+"""The share of episodes or turns from which on they count as all of them."""
+LIMITS = {
+    Outcome.TURN_LIMIT: "inference.max_turns",
+    Outcome.TOKEN_LIMIT: "inference.max_episode_tokens",
+    Outcome.TURN_TOKEN_LIMIT: "inference.max_turn_tokens",
+    Outcome.TOOL_CALL_LIMIT: "inference.max_tool_calls",
+    Outcome.TIME_LIMIT: "inference.max_seconds",
+    Outcome.TRUNCATED: "the environment's own limit, such as environment.max_steps",
+}
+"""Outcomes of episodes that were cut, and the setting that cuts them."""
+_UNGROUPED = ("gae", "reinforce_plus_plus")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why there is no gradient, and what to do."""
+
+    because: str
+    advice: str
+    episodes: tuple[str, ...] = ()
+
+
+def compares_groups(config: ConfigStore) -> bool:
+    """Whether a run's estimator compares the episodes of one group with each other."""
+    return config.training.adv_estimator not in _UNGROUPED
+
+
+def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, clipped: float = 0.0) -> Cause:
+    """Why the gradient of a step is zero.
+
+    Args:
+        report: The step's episodes.
+        config: The run's settings.
+        flat: Whether all advantages are 0.
+        clipped: The share of tokens that the policy loss clipped.
+
+    Example:
+        >>> from turnsmith.rollout.episode_report import report_of
+        >>> from turnsmith.trajectory import TokenBuffer, Trajectory
+        >>> tokens = TokenBuffer()
+        >>> span = tokens.append_model([5], [-0.1])
+        >>> def episode(name: str) -> Trajectory:
+        ...     return Trajectory(
+        ...         [], [name], [0.0], tokens=tokens, outcome=Outcome.COMPLETED, group_id="g", episode_id=name
+        ...     )
+        >>> cause_of_zero(report_of([episode("a"), episode("b")]), ConfigStore(), flat=True).because
+        'all 2 episodes got the same reward, 0'
+    """
+    if not report.rewards:
+        return _nothing_to_train_on(report)
+    if report.model_tokens == 0:
+        return Cause("everything is masked: no token of these episodes was sampled by the model", _REPORT_BUG)
+    if not flat:
+        return _no_token_counts(clipped)
+    if min(report.rewards) == max(report.rewards):
+        return _one_reward(report, config)
+    if compares_groups(config) and not report.compared_groups:
+        return Cause(
+            "no group has two episodes to compare",
+            "Set training.group_size to at least 2 (8 is usual), and see why episodes failed, if some did.",
+            _some(report, list(report.groups)),
+        )
+    if len(report.constant_groups) == len(report.compared_groups):
+        return _constant_groups(report)
+    return Cause(
+        "every advantage came out as 0 although the rewards differ",
+        "Check training.adv_estimator, training.credit and training.gamma: they decide what a reward is worth.",
+        _some(report, list(report.compared_groups)),
+    )
+
+
+_REPORT_BUG = "The engine gave no tokens: look at the episodes, and try inference.backend=transformers."
+
+
+def _nothing_to_train_on(report: EpisodeReport) -> Cause:
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common())
+    failed = [name for outcome in report.outcomes for name in report.examples.get(outcome, [])]
+    return Cause(
+        f"no episode can be trained on ({counts or 'none was played'})",
+        f"Mend the first failure: {first_line(report.first_error) or 'see the episodes'}",
+        tuple(failed[:3]),
+    )
+
+
+def _no_token_counts(clipped: float) -> Cause:
+    if clipped >= NEARLY_ALL:
+        return Cause(
+            f"the policy loss clipped {clipped:.0%} of the tokens",
+            "Lower training.learning_rate or training.updates_per_batch, or widen training.clip_ratio.",
+        )
+    return Cause(
+        "the advantages are not 0, but no token counts: all of them are masked or weighed with 0",
+        "Look at correction/mean and rollout_diff in the metrics: with training.rollout_correction, an engine that "
+        "disagrees with the trainer weighs everything with 0.",
+    )
+
+
+def _one_reward(report: EpisodeReport, config: ConfigStore) -> Cause:
+    reward, count = report.rewards[0], len(report.rewards)
+    because = f"all {count} episodes got the same reward, {number(reward)}"
+    limit, ended = _commonest_limit(report)
+    if limit and ended >= NEARLY_ALL * count:
+        return Cause(
+            f"{because}, and {ended} of them were cut ({limit.value}) before the task was over",
+            f"Let episodes end: raise {LIMITS[limit]}, or make the task shorter.",
+            tuple(report.examples.get(limit.value, [])),
+        )
+    cut = "" if reward > 0 else _cut_turns(report, config)
+    if reward > 0:
+        advice = "If an episode cannot get more, the task is solved: stop, or make it harder. If it can, pay for parts."
+    else:
+        advice = (
+            "Play an episode yourself (`turnsmith play`) to see that the reward can be had. Then pay for parts of the "
+            "task, start easier, or use larger groups (training.group_size)."
+        )
+        advice += " See that inference.max_tokens leaves room for an answer." if cut else ""
+    return Cause(f"{because}{f', and {cut}' if cut else ''}", advice, _some(report, list(report.groups)))
+
+
+def _cut_turns(report: EpisodeReport, config: ConfigStore) -> str:
+    turns = sum(report.turns)
+    if not turns or report.cut_turns < NEARLY_ALL * turns:
+        return ""
+    return f"{report.cut_turns} of {turns} turns were cut at {turn_limit(config)} tokens"
+
+
+def _constant_groups(report: EpisodeReport) -> Cause:
+    count = len(report.constant_groups)
+    return Cause(
+        f"in {'the only group' if count == 1 else f'each of the {count} groups'} all episodes got the same reward, and "
+        "episodes are compared within their group",
+        "Use starts that the model masters sometimes, neither always nor never. Larger groups (training.group_size) "
+        "and inference.temperature=1 help.",
+        _some(report, report.constant_groups),
+    )
+
+
+def _commonest_limit(report: EpisodeReport) -> tuple[Outcome | None, int]:
+    counts = [(report.outcomes.get(outcome.value, 0), outcome) for outcome in LIMITS]
+    count, outcome = max(counts, key=lambda pair: pair[0])
+    return (outcome, count) if count else (None, 0)
+
+
+def turn_limit(config: ConfigStore) -> int:
+    """Most tokens of one turn."""
+    return config.inference.max_turn_tokens or config.inference.max_tokens
+
+
+def first_line(text: str, longest: int = 200) -> str:
+    """The first line of an error, cut where it gets too long to read in passing."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def _some(report: EpisodeReport, groups: list[str]) -> tuple[str, ...]:
+    """An episode of each of the first few groups; of a single group, its first few."""
+    if len(groups) == 1:
+        return tuple(group_examples(report, groups[0]))
+    return tuple(name for group in groups[:3] for name in group_examples(report, group)[:1])

@@ -1,0 +1,1 @@
+"""What a person sees while a run is going on. Knows nothing of training: it is given phases and metrics."""

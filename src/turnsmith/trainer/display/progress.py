@@ -1,0 +1,153 @@
+"""What a person sees while a run is going on: a live view in a terminal, one tidy line a step anywhere else.
+
+The view knows nothing of training; it is told phases and metrics and shows them. It must never be the reason that a
+run stops: a terminal that is narrow, closed or without Unicode costs the picture, not the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from turnsmith.text import wrapped
+from turnsmith.trainer.display.text import evaluation_line, plain_line
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from turnsmith.trainer.display.panel import Panel
+
+
+class ProgressView:
+    """Shows a run's progress: live in a terminal, as plain lines in a file or pipe.
+
+    Args:
+        file: Where to show it; None: standard output.
+        live: Whether to draw a live view; None: if `file` is a terminal that can.
+
+    Example:
+        >>> view = ProgressView(live=False)
+        >>> view.start(total_steps=2, header="tictactoe, model tiny, transformers on cpu")
+        tictactoe, model tiny, transformers on cpu
+        >>> view.phase("starting Ray")
+        starting Ray ...
+        >>> view.step({"step": 1, "reward/mean": 0.5, "time/step": 3.0})
+        step 1/2  reward 0.500  3.0 s
+        >>> view.finish("The model is in runs/tictactoe/checkpoints.")
+        The model is in runs/tictactoe/checkpoints.
+    """
+
+    def __init__(self, file: TextIO | None = None, *, live: bool | None = None) -> None:
+        self._file = file
+        self._wants_live = live
+        self._live: Live | None = None
+        self._panel: Panel | None = None
+        self._total_steps = 0
+        self._phase = ""
+        self._stepped = False
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, total_steps: int, header: str) -> None:
+        """Begin: `header` says in one line what is being trained."""
+        self.close()
+        self._total_steps, self._stepped, self._phase = total_steps, False, ""
+        live = self._can_live() if self._wants_live is None else self._wants_live
+        if not live:
+            self._print(header)
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        from turnsmith.trainer.display.panel import Panel
+
+        self._panel = Panel(total_steps, header)
+        console = Console(file=self._file, highlight=False)
+        # Anything that others print while the view is up goes above it; four redraws a second keep the clock going.
+        self._live = Live(self._panel, console=console, refresh_per_second=4, vertical_overflow="crop")
+        self._live.start()
+        atexit.register(self.close)  # A run that dies must not leave the terminal without a cursor.
+
+    def phase(self, name: str) -> None:
+        """Say what is being done now, such as `loading model` or `generate`."""
+        with self._lock:
+            changed, self._phase = name != self._phase, name
+            if self._panel is not None:
+                self._panel.begin_phase(name)
+            elif changed and not self._stepped:  # In a log only the start needs it; the steps say where time went.
+                self._print(f"{name} ...")
+
+    def step(self, metrics: Mapping[str, Any]) -> None:
+        """Show the metrics of a step that is done."""
+        with self._lock:
+            self._stepped = True
+            if self._panel is not None:
+                self._panel.add_step(metrics)
+            else:
+                self._print(plain_line(metrics, self._total_steps))
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Show what an evaluation found."""
+        with self._lock:
+            if self._panel is not None:
+                self._panel.add_evaluation(record)
+            self._print(evaluation_line(record))
+
+    def note(self, text: str) -> None:
+        """Say something that should stay to be read, such as a warning."""
+        with self._lock:
+            width = None if self._live is None else self._live.console.width - 1
+            self._print(text if width is None else "\n".join(wrapped(text, width)))
+
+    def finish(self, summary: str = "") -> None:
+        """End the view, leave its last picture standing, and say how the run ended."""
+        with self._lock:
+            if self._panel is not None:
+                self._panel.end()
+            self.close()
+            if summary:
+                self._print(summary)
+
+    def close(self) -> None:
+        """Give the terminal back. Safe to call at any time and more than once."""
+        live, self._live = self._live, None
+        self._panel = None
+        if live is not None:
+            atexit.unregister(self.close)
+            try:
+                live.stop()
+            except (OSError, ValueError):  # The terminal is gone.
+                pass
+
+    def _can_live(self) -> bool:
+        """Whether this is a terminal that can redraw and has the characters we draw with."""
+        file = self._file or sys.stdout
+        try:
+            if not file.isatty() or "utf" not in (file.encoding or "").lower():
+                return False
+        except (AttributeError, ValueError):
+            return False
+        from rich.console import Console
+
+        return not Console(file=file).is_dumb_terminal
+
+    def _print(self, text: str) -> None:
+        file = self._file or sys.stdout
+        encoding = getattr(file, "encoding", None) or "utf-8"
+        try:
+            if self._live is not None:
+                from rich.text import Text
+
+                self._live.console.print(Text(text))
+            else:
+                print(text.encode(encoding, "replace").decode(encoding), file=file, flush=True)
+        except (OSError, ValueError):  # Nobody reads us any more: the run goes on.
+            pass

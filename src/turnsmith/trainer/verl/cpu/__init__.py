@@ -1,0 +1,1 @@
+"""What lets verl and vLLM run without a GPU."""

@@ -1,0 +1,74 @@
+"""The four places in verl 0.9.1 that cannot run on a CPU as they are, and what stands there instead.
+
+Done only in processes that were asked to use the CPU (`plugin.asked_for_cpu`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def make_verl_run_on_cpu() -> None:
+    """Let verl's own FSDP engines, process groups and value heads work without a GPU."""
+    _accept_gloo_alone()
+    _register_fsdp_engines()
+    _load_value_heads_without_flash_attention()
+    _keep_the_reference_model_in_plain_memory()
+    from turnsmith.trainer.verl.cpu.vllm import name_the_vllm_distribution
+
+    name_the_vllm_distribution()
+
+
+def _accept_gloo_alone() -> None:
+    # verl asks torch for "cpu:gloo,cpu:gloo", which torch refuses because it names one device twice.
+    from verl.utils import distributed
+
+    original = distributed.initialize_global_process_group_ray
+
+    def initialize(timeout_second: int | None = None, backend: str | None = None) -> Any:
+        return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    distributed.initialize_global_process_group_ray = initialize
+
+
+def _register_fsdp_engines() -> None:
+    from verl.workers.engine import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+    language_model = FSDPEngineWithLMHead
+    if os.environ.get("TURNSMITH_RUN"):  # a user's own verl run stays verl's, on a CPU too
+        from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
+
+        language_model = SharedPromptEngine
+    for model_type, engine in {
+        "language_model": language_model,
+        "value_model": FSDPEngineWithValueHead,
+    }.items():
+        if "cpu" not in EngineRegistry._engines[model_type]["fsdp2"]:
+            EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device="cpu")(engine)
+
+
+def _load_value_heads_without_flash_attention() -> None:
+    # verl's loader names flash_attention_2, which needs a GPU.
+    from verl.utils import model
+
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            dtype=torch_dtype,
+            config=model_config,
+            attn_implementation="sdpa",
+            trust_remote_code=trust_remote_code,
+        )
+
+    model.load_valuehead_model = load_valuehead_model
+
+
+def _keep_the_reference_model_in_plain_memory() -> None:
+    # verl moves the reference model to pinned CPU memory, which only a machine with an accelerator has.
+    from verl.workers.engine.fsdp import transformer_impl
+
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: None

@@ -1,0 +1,279 @@
+"""verl's V1 trainer, with our reports, our checkpoints' place and no two-second sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils.tensordict_utils import get_tensordict
+
+from turnsmith.errors import TrainingFailure
+from turnsmith.records.checkpoints import Draft, keep, read_state
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout.ledger import StepLedger
+from turnsmith.trainer.checkpoints.contents import Saving, complete
+from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
+from turnsmith.trainer.diagnostics.monitor import StepWatch
+from turnsmith.trainer.evaluations import Evaluations, in_step
+from turnsmith.trainer.validation import Evaluating
+from turnsmith.trainer.verl.advantages import extra_fields, record_advantages
+from turnsmith.trainer.verl.dataset import follow
+from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.estimators import extra_inputs
+from turnsmith.trainer.verl.recovery import (
+    NOTHING_TO_TRAIN_ON,
+    FaultCare,
+    keep_until_handed_over,
+    names_in,
+    replace_dropped_groups,
+)
+from turnsmith.trainer.verl.server_pool import PooledServerManager
+
+Emit = Callable[[str, Any], None]
+"""Called with what happened (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`) and its content."""
+
+_POLL_SHARE = 0.02
+_POLL_SECONDS = (0.005, 0.5)
+
+
+class EpisodeTrainer(trainer_base.PPOTrainer):
+    """Trains on episodes. Everything that learns is verl's; this class only watches and names things.
+
+    Abstract: `schedules` says when episodes are played and when the model learns.
+    """
+
+    carries = False
+    """Whether an episode may go on while the model learns, and be trained on in a later step than it began in."""
+    agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
+
+    def __init__(
+        self,
+        config: Any,
+        emit: Emit,
+        plan: EpisodePlan,
+        *,
+        saving: Saving,
+        steps_in_epoch: int,
+        evaluating: Evaluating | None = None,
+    ) -> None:
+        # verl builds its server manager by this name in its own module; ours needs no balancer process.
+        trainer_base.LLMServerManager = PooledServerManager
+        super().__init__(config)
+        self.emit = emit
+        self.plan = plan
+        follow(plan.curriculum)
+        self.saving = saving
+        self._draft: Draft | None = None
+        self.steps_in_epoch = steps_in_epoch
+        self.episodes = EpisodeReport()
+        folder = RunFolder.open(plan.run_dir)
+        self.watch = StepWatch.of_run(folder, plan.reward_fn or plan.environment.load())
+        self.evaluations = Evaluations(evaluating, folder, emit)
+        self.care = FaultCare(self, lambda sentence: emit("warning", sentence))
+        self.balance: StepLedger | None = None
+        self._begin_step = lambda: None
+        if plan.failures.drops:
+            self._begin_step = replace_dropped_groups(self.replay_buffer, int(config.data.train_batch_size))
+
+    def _build_replay_buffer(self) -> Any:
+        buffer = super()._build_replay_buffer()
+        began = time.monotonic()
+
+        def wait_for_next_poll(partition_id: str, last_debug_time: float) -> float:
+            # verl sleeps for 2 s between looks. A share of what was already waited costs at most that share.
+            self.care.look()
+            waited = time.monotonic() - self._sampling_since
+            time.sleep(min(max(_POLL_SHARE * waited, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
+            return last_debug_time
+
+        self._sampling_since = began
+        buffer._wait_for_next_poll = wait_for_next_poll
+        keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
+        return buffer
+
+    def _fetch_one_gen_batch(self) -> Any:
+        # Named by where they start, and not by chance as in verl: the same run again has the same names, from which
+        # the seeds of its sampling are made.
+        batch: Any = super()._fetch_one_gen_batch()
+        names = [f"{int(index):08d}" for index in batch["index"]]
+        batch["uid"] = get_tensordict({"uid": names})["uid"]
+        return batch
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        # Episodes come in the order in which they ended. Sums of floats must not depend on that.
+        batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
+        self.balance = self.agent_loop_manager.ledger.close(self.global_steps, names_in(batch))
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    def continue_until(self, step: int) -> None:
+        """Train up to and including optimizer step `step`."""
+        self.total_training_steps = step
+        if self.global_steps == 0 and self.evaluations.is_due(0, last=False):
+            self.evaluations.tell(self.evaluations.make(0, self.agent_loop_manager))
+        self.fit(self.agent_loop_manager)
+        # verl leaves its counter one past the last step, and counts up again when it starts.
+        self.global_steps = step
+
+    def on_step_begin(self) -> None:
+        """Tell that a step begins."""
+        super().on_step_begin()
+        self._begin_step()
+        self.emit("phase", "generate")
+
+    def on_sample_begin(self) -> None:
+        """Remember when waiting for episodes began."""
+        super().on_sample_begin()
+        self._sampling_since = time.monotonic()
+
+    def on_sample_end(self) -> None:
+        """Tell the curriculum how the step's episodes went, now that all of them have ended."""
+        self.train_dataset.record(self.episodes.groups)
+        super().on_sample_end()
+
+    def _finish_episodes(self, groups: list[str] | None = None) -> bool:
+        """Record the step's episodes; False: a process was lost with some of them, which are played again."""
+        report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None)
+        self.episodes = report or EpisodeReport()
+        return report is not None
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """One optimizer step; a batch in which every episode failed stops the run with the first failure in words."""
+        try:
+            return super().step(metrics, timing_raw)
+        except RuntimeError as error:
+            if NOTHING_TO_TRAIN_ON not in str(error):
+                raise
+            if not self._finish_episodes():
+                raise
+            report = self.episodes
+            self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, []).as_dict())
+            raise TrainingFailure(
+                f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
+                f"({dict(report.outcomes)}). The first one failed with: {report.first_error or 'no turn was taken'}"
+            ) from error
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.emit("phase", "old_log_prob")
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.emit("phase", "values")
+        return super()._compute_values(batch, metrics)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        with extra_inputs(**extra_fields(batch, critic=self.use_critic, anchors=self.plan.with_anchors)):
+            batch = super()._compute_advantage(batch, metrics)
+        record_advantages(
+            batch,
+            self.plan.run_dir,
+            self.global_steps,
+            critic=self.use_critic,
+            kl_in_reward=self.config.algorithm.use_kl_in_reward,
+        )
+        return batch
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.care.update_begins()
+        self.emit("phase", "update_critic")
+        return super()._update_critic(batch, metrics)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self.care.update_begins()
+        self.emit("phase", "update_actor")
+        return super()._update_actor(batch, metrics)
+
+    def on_step_end(self) -> None:
+        """Send the new weights to the rollout servers, and save when it is time."""
+        self.emit("phase", "sync_weights")
+        self.care.sync(super().on_step_end, self.global_steps)
+        if self.saving.every and (self._is_last or self.global_steps % self.saving.every == 0):
+            self._begin_checkpoint()
+
+    @property
+    def saves_late(self) -> bool:
+        """Whether a run that a fault stops saves the state after its last step."""
+        return bool(self.saving.every)
+
+    @property
+    def _is_last(self) -> bool:
+        return self.global_steps >= self.total_training_steps
+
+    def _begin_checkpoint(self) -> None:
+        self.emit("phase", "save_checkpoint")
+        with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
+            self._draft = self._write(Path(self.config.trainer.default_local_dir))
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Evaluate if it is time, with the weights that the servers have just got; save the model if it is the best."""
+        if not self.evaluations.is_due(self.global_steps, last=self._is_last):
+            return {}
+        evaluation = self.evaluations.make(self.global_steps, self.agent_loop_manager)
+        if self.saving.every and self._draft is None and self.evaluations.is_best(evaluation):
+            self._begin_checkpoint()
+        return evaluation
+
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
+    ) -> None:
+        evaluation = self._evaluate()
+        super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
+        epoch = (global_steps - 1) // self.steps_in_epoch
+        record = step_record(global_steps, epoch, metrics, self.episodes) | in_step(evaluation)
+        if self.balance is not None:
+            self.emit("ledger", self.balance.as_dict())
+        self.emit("step", record)
+        self.care.step_done()
+        if evaluation:
+            self.evaluations.tell(evaluation)
+        for warning in self.watch.step(record, self.episodes):
+            self.emit("warning", warning.content())
+        if self._draft is not None:
+            # Not before the step is recorded: who goes on from a checkpoint finds all steps up to it in the run folder.
+            saved = self._commit(self._draft)
+            self.evaluations.saved(evaluation)
+            keep(saved.parent, self.saving.keep_last_n, global_steps)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs besides what verl saves, in plain values."""
+        kl_coef = self.kl_ctrl_in_reward.value if self.config.algorithm.use_kl_in_reward else None
+        return {"step": self.global_steps, "kl_coef": kl_coef}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        if self.config.algorithm.use_kl_in_reward and state.get("kl_coef") is not None:
+            self.kl_ctrl_in_reward.value = float(state["kl_coef"])
+
+    def save(self, folder: Path) -> Path:
+        """Save model, optimizer and data position under `folder`; return the checkpoint's own folder."""
+        return self._commit(self._write(folder))
+
+    def _write(self, folder: Path) -> Draft:
+        draft = Draft(folder, self.global_steps)
+        self.config.trainer.default_local_dir, usual = str(draft.path.parent), self.config.trainer.default_local_dir
+        try:
+            self._save_checkpoint()
+        finally:
+            self.config.trainer.default_local_dir = usual
+        draft.hash_early()
+        complete(draft.path, self.saving, self.state())
+        draft.seal(lambda sentence: self.emit("warning", sentence))
+        return draft
+
+    def _commit(self, draft: Draft) -> Path:
+        self._draft = None
+        saved = draft.commit()
+        self.emit("checkpoint", str(saved))
+        return saved
+
+    def load(self, checkpoint: Path) -> None:
+        """Load a checkpoint's own folder and give its weights to the rollout servers."""
+        self.config.trainer.resume_mode = "resume_path"
+        self.config.trainer.resume_from_path = str(checkpoint)
+        self._load_checkpoint()
+        self.restore(read_state(checkpoint))
+        self.train_dataloader_it = None  # or the one in use would go on from where it is
+        # verl decorates it: outside an event loop it has run when it returns.
+        self.care.sync(lambda: self.checkpoint_manager.update_weights(self.global_steps), self.global_steps)

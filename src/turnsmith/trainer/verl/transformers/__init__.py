@@ -1,0 +1,1 @@
+"""The rollout server for the `transformers` engine, as verl starts and calls it."""

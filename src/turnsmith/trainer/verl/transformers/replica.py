@@ -1,0 +1,103 @@
+"""Our `transformers` rollout server inside verl: the server process, the replica that starts it, the weight adapter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayActorError
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica
+
+from turnsmith.trainer.verl.transformers.server import server_name, start_server
+
+_BUCKET_BYTES = 256 << 20
+
+
+class TransformersReplica(RolloutReplica):
+    """Starts one server process for each replica; on a CPU a replica is one FSDP2 rank."""
+
+    async def launch_servers(self) -> None:
+        """Start the server on the node of the rank that will send it weights."""
+        rank: Any = self.workers[0]
+        node_id = await rank.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())
+        server = start_server(
+            self.replica_rank,
+            node_id,
+            model_path=self.model_config.path,
+            dtype=self.config.dtype,
+            max_concurrency=self.config.max_num_seqs,
+            trust_remote_code=self.model_config.trust_remote_code,
+        )
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = f"ray:{server_name(self.replica_rank)}"
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Hold the server's requests; one that was lost holds none, and waits for weights when it is back."""
+        with suppress(RayActorError):
+            await super().abort_all_requests(reject_request=reject_request)
+
+    async def resume_generation(self) -> None:
+        """Let them go on."""
+        with suppress(RayActorError):
+            await super().resume_generation()
+
+    async def sleep(self) -> None:
+        """Nothing to free; a server that is just being started again need not be asked."""
+
+    async def wake_up(self) -> None:
+        """Nothing was freed."""
+
+
+class TransformersAdapter(BaseRollout):
+    """Lives in the trainer's worker process and sends new weights to this rank's server."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+        super().__init__(config, model_config, device_mesh)
+        rank = int(os.environ["RANK"])
+        self.replica_rank = rank if replica_rank == -1 else replica_rank
+        self._server: Any = None
+
+    async def resume(self, tags: list[str]) -> None:
+        """Nothing to do: a server keeps its weights."""
+
+    async def release(self) -> None:
+        """Nothing to do: a server keeps its weights."""
+
+    async def update_weights(
+        self,
+        weights: Generator[tuple[str, torch.Tensor], None, None],
+        wire_format: str = "named_tensors",
+        global_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send all weights in buckets through Ray's shared memory; the last one carries the version."""
+        if self._server is None:
+            self._server = ray.get_actor(server_name(self.replica_rank))
+        try:
+            for bucket, is_last in _buckets(weights):
+                await self._server.load_weights.remote(bucket, global_steps if is_last else None)
+        except RayActorError:
+            for _ in weights:  # each is gathered from all ranks: one that stops early would leave the others waiting
+                pass
+            raise
+
+
+def _buckets(
+    weights: Iterator[tuple[str, torch.Tensor]],
+) -> Iterator[tuple[list[tuple[str, torch.Tensor]], bool]]:
+    """Weights in lists of bounded size, and whether a list is the last one."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in weights:
+        bucket.append((name, tensor.detach().cpu()))
+        size += tensor.numel() * tensor.element_size()
+        if size >= _BUCKET_BYTES:
+            yield bucket, False
+            bucket, size = [], 0
+    yield bucket, True

@@ -1,0 +1,133 @@
+"""The process that serves the `transformers` engine to episodes. Imports no verl, so that it starts sooner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_MOST_RESTARTS = 20
+
+
+def server_name(replica_rank: int) -> str:
+    """Name of the Ray actor that serves a replica."""
+    return f"transformers_server_{replica_rank}_0"
+
+
+def start_server(
+    replica_rank: int, node_id: str, *, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool
+) -> Any:
+    """Start a replica's server on a node, or take the one that is already there.
+
+    On one node the user's process starts the servers first of all, so that they load their models while the trainer
+    still imports verl.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return (
+        ray.remote(TransformersServer)
+        .options(
+            name=server_name(replica_rank),
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=_MOST_RESTARTS,
+            max_concurrency=max(1000, max_concurrency + 16),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        )
+        .remote(model_path, dtype, max_concurrency, trust_remote_code)
+    )
+
+
+@dataclass
+class ServerOutput:
+    """What verl's client expects back from a rollout server, by attribute name."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    stop_reason: str
+    num_preempted: int = 0
+    routed_experts: Any = None
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+
+class TransformersServer:
+    """A Ray actor around one `TransformersEngine`, with the methods verl calls on a rollout server."""
+
+    def __init__(self, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool) -> None:
+        import asyncio
+
+        import ray
+
+        from turnsmith.inference.engines.transformers_engine import TransformersEngine
+        from turnsmith.records.stacks import answer_for_stacks
+
+        answer_for_stacks("rollout server")
+        self._has_weights = asyncio.Event()
+        # Started again after it was lost, it has the weights that training began with: it must not answer with them.
+        if not ray.get_runtime_context().was_current_actor_reconstructed:
+            self._has_weights.set()
+        self.engine = TransformersEngine(
+            model_path, dtype=dtype, max_concurrency=max_concurrency, trust_remote_code=trust_remote_code
+        )
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **unused: Any
+    ) -> ServerOutput:
+        """Continue `prompt_ids` with verl's sampling parameters."""
+        from turnsmith.inference.engine import Sampling
+
+        await self._has_weights.wait()
+        eos = self.engine.model.generation_config.eos_token_id
+        stop = sampling_params.get("stop_token_ids") or ([eos] if isinstance(eos, int) else eos or [])
+        sampling = Sampling(
+            max_tokens=sampling_params.get("max_tokens", 256),
+            temperature=sampling_params.get("temperature", 1.0),
+            top_p=sampling_params.get("top_p", 1.0),
+            top_k=sampling_params.get("top_k", -1),
+            stop_token_ids=tuple(stop),
+            seed=sampling_params.get("seed"),
+        )
+        generation = await self.engine.generate(prompt_ids, sampling, session=request_id)
+        return ServerOutput(
+            token_ids=list(generation.token_ids),
+            log_probs=list(generation.log_probs),
+            stop_reason="completed",
+            extra_fields={"global_steps": generation.weights_version, "swaps": generation.swaps},
+        )
+
+    async def load_weights(self, weights: list[tuple[str, Any]], version: int | None) -> None:
+        """Replace weights by name; `version` comes with the last bucket."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.load_weights, weights, version)
+        if version is not None:
+            self._has_weights.set()
+
+    async def lacks_weights(self) -> bool:
+        """Whether this server was started again and waits for the weights of now."""
+        return not self._has_weights.is_set()
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """Set the version of the weights."""
+        self.engine.weights_version = global_steps
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Hold every request where it is until `resume_generation`; new weights may come meanwhile."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.pause)
+
+    async def resume_generation(self) -> None:
+        """Let the requests go on."""
+        import asyncio
+
+        await asyncio.to_thread(self.engine.resume)
+
+    async def sleep(self) -> None:
+        """Nothing to free."""
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """Nothing was freed."""
+
+    async def clear_kv_cache(self) -> None:
+        """No cache outlives a request."""

@@ -1,0 +1,146 @@
+"""An environment in a worker process does what it does here, and looks the same to an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+from tests.unit.env.isolation.games import AsyncCounter, Counter, Loaded, Wrapped, twice_the_total
+
+from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.host import Host, open_host
+from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.errors import EnvironmentFailure
+from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
+from turnsmith.tools.definition import ToolCall
+
+
+def spec(environment: type, mode: str = "process", **settings: Any) -> EnvironmentSpec:
+    config = EnvironmentConfig(isolation=mode, isolation_workers=1, max_steps=50, **settings)
+    return EnvironmentSpec.of(environment, config)
+
+
+async def started(environment: type, mode: str = "process", **settings: Any) -> Host:
+    host = open_host(spec(environment, mode, **settings))
+    await host.reset(seed=3)
+    return host
+
+
+async def test_every_mode_plays_the_same_episode():
+    """One worker for all that is checked here: each start of one takes as long as a hundred tests."""
+    played = []
+    for mode in ("loop", "thread", "process"):
+        host = open_host(spec(Counter, mode, goal=7))
+        first = await host.reset(seed=3, task={"row": 1})
+        steps = [await host.step(action) for action in ("go", "stop")]
+        processes = {step.info.pop("process") for step in steps}
+        assert (processes == {os.getpid()}) == (mode != "process")
+        played.append((first, host.prompt_prefix(), steps, await host.is_over()))
+        await host.close()
+    assert played[0] == played[1] == played[2]
+    assert played[0][0] == "start 3 {'row': 1}"
+    await check_async_methods()
+    await check_tools()
+    await check_rewards()
+    await check_light_start()
+    await check_failures()
+    assert isolation_status().workers == 1
+    await close_workers()
+    assert isolation_status().workers == 0
+
+
+async def check_async_methods() -> None:
+    host, wrapped = await started(AsyncCounter), await started(Wrapped)
+    assert (await host.step("go")).observation == "go 4"
+    assert (await wrapped.step("a")).observation == "later a"
+    with pytest.raises(EnvironmentFailure, match=r"AsyncCounter.step raised ValueError: bad \(in step, games.py line"):
+        await host.step("raise")
+    await host.close()
+    await wrapped.close()
+
+
+async def check_tools() -> None:
+    told = []
+    for mode in ("thread", "process"):
+        host = await started(Counter, mode)
+        from turnsmith.rollout.turn import Toolbox
+        from turnsmith.tools.parsing import FunctionCallingParser
+
+        registry = Toolbox(host.environment, ToolRegistry(), FunctionCallingParser()).registry
+        calls = [
+            ToolCall("add", {"amount": 5}),
+            ToolCall("add", {"amount": "6"}),
+            ToolCall("add", {"amount": -1}),
+            ToolCall("add", {"amount": 13}),
+            ToolCall("add", {"amount": "many"}),
+            ToolCall("add", {"amount": 10**40}),
+            ToolCall("wait", {}),
+            ToolCall("add", {"amount": 100}),
+        ]
+        results = [await registry.call(call, episode_id="episode-1") for call in calls]
+        told.append(
+            (
+                [(one.ok, one.text, one.failure, one.cut) for one in results],
+                registry.definitions(),
+                await host.is_over(),
+            )
+        )
+        await host.close()
+    assert told[0] == told[1]
+    assert told[1][0][0] == (True, '{"total":8,"episode":"episode-1"}', "", False)
+    assert told[1][2] is True
+
+
+async def check_rewards() -> None:
+    trajectory = Trajectory(actions=["go"])
+    for mode in ("thread", "process"):
+        host = await started(Counter, mode)
+        assert await compute_score(twice_the_total, trajectory, host.environment, 9.0) == 7.0
+        assert trajectory.reward_shares == {"total": 3.0}
+        assert await compute_score(lambda one, environment: environment.total, trajectory, host.environment, 9.0) == 3
+        assert await compute_score(lambda one: 0.5, trajectory, host.environment, 9.0) == 0.5
+        with pytest.raises(RewardFailure, match="raised ZeroDivisionError"):
+            await compute_score(lambda one, environment: 1 / 0, trajectory, host.environment, 9.0)
+        with pytest.raises(RewardFailure, match=r"returned 'lots'; it must return a finite number"):
+            await compute_score(lambda one, environment: "lots", trajectory, host.environment, 9.0)
+        with pytest.raises(RewardFailure, match=r"returned 'nan'; it must return a finite number"):
+            await compute_score(lambda one, environment: float("nan"), trajectory, host.environment, 9.0)
+        await host.close()
+    with pytest.raises(AttributeError, match="Counter runs in another process, where its 'total' is"):
+        _ = host.environment.total
+
+
+async def check_light_start() -> None:
+    host = open_host(spec(Loaded))
+    loaded = await host.reset()
+    assert set(loaded.split()) <= {"pydantic"}, "a worker that has no tools to check loads nothing heavy"
+    await host.close()
+
+
+async def check_failures() -> None:
+    class Broken(BaseEnvironment):
+        def reset(self) -> str:
+            raise OSError("no board")
+
+        def step(self, action: str) -> Any: ...
+
+    with pytest.raises(EnvironmentFailure, match=r"reset raised OSError: no board \(in reset, test_remote_host.py"):
+        await started(Broken)
+    missing = open_host(EnvironmentSpec("no_such_module:Game", EnvironmentConfig(isolation_workers=1), "process"))
+    with pytest.raises(EnvironmentFailure, match="Cannot import 'no_such_module'"):
+        await missing.reset()
+    with pytest.raises(EnvironmentFailure, match="step was called before reset"):
+        await open_host(spec(Counter)).step("a")
+    host = await started(Counter)
+    with pytest.raises(EnvironmentFailure, match="cannot travel"):
+        await host.step("\ud800")
+    cut_short = asyncio.ensure_future(host.step("go"))
+    await asyncio.sleep(0)
+    cut_short.cancel()
+    await host.close()
+    await host.close()
+    await missing.close()
+    assert isolation_status().calls <= 1

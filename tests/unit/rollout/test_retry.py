@@ -1,0 +1,250 @@
+"""Episodes that are tried again: what is said again, what is drawn anew, and that faults do not move a group's mean."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from transformers import AutoTokenizer
+
+from turnsmith.config import EnvironmentConfig, FailuresConfig
+from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.errors import EnvironmentTimeout, WorkerLost
+from turnsmith.inference import Chat, Generation, Sampling
+from turnsmith.rollout import EpisodeStart, Limits
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.retry import Played, play_episode
+from turnsmith.trajectory import Decision, Outcome
+
+GO, STOP = "go", "stop"
+
+
+class Walk(BaseEnvironment):
+    """Goes on as long as the model says so; pays 1 a step. Faults come by the number of the step, in all attempts."""
+
+    faults: ClassVar[dict[int, list[Exception]]] = {}
+    """By step, what to raise there, one after another."""
+    told: ClassVar[list[str]] = []
+
+    def reset(self, seed: int = 0) -> str:
+        return f"start {seed}"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        waiting = self.faults.get(self.step_count, [])
+        if waiting:
+            raise waiting.pop(0)
+        return f"at {self.step_count}", 1.0, action == STOP, {}
+
+
+class Coin:
+    """Says go or stop by the seed of the turn, and counts how often it was asked."""
+
+    def __init__(self, chat: Chat) -> None:
+        self.said = [[*chat.encode(word), chat.close_id] for word in (GO, STOP)]
+        self.asked = 0
+        self.sessions: list[str] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        self.asked += 1
+        self.sessions.append(session)
+        ids = self.said[random.Random(sampling.seed).random() < 0.5]
+        return Generation(ids, [-0.5] * len(ids))
+
+
+@pytest.fixture(scope="module")
+def chat() -> Chat:
+    from turnsmith.models import resolve
+
+    return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
+
+
+async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> Played:
+    return await play_episode(
+        EpisodeStart("e", "g", seed),
+        failures=FailurePolicy.of(FailuresConfig(**options.pop("failures", {}))),
+        environment=EnvironmentSpec.of(options.pop("environment", Walk), EnvironmentConfig()),
+        engine=engine or Coin(chat),
+        chat=chat,
+        limits=Limits(turns=50),
+        sampling=Sampling(seed=seed),
+        **options,
+    )
+
+
+async def long_walk(chat: Chat) -> tuple[int, Played]:
+    """A seed with which the model walks at least four steps, and that walk."""
+    for seed in range(100):
+        whole = await play(chat, seed)
+        if whole.trajectory.num_turns >= 4:
+            return seed, whole
+    raise AssertionError
+
+
+async def test_a_fault_by_chance_leaves_no_trace_in_the_episode(chat):
+    seed, whole = await long_walk(chat)
+    for fault in (OSError("gone"), EnvironmentTimeout("late"), WorkerLost("killed")):
+        engine = Coin(chat)
+        Walk.faults = {2: [fault]}
+        played = await play(chat, seed, engine)
+        assert played.trajectory.tokens == whole.trajectory.tokens
+        assert played.trajectory.rewards == whole.trajectory.rewards
+        assert engine.asked == whole.trajectory.num_turns  # nothing was generated twice
+        assert (played.trajectory.attempt, played.trajectory.decision) == (1, Decision.KEPT)
+        assert [one.num_turns for one in played.given_up] == [3]
+
+
+async def test_two_faults_in_different_places_are_both_chance(chat):
+    seed, whole = await long_walk(chat)
+    Walk.faults = {1: [OSError()], 3: [WorkerLost()]}
+    played = await play(chat, seed)
+    assert played.trajectory.tokens == whole.trajectory.tokens
+    assert [one.episode_id for one in played.attempts] == ["e-try1", "e-try2", "e"]
+    assert [one.decision.value for one in played.attempts] == ["retried", "retried", "kept"]
+
+
+async def test_what_breaks_in_the_same_place_again_and_again_is_given_up(chat):
+    seed, whole = await long_walk(chat)
+    Walk.faults = {2: [OSError(), OSError(), OSError()]}
+    engine = Coin(chat)
+    played = await play(chat, seed, engine)
+    assert (played.trajectory.outcome, played.trajectory.decision) == (Outcome.ENVIRONMENT_FAILED, Decision.MASKED)
+    assert engine.asked == 3  # an episode that nothing saves costs no token more than it had
+    assert (await play(chat, seed)).trajectory.tokens == whole.trajectory.tokens
+
+
+async def test_an_engine_that_fails_is_asked_again_for_that_turn_only(chat):
+    class Shaky(Coin):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+            if self.asked == 2:
+                self.asked += 1
+                raise ConnectionError("server gone")
+            return await super().generate(prompt_ids, sampling, session=session)
+
+    seed, whole = await long_walk(chat)
+    Walk.faults = {}
+    engine = Shaky(chat)
+    played = await play(chat, seed, engine)
+    assert played.given_up[0].outcome is Outcome.ENGINE_FAILED
+    assert played.trajectory.tokens == whole.trajectory.tokens
+    assert engine.asked == whole.trajectory.num_turns + 1
+
+
+async def test_each_cause_has_attempts_of_its_own(chat):
+    class Shaky(Coin):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+            said = await super().generate(prompt_ids, sampling, session=session)
+            if self.asked in (3, 4):
+                raise ConnectionError("server gone")
+            return said
+
+    seed, whole = await long_walk(chat)
+    Walk.faults = {1: [OSError(), OSError()]}
+    played = await play(chat, seed, Shaky(chat))  # two of one and two of the other; two are allowed
+    assert [one.outcome for one in played.given_up].count(Outcome.ENGINE_FAILED) == 2
+    assert played.trajectory.tokens == whole.trajectory.tokens
+
+
+@pytest.mark.parametrize(
+    ("policy", "decision"),
+    [("retry:1", "masked"), ("drop", "dropped"), ("retry:1,drop", "dropped"), ("mask", "masked")],
+)
+async def test_what_becomes_of_an_episode_that_never_works(chat, policy, decision):
+    Walk.faults = {1: [OSError(f"number {n}") for n in range(9)], 0: []}
+    seed, _ = 0, None
+    while True:
+        played = await play(chat, seed, failures={"environment": policy})
+        if played.trajectory.outcome is Outcome.ENVIRONMENT_FAILED:
+            break
+        seed += 1
+    assert played.trajectory.decision.value == decision
+    assert len(played.given_up) == (1 if "retry" in policy else 0)
+    assert not played.trajectory.is_counted
+    Walk.faults = {}
+
+
+async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
+    class Broken(Walk):
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            if self.step_count == 1:
+                raise OSError
+            return "on", 1.0, False, {}
+
+    told = {"environment": "penalise:-3"}
+    played = await play(chat, environment=Broken, failures=told)
+    assert played.trajectory.rewards == [1.0, -3.0]
+    assert played.trajectory.is_counted
+    scored = await play(chat, environment=Broken, failures=told, reward_fn=lambda trajectory: 7.0)
+    assert scored.trajectory.total_reward == -3.0  # nothing was earned by the reward function
+
+    class Unstartable(Walk):
+        def reset(self, seed: int = 0) -> str:
+            raise OSError
+
+    assert (await play(chat, environment=Unstartable, failures=told)).trajectory.decision is Decision.MASKED
+
+
+async def test_a_limit_that_is_tried_again_is_drawn_anew(chat):
+    engine = Coin(chat)
+    seed, whole = await long_walk(chat)
+    played = await play_episode(
+        EpisodeStart("e", "g", seed),
+        failures=FailurePolicy.of(FailuresConfig(limit="retry:5")),
+        environment=EnvironmentSpec.of(Walk),
+        engine=engine,
+        chat=chat,
+        limits=Limits(turns=2),
+        sampling=Sampling(seed=seed),
+    )
+    assert played.given_up[0].outcome is Outcome.TURN_LIMIT
+    assert played.trajectory.tokens != whole.trajectory.tokens
+    assert played.trajectory.decision is Decision.KEPT
+
+
+async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(chat):
+    Walk.faults = {0: [OSError(), WorkerLost()]}
+    failures = FailurePolicy.of(FailuresConfig(limit="mask"))
+    plan = EvaluationPlan(episodes=24, seed=3, limits=Limits(turns=2), failures=failures)
+    result = await run_evaluation(Walk, Coin(chat), chat, plan)
+    assert len(result.counted) == 24
+    assert result.metrics()["failures/retried"] == 2
+    assert result.report.outcomes["turn_limit"] > 0
+
+
+class Faulty(Walk):
+    """A walk in which each step fails with a chance of its own: long walks are hit more often."""
+
+    chance: ClassVar[random.Random] = random.Random(0)
+    share: ClassVar[float] = 0.0
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        if self.chance.random() < self.share:
+            raise OSError("by chance")
+        return super().step(action)
+
+
+async def mean_reward(chat: Chat, share: float, policy: str, episodes: int = 120) -> tuple[float, int]:
+    """The mean over episodes that count, and how many do. Without faults it is that of a geometric distribution."""
+    Faulty.chance, Faulty.share, Walk.faults = random.Random(1), share, {}
+    played = await asyncio.gather(
+        *[play(chat, seed, environment=Faulty, failures={"environment": policy}) for seed in range(episodes)]
+    )
+    counted = [one.trajectory.total_reward for one in played if one.trajectory.is_counted]
+    return sum(counted) / len(counted), len(counted)
+
+
+async def test_faults_that_hit_long_episodes_do_not_move_the_mean(chat):
+    """The known answer: the walk is as long as it is without faults, whatever their share; masking makes it shorter."""
+    whole, _ = await mean_reward(chat, 0.0, "retry:2")
+    assert whole == pytest.approx(2.0, abs=0.35)  # 1 / 0.5
+    for share in (0.01, 0.05):
+        mean, counted = await mean_reward(chat, share, "retry:8")
+        assert (mean, counted) == (whole, 120)
+    masked, counted = await mean_reward(chat, 0.2, "mask")
+    # P(length = n) is (1/2)^n, and 0.8^n of those survive: their mean length is 1 / (1 - 0.4).
+    assert masked == pytest.approx(1 / 0.6, abs=0.35)
+    assert masked < whole - 0.15
+    assert counted < 90

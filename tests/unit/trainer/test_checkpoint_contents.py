@@ -1,0 +1,94 @@
+"""Which checkpoint a path means, whether it fits, and what is added to what verl writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import Draft, read_state
+from turnsmith.records.signing_key import key_path
+from turnsmith.trainer.checkpoints.contents import Saving, check_fit, complete, find_checkpoint
+from turnsmith.trainer.checkpoints.fsdp_shards import shard_path
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+
+
+def actor(folder: Path, ranks: int = 1, missing: int | None = None) -> None:
+    """What verl writes, without the weights."""
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "fsdp_config.json").write_text(f'{{"world_size": {ranks}}}')
+    for rank in range(ranks):
+        if rank != missing:
+            shard_path(folder / "actor", ranks, rank).write_bytes(b"")
+
+
+def save(folder: Path, step: int, ranks: int = 1) -> Path:
+    draft = Draft(folder, step)
+    actor(draft.path, ranks)
+    complete(draft.path, Saving(every=1, keep_last_n=1, with_model=False, trust_remote_code=False), {"step": step})
+    draft.seal()
+    return draft.commit()
+
+
+def find(path: Path, trust: bool = False) -> int:
+    return find_checkpoint(path, trust=trust, warn=print).step
+
+
+def test_a_path_may_be_the_checkpoint_a_folder_of_them_or_a_run(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        save(tmp_path / "run" / "checkpoints", step)
+    assert find(tmp_path / "run") == 100
+    assert find(tmp_path / "run" / "checkpoints") == 100
+    assert find(tmp_path / "run" / "checkpoints" / "global_step_9") == 9
+
+
+@pytest.mark.parametrize("name", ["", "missing", "global_step_7", "global_step_x"])
+def test_a_folder_without_checkpoints_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecordError, match="expected a folder called global_step_N"):
+        find(tmp_path / name)
+
+
+def test_what_verl_wrote_on_its_own_takes_trust(tmp_path: Path) -> None:
+    actor(tmp_path / "global_step_5")
+    with pytest.raises(RecordError, match=r"no manifest\.json"):
+        find(tmp_path / "global_step_5")
+    assert find(tmp_path / "global_step_5", trust=True) == 5
+
+
+def test_pickles_of_another_user_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    save(tmp_path / "saved", 3)
+    key_path().unlink()
+    trainer = RayPPOTrainer(ConfigStore(), GuessNumber)
+    with pytest.raises(RecordError, match=r"Loading it runs code that is in its files: if you trust them, pass trust"):
+        trainer.load_checkpoint(tmp_path / "saved")
+    assert trainer.run is None
+
+
+def test_a_checkpoint_of_other_ranks_does_not_fit(tmp_path: Path) -> None:
+    save(tmp_path, 3, ranks=2)
+    with pytest.raises(RecordError, match="written by 2 trainer processes and cannot be loaded by 1"):
+        check_fit(find_checkpoint(tmp_path, trust=False, warn=print), ConfigStore(), print)
+
+
+def test_the_state_names_the_versions(tmp_path: Path) -> None:
+    state = read_state(save(tmp_path, 3))
+    assert state["step"] == 3
+    assert state["versions"].keys() == {"turnsmith", "verl", "torch", "transformers"}
+    told: list[str] = []
+    check_fit(find_checkpoint(tmp_path, trust=False, warn=print), ConfigStore(), told.append)
+    assert told == []
+
+
+def test_a_rank_whose_part_is_elsewhere_is_noticed_when_saving(tmp_path: Path) -> None:
+    actor(tmp_path / "global_step_3", ranks=3, missing=1)
+    saving = Saving.of(ConfigStore(), steps_in_epoch=10)
+    assert saving == Saving(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
+    with pytest.raises(RecordError, match=r"weights of rank 1 are not in .* all of them share"):
+        complete(tmp_path / "global_step_3", saving, {})

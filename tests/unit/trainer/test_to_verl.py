@@ -1,0 +1,254 @@
+"""Our settings as verl's: what is refused in words, what is decided for the user, and the arithmetic of groups."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides
+from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.trainer.config import auto, to_verl
+from turnsmith.trainer.config.auto import backend_of, device_of, dtype_of
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.to_verl import verl_config
+from turnsmith.trainer.verl import trackers
+
+
+def settings(*overrides: str) -> ConfigStore:
+    return apply_overrides(ConfigStore(), ["model.device=cpu", *overrides])
+
+
+def test_the_defaults_are_fine() -> None:
+    check(ConfigStore())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["training.batch_size=30"], r"batch_size=30 is not a multiple of training\.group_size=8.*Set batch_size"),
+        (["training.mini_batch_size=12"], r"mini_batch_size=12 must be a multiple of group_size=8"),
+        (["training.mini_batch_size=24"], r"mini_batch_size=24 must .* divide batch_size=32"),
+        (["model.dtype=fp32"], r"model\.dtype='fp32' is unknown: use one of auto, float32, bfloat16, float16"),
+        (
+            ["inference.backend=vlm"],
+            r"inference\.backend='vlm' is unknown: use one of auto, transformers, vllm, sglang",
+        ),
+        (["model.device=gpu"], r"model\.device='gpu' is unknown: use one of auto, cpu, cuda"),
+        (["training.adv_estimator=grop"], r"training\.adv_estimator='grop' is unknown: use one of grpo"),
+        (["training.credit=turns"], r"training\.credit='turns' is unknown: use one of episode, turn, anchored"),
+        (["training.adv_estimator=gae", "training.credit=anchored"], r"credit='anchored' does not go with"),
+        (["training.policy_loss=dpo"], r"policy_loss='dpo' is unknown: use one of ppo, gspo, cispo"),
+        (["training.rollout_correction=all"], r"rollout_correction='all' is unknown"),
+        (["training.group_size=0"], r"training\.group_size=0 must be at least 1"),
+        (["training.batch_size=0"], r"training\.batch_size=0 must be at least 1"),
+        (["training.micro_batch_size=0"], r"micro_batch_size=0 must be at least 1"),
+        (["ray.gpus_per_node=0"], r"ray\.gpus_per_node=0 must be at least 1"),
+        (["inference.backend=sglang"], r"SGLang has no CPU build"),
+        (["training.loss_aggregation=mean"], r"loss_aggregation='mean' is unknown: use one of token-mean, token-sum"),
+        (["training.schedule=async"], r"schedule='async' is unknown: use one of sync, colocate_async, separate_async"),
+        (
+            ["training.schedule=separate_async"],
+            r"'separate_async' cannot run yet: use sync or colocate_async",
+        ),
+        (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
+        (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
+        (["ray.use_ray=false"], r"ray\.use_ray=false is not possible: verl trains on Ray"),
+        (["ray.num_actors=-1"], r"ray\.num_actors=-1 must be at least 0"),
+        (
+            ["logging.trackers=[wandbb]"],
+            r"has 'wandbb', which is unknown: use any of tensorboard, wandb, mlflow",
+        ),
+        (["ray.gpus_per_node=3"], r"batch_size=32 episodes .* over 3 ranks .*set it to a multiple of 24"),
+        (
+            ["ray.gpus_per_node=4", "ray.num_nodes=2", "training.mini_batch_size=4", "training.group_size=4"],
+            r"mini_batch_size=4 episodes .* over 8 ranks \(ray.num_nodes=2 x .*=4\).* multiple of 8 that",
+        ),
+        (["model.sequence_parallel_size=2"], r"sequence_parallel_size=2 needs GPUs.*Set it to 1 on a CPU"),
+        (["model.tensor_parallel_size=2"], r"does not split a model: set model\.tensor_parallel_size=1"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_told_in_words(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check(settings(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["model.sequence_parallel_size=3"], r"sequence_parallel_size=3 does not divide the 16 GPUs that train"),
+        (["model.tensor_parallel_size=3"], r"does not fit 2 nodes of 8 GPUs: .* Use one of 1, 2, 4, 8, 16\."),
+        (["model.tensor_parallel_size=32"], r"tensor_parallel_size=32 does not fit 2 nodes"),
+        (["model.tensor_parallel_size=16", "training.batch_size=8"], r"batch_size=8 episodes .* over 16 ranks"),
+    ],
+)
+def test_layouts_that_gpus_cannot_have_are_told_in_words(overrides: list[str], sentence: str) -> None:
+    two_nodes = ["model.device=cuda", "ray.num_nodes=2", "ray.gpus_per_node=8"]
+    with pytest.raises(ConfigError, match=sentence):
+        check(settings(*two_nodes, *overrides))
+
+
+def test_a_tracker_that_is_not_installed_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="has 'mlflow', but its package is not installed: pip install mlflow"):
+        check(settings("logging.trackers=mlflow"))
+
+
+def test_verl_config_checks_first() -> None:
+    with pytest.raises(ConfigError, match="batch_size=30"):
+        verl_config(settings("training.batch_size=30"))
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "dtype"), [("cpu", "transformers", "float32"), ("cuda", "vllm", "bfloat16")]
+)
+def test_engine_and_dtype_follow_the_device(device: str, backend: str, dtype: str) -> None:
+    config = settings(f"model.device={device}")
+    assert (device_of(config), backend_of(config), dtype_of(config)) == (device, backend, dtype)
+
+
+def test_what_the_user_says_wins() -> None:
+    config = settings("model.device=cuda", "inference.backend=transformers", "model.dtype=float16")
+    assert (device_of(config), backend_of(config), dtype_of(config)) == ("cuda", "transformers", "float16")
+
+
+def test_the_device_is_a_gpu_only_where_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(auto.Path, "exists", lambda path, there=there: there)
+        assert device_of(ConfigStore()) == device
+
+
+def test_a_cluster_is_taken_to_have_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.Path, "exists", lambda path: False)
+    assert device_of(apply_overrides(ConfigStore(), ["ray.address=auto"])) == "cuda"
+
+
+def keys_of(*overrides: str) -> dict[str, Any]:
+    """The keys that we set; quicker than composing the whole config."""
+    return to_verl.overrides(settings(*overrides), model_path="/m", run_dir="/r", starts="/s", steps=1)
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Any:
+    return verl_config(settings("training.micro_batch_size=2"), model_path="/m", run_dir="/runs/one", steps=7)
+
+
+def test_a_batch_of_episodes_is_so_many_groups_of_verl(on_cpu: Any) -> None:
+    # verl counts prompts and samples each of them n times; we count episodes.
+    assert on_cpu.data.train_batch_size == 4
+    assert on_cpu.actor_rollout_ref.rollout.n == 8
+    assert on_cpu.actor_rollout_ref.actor.ppo_mini_batch_size == 4
+    assert on_cpu.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 2
+
+
+def test_a_mini_batch_of_episodes_is_so_many_groups_of_verl() -> None:
+    keys = keys_of("training.mini_batch_size=16", "training.group_size=4")
+    assert keys["data.train_batch_size"] == 8
+    assert keys["actor_rollout_ref.rollout.n"] == 4
+    assert keys["actor_rollout_ref.actor.ppo_mini_batch_size"] == 4
+
+
+def test_paths_and_steps(on_cpu: Any) -> None:
+    assert on_cpu.actor_rollout_ref.model.path == "/m"
+    assert on_cpu.data.train_files == "/runs/one/starts.json"
+    assert on_cpu.trainer.default_local_dir == "/runs/one/checkpoints"
+    assert on_cpu.trainer.experiment_name == "one"
+    assert on_cpu.trainer.total_training_steps == 7
+
+
+def test_steps_default_to_all_epochs() -> None:
+    theirs = verl_config(settings("training.num_epochs=3", "training.steps_per_epoch=5"))
+    assert theirs.trainer.total_training_steps == 15
+
+
+def test_a_cpu_run_asks_for_nothing_that_needs_a_gpu(on_cpu: Any) -> None:
+    model, actor, rollout = (on_cpu.actor_rollout_ref[part] for part in ("model", "actor", "rollout"))
+    assert on_cpu.trainer.device == "cpu"
+    assert model.override_config.attn_implementation == "sdpa"
+    assert (model.use_remove_padding, actor.use_torch_compile) == (False, False)
+    assert actor.fsdp_config.mixed_precision == {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    assert (rollout.enforce_eager, rollout.enable_sleep_mode, rollout.dtype) == (True, False, "float32")
+    assert on_cpu.transfer_queue.backend.SimpleStorage.num_data_storage_units == 1
+
+
+def test_a_gpu_run_keeps_the_defaults_of_verl_for_what_is_about_the_device() -> None:
+    keys = keys_of("model.device=cuda")
+    about_the_device = ("remove_padding", "attn_implementation", "eager", "torch_compile", "sleep_mode", "precision")
+    assert [name for name in keys if any(word in name for word in about_the_device)] == []
+    assert keys["trainer.device"] == "cuda"
+    assert keys["actor_rollout_ref.rollout.name"] == "vllm"
+
+
+def test_the_longest_episode_fits_into_the_engine() -> None:
+    keys = keys_of("inference.max_prompt_tokens=9000", "inference.max_episode_tokens=500")
+    assert (keys["data.max_prompt_length"], keys["data.max_response_length"]) == (9000, 500)
+    assert keys["actor_rollout_ref.rollout.max_model_len"] == 9500
+    # vLLM refuses a prompt longer than this.
+    assert keys["actor_rollout_ref.rollout.max_num_batched_tokens"] >= 9500
+
+
+def test_verl_writes_what_it_loads_again_and_no_model_folder() -> None:
+    keys = keys_of()
+    for part in ("actor_rollout_ref.actor", "critic"):
+        contents = keys[f"{part}.checkpoint.save_contents"]
+        assert contents == keys[f"{part}.checkpoint.load_contents"] == ["model", "optimizer", "extra"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "micro"),
+    [
+        ([], 8),
+        (["ray.gpus_per_node=8"], 4),  # a rank has 4 of 32
+        (["training.batch_size=24"], 8),
+        (["training.batch_size=24", "training.group_size=6", "training.mini_batch_size=12"], 6),
+        (["training.batch_size=14", "training.group_size=2", "ray.gpus_per_node=2"], 7),
+    ],
+)
+def test_a_forward_pass_takes_as_many_episodes_as_divide_a_share(overrides: list[str], micro: int) -> None:
+    keys = keys_of(*overrides)
+    names = [name for name in keys if name.endswith("micro_batch_size_per_gpu")]
+    assert len(names) == 4
+    assert {keys[name] for name in names} == {micro}
+
+
+def test_half_precision_is_half_precision_in_the_trainer_too() -> None:
+    keys = keys_of("model.device=cuda", "model.dtype=float16")
+    assert keys["actor_rollout_ref.rollout.dtype"] == "float16"
+    for place in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
+        assert keys[f"{place}.dtype"] == "float16"
+        assert keys[f"+{place}.mixed_precision"]["param_dtype"] == "fp16"
+
+
+def test_a_sync_schedule_trains_on_the_newest_weights_only() -> None:
+    keys = keys_of()
+    assert keys["trainer.v1.trainer_mode"] == "sync"
+    assert not [name for name in keys if "async" in name]
+
+
+@pytest.mark.parametrize("schedule", ["colocate_async", "separate_async"])
+def test_an_asynchronous_schedule_waits_for_what_would_be_too_old(schedule: str) -> None:
+    keys = keys_of(f"training.schedule={schedule}", "training.max_staleness=3")
+    assert keys["trainer.v1.trainer_mode"] == schedule
+    # verl counts versions of the weights: the one an episode began with, and three more.
+    assert keys["trainer.v1.sampler.max_off_policy_threshold"] == 4
+    assert keys["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
+    assert keys[f"trainer.v1.{schedule}.num_warmup_batches"] == 1
+
+
+def test_separate_rollout_nodes_get_weights_once_a_batch() -> None:
+    keys = keys_of("training.schedule=separate_async", "training.mini_batch_size=8", "ray.rollout_nodes=2")
+    assert keys["trainer.v1.separate_async.parameter_sync_step"] == 4
+    assert keys["actor_rollout_ref.hybrid_engine"] is False
+    assert keys["actor_rollout_ref.rollout.nnodes"] == 2
+    assert keys["actor_rollout_ref.rollout.checkpoint_engine.backend"] == "nccl"
+
+
+def test_the_names_of_loss_aggregations_are_those_of_algo() -> None:
+    text = (Path(to_verl.__file__).parents[2] / "algo" / "aggregation.py").read_text()  # importing it takes seconds
+    named = re.search(r"Aggregation = Literal\[(.+)\]", text)
+    assert named is not None
+    assert sorted(ast.literal_eval(f"[{named[1]}]")) == sorted(auto.LOSS_AGGREGATIONS)
