@@ -30,7 +30,7 @@ from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Li
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Engine, Generation
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.rollout.ledger import Entry, Ledger
+from turnsmith.rollout.ledger import Ledger, LedgerEntry
 from turnsmith.rollout.retry import play_episode
 
 TURNS = 8
@@ -100,7 +100,7 @@ async def make_steps(args: argparse.Namespace, share: float, chat: Chat, marks: 
             starts.append(EpisodeStart(f"{group}-{place % 8}", group, int(group), task))
         ledger.dispatch(start.episode_id for start in starts)
         played = await play_all(starts, spec, engine, chat)
-        ledger.end(map(Entry.of, played))
+        ledger.end(map(LedgerEntry.of, played))
         counted = [one.trajectory for one in played if one.trajectory.is_counted]
         balance = ledger.close(step, [one.episode_id for one in counted])
         measured.given_up += balance.given_up

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnsmith.env.examples.calculator import Calculator
 from turnsmith.inference.chat import Chat
 from turnsmith.models import resolve
-from turnsmith.rollout.turn import Toolbox
+from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.tools.parsing import FunctionCallingParser
 
 FIRST_SEED = 2_000_000
@@ -37,7 +37,7 @@ def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[
     form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
     expression = form.format(a=a, b=b, c=c)
     result = desk.calculate(expression=expression)
-    system, _ = Toolbox(desk, None, FunctionCallingParser()).introduce(desk.get_prompt_prefix(), chat)
+    system, _ = EpisodeTools(desk, None, FunctionCallingParser()).introduce(desk.get_prompt_prefix(), chat)
     call = f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
     parts = [
         (chat.open([{"role": "system", "content": system}, {"role": "user", "content": sum_in_words}]), 0),

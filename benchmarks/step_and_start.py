@@ -26,7 +26,7 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.models import resolve
-from turnsmith.trainer.config.to_verl import overrides
+from turnsmith.trainer.config.to_verl import verl_keys
 from turnsmith.trainer.driver.cluster import environment_variables
 
 _OURS = """
@@ -114,7 +114,7 @@ def measure_verl(config: ConfigStore, folder: Path) -> Measured:
     pq.write_table(pa.table(columns), folder / "train.parquet")
     (folder / "reward.py").write_text(_REWARD)
     steps = config.training.steps_per_epoch
-    keys = overrides(config, model_path=str(config.model.local_path), run_dir=str(folder), starts="", steps=steps)
+    keys = verl_keys(config, model_path=str(config.model.local_path), run_dir=str(folder), starts="", steps=steps)
     keys |= {
         "data.train_files": str(folder / "train.parquet"),
         "data.val_files": str(folder / "train.parquet"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
-from turnsmith.records.checkpoints import best_of, newest_checkpoint, open_checkpoint, read_state, saved_steps
+from turnsmith.records.checkpoints import best_checkpoint, newest_checkpoint, open_checkpoint, read_state, saved_steps
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
 
@@ -88,11 +88,11 @@ def test_it_equals_a_run_that_was_never_killed_to_the_last_bit(resumed: RunFolde
     subprocess.run(_command(where, "whole"), check=True, stdout=subprocess.DEVNULL, timeout=300)
     whole = RunFolder.open(where / "whole")
     assert differences(resumed, whole) == []
-    assert best_of(resumed.checkpoints_dir) == best_of(whole.checkpoints_dir)
+    assert best_checkpoint(resumed.checkpoints_dir) == best_checkpoint(whole.checkpoints_dir)
 
 
 def test_the_last_two_checkpoints_and_the_best_are_whole(resumed: RunFolder) -> None:
-    folder, best = resumed.checkpoints_dir, best_of(resumed.checkpoints_dir)
+    folder, best = resumed.checkpoints_dir, best_checkpoint(resumed.checkpoints_dir)
     assert best is not None
     assert set(saved_steps(folder)) == {STEPS, STEPS - 1, best.step}
     assert open_checkpoint(folder / f"global_step_{best.step}").signed

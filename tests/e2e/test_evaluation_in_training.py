@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.same_runs import differences
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
-from turnsmith.records.checkpoints import best_of, saved_steps
+from turnsmith.records.checkpoints import best_checkpoint, saved_steps
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer.report import report_html
@@ -71,7 +71,7 @@ def test_an_evaluation_has_the_weights_of_its_step(evaluated: RayPPOTrainer) -> 
 
 def test_the_best_checkpoint_is_kept(evaluated: RayPPOTrainer) -> None:
     assert evaluated.run is not None
-    best = best_of(evaluated.run.checkpoints_dir)
+    best = best_checkpoint(evaluated.run.checkpoints_dir)
     assert best is not None
     highest = max(evaluated.evaluations[1:], key=lambda record: (record["reward/mean"], -record["step"]))
     assert (best.step, best.value) == (highest["step"], highest["reward/mean"])

@@ -13,7 +13,7 @@ from turnsmith import ConfigStore, RunFolder
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.stacks import VARIABLE, answer_for_stacks
 from turnsmith.trainer.driver.cluster import Cluster
-from turnsmith.trainer.driver.runner_client import follow
+from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
 
 pytestmark = pytest.mark.e2e
@@ -60,7 +60,7 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
         watchdog.move("generate")
         began = time.monotonic()
         with pytest.raises(TrainingFailure) as raised:
-            follow(getattr(runner, method).remote(), runner, watchdog, lambda kind, content: None)
+            wait_for_call(getattr(runner, method).remote(), runner, watchdog, lambda kind, content: None)
         assert time.monotonic() - began > 3.0
         told = str(raised.value)
         assert "Nothing has moved for 3 s in the phase 'generate'" in told or "for 4 s" in told

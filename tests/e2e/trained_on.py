@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnsmith import RayPPOTrainer
-from turnsmith.records.advantages import read_trained
+from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
 from turnsmith.trainer.advantages import advantages_of
 
@@ -13,7 +13,7 @@ from turnsmith.trainer.advantages import advantages_of
 def assert_advantages_are_ours(trainer: RayPPOTrainer, step: int) -> None:
     """Every episode of the step that can be trained on was, with our advantages; some are not 0."""
     assert trainer.run is not None
-    trained = read_trained(trainer.run, step)
+    trained = read_advantages(trainer.run, step)
     episodes = [one for one in read_episodes(trainer.run, step) if one.outcome and one.outcome.is_behaviour]
     assert {one.episode_id for one in episodes} == trained.advantages.keys()
     ours = advantages_of(episodes, trainer.config.training, trained)

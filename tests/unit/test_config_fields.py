@@ -24,7 +24,7 @@ from turnsmith.errors import ConfigError
 from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer
 from turnsmith.trainer.config import to_verl
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.to_verl import own_keys, verl_config
+from turnsmith.trainer.config.to_verl import keys_we_set, verl_config
 from turnsmith.trainer.driver import cluster
 
 
@@ -49,7 +49,7 @@ class Seen:
 
 def key(name: str) -> Callable[[ConfigStore], Any]:
     """A key of the config that verl gets."""
-    return lambda config: own_keys(config).get(name)
+    return lambda config: keys_we_set(config).get(name)
 
 
 class RecordedActor:

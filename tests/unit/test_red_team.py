@@ -22,7 +22,7 @@ from turnsmith.config_sources import apply_overrides, from_dict, load, to_dict
 from turnsmith.env import EnvironmentSpec
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, RecordError, TurnsmithError
-from turnsmith.records.checkpoints import Draft, best_of, newest_checkpoint
+from turnsmith.records.checkpoints import PendingCheckpoint, best_checkpoint, newest_checkpoint
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
@@ -104,15 +104,15 @@ def test_hostile_json_is_an_error_in_words(name: str, text: str, run: RunFolder)
 @pytest.mark.parametrize("text", ['{"step": Infinity}', "[" * DEEP, "null"])
 def test_hostile_marks_in_a_checkpoint_folder_are_passed_over(text: str, run: RunFolder) -> None:
     (run.checkpoints_dir / "best.json").write_text(text)
-    assert best_of(run.checkpoints_dir) is None
-    Draft(run.checkpoints_dir, 1).commit()
+    assert best_checkpoint(run.checkpoints_dir) is None
+    PendingCheckpoint(run.checkpoints_dir, 1).commit()
     (run.checkpoints_dir / "global_step_1" / "manifest.json").write_text(text)
     with pytest.raises(RecordError, match="cannot be read"):
         newest_checkpoint(run.checkpoints_dir)
 
 
 def test_checkpoint_of_another_is_refused_before_its_pickles_are_read(run: RunFolder, witness: Path) -> None:
-    draft = Draft(run.checkpoints_dir, 1)
+    draft = PendingCheckpoint(run.checkpoints_dir, 1)
     (draft.path / "optimizer.pt").write_bytes(pickle.dumps(Planted(witness)))
     draft.seal()
     draft.commit()
@@ -143,7 +143,7 @@ def test_run_folder_of_another_is_not_resumed_without_trust(
 
 
 def test_link_in_place_of_a_checkpoint_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    draft = Draft(tmp_path / "elsewhere", 1)
+    draft = PendingCheckpoint(tmp_path / "elsewhere", 1)
     draft.seal()
     (run.checkpoints_dir / "global_step_1").symlink_to(draft.commit())
     with pytest.raises(RecordError, match="link"):

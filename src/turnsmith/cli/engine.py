@@ -25,10 +25,10 @@ def open_engine(
 
     if not is_url(model_of(config)) and (tokenizer or served_model):
         raise ConfigError("--tokenizer and --served-model are for a server: give its URL as --model.")
-    settings = _settings(config, backend_of(config))
+    settings = _settings(config, engine_name(config))
     settings |= {"tokenizer": tokenizer} if tokenizer else {}
     settings |= {"model": served_model} if served_model else {}
-    return create_inference_engine(model_of(config), backend_of(config), settings)
+    return create_inference_engine(model_of(config), engine_name(config), settings)
 
 
 def model_of(config: ConfigStore) -> str:
@@ -36,7 +36,7 @@ def model_of(config: ConfigStore) -> str:
     return config.model.local_path or config.model.model_name
 
 
-def backend_of(config: ConfigStore) -> str:
+def engine_name(config: ConfigStore) -> str:
     """The engine to use: what the settings say, and where they leave it open, `openai` for a URL."""
     if config.inference.backend != "auto":
         return config.inference.backend
@@ -47,7 +47,7 @@ def backend_of(config: ConfigStore) -> str:
     return choose_backend()
 
 
-def sampling_of(config: ConfigStore, seed: int | None = None) -> Sampling:
+def evaluation_sampling(config: ConfigStore, seed: int | None = None) -> Sampling:
     """How to sample a turn."""
     inference = config.inference
     return Sampling(inference.max_tokens, inference.temperature, inference.top_p, inference.top_k, seed=seed)

@@ -68,7 +68,7 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
 def run(args: argparse.Namespace) -> int:
     """Evaluate, show and record it. The exit status is 1 if no episode could be counted, 130 after Ctrl-C."""
     from turnsmith.cli.environment import locate_environment
-    from turnsmith.cli.eval_view import EvaluationView, header_of
+    from turnsmith.cli.eval_view import EvaluationView, evaluation_header
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     earlier = _earlier(args.compare, plan)
     # The bars of the libraries that load models would be drawn across ours; tqdm reads this when it is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    with EvaluationView(plan, header_of(spec, config, plan)) as view:
+    with EvaluationView(plan, evaluation_header(spec, config, plan)) as view:
         return _evaluate(view, args, config, spec, earlier)
 
 
@@ -119,7 +119,7 @@ def read_settings(args: argparse.Namespace) -> ConfigStore:
 
 def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
     """Which episodes to play; without --episodes, about a hundred that --samples divides."""
-    from turnsmith.cli.engine import sampling_of
+    from turnsmith.cli.engine import evaluation_sampling
     from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
     from turnsmith.rollout.failure_policy import FailurePolicy
     from turnsmith.rollout.limits import Limits
@@ -132,7 +132,7 @@ def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
         samples=args.samples,
         seed=seed,
         limits=Limits.of(config.inference),
-        sampling=sampling_of(config, seed),
+        sampling=evaluation_sampling(config, seed),
         failures=FailurePolicy.of(config.failures),
         concurrency=args.concurrency,
         success_reward=args.success_reward,
@@ -168,7 +168,7 @@ def _earlier(folder: str | None, plan: EvaluationPlan) -> EvaluationResult | Non
 
 
 def _new_folder(config: ConfigStore, plan: EvaluationPlan, spec: EnvironmentSpec) -> RunFolder:
-    from turnsmith.cli.engine import backend_of, model_of
+    from turnsmith.cli.engine import engine_name, model_of
     from turnsmith.config_sources import to_dict
     from turnsmith.records.run_folder import RunFolder
     from turnsmith.records.run_state import this_process
@@ -180,7 +180,7 @@ def _new_folder(config: ConfigStore, plan: EvaluationPlan, spec: EnvironmentSpec
         "evaluation",
         environment=spec.name,
         model=model_of(config),
-        backend=backend_of(config),
+        backend=engine_name(config),
         episodes=plan.episodes,
         samples=plan.samples,
         seed=plan.seed,

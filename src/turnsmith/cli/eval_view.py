@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnsmith.cli.engine import backend_of, model_of
+from turnsmith.cli.engine import engine_name, model_of
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
@@ -28,11 +28,11 @@ _LINES = 10
 """Lines in a log, at most, while episodes are played."""
 
 
-def header_of(spec: EnvironmentSpec, config: ConfigStore, plan: EvaluationPlan) -> str:
+def evaluation_header(spec: EnvironmentSpec, config: ConfigStore, plan: EvaluationPlan) -> str:
     """One line that says what is evaluated."""
     starts = plan.episodes // plan.samples
     split = f" ({starts} starts, {plan.samples} each)" if plan.samples > 1 else ""
-    return f"{spec.name} · {model_of(config)} · {backend_of(config)} · {plan.episodes} episodes{split}"
+    return f"{spec.name} · {model_of(config)} · {engine_name(config)} · {plan.episodes} episodes{split}"
 
 
 class EvaluationView:

@@ -106,7 +106,7 @@ def _play(
     person: PersonEngine, chat: Chat, config: ConfigStore, spec: EnvironmentSpec, seed: int, parser: ActionParser
 ) -> Trajectory:
     """The one episode loop, on a thread of its own; the person answers from this one."""
-    from turnsmith.cli.engine import sampling_of
+    from turnsmith.cli.engine import evaluation_sampling
     from turnsmith.loop_thread import LoopThread
     from turnsmith.rollout.episode import EpisodeStart, run_episode
     from turnsmith.rollout.limits import Limits
@@ -119,7 +119,7 @@ def _play(
             engine=person,
             chat=chat,
             limits=Limits.of(config.inference),
-            sampling=sampling_of(config),
+            sampling=evaluation_sampling(config),
             parser=parser,
         )
     )

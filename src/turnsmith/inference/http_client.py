@@ -34,13 +34,13 @@ _LONGEST_PAUSE = 60.0
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
-class Refused(EngineFailure):
+class ServerRefused(EngineFailure):
     """The server answered with an error; `status` is its HTTP status."""
 
     status: int = 0
 
 
-class RemoteServer:
+class HttpClient:
     """A server that takes and gives JSON.
 
     Args:
@@ -51,7 +51,7 @@ class RemoteServer:
         max_concurrency: Most requests under way at a time; the others wait.
 
     Example:
-        >>> server = RemoteServer("http://127.0.0.1:9", retries=0)
+        >>> server = HttpClient("http://127.0.0.1:9", retries=0)
         >>> server.run(server.ask("/generate", {}))
         Traceback (most recent call last):
         turnsmith.errors.EngineFailure: The server at http://127.0.0.1:9 cannot be reached: ... Is it running there?
@@ -96,7 +96,7 @@ class RemoteServer:
             session: Sent as the header `X-Session-ID`, so that a router can send an episode to the same replica.
 
         Raises:
-            Refused: If the server said no, or said that it is busy until patience ran out.
+            ServerRefused: If the server said no, or said that it is busy until patience ran out.
             EngineFailure: If there was no answer, none in time, or one that is not JSON.
         """
         headers = {"X-Session-ID": quote(session, safe="/")} if session else {}
@@ -162,12 +162,12 @@ class RemoteServer:
                 "Check that the URL is that of the API, such as http://host:8000/v1."
             ) from None
 
-    def _refusal(self, response: httpx.Response, attempt: int) -> Refused:
+    def _refusal(self, response: httpx.Response, attempt: int) -> ServerRefused:
         status = response.status_code
         said = self._masked(_message_of(response))[:400]
         times = f" {attempt + 1} times" if attempt and _is_busy(status) else ""
         hint = f" Give its API key as api_key or in {API_KEY_VARIABLE}." if status in (401, 403) else ""
-        refused = Refused(f"The server at {self.name} refused{times} with {status}: {said.rstrip('.')}.{hint}")
+        refused = ServerRefused(f"The server at {self.name} refused{times} with {status}: {said.rstrip('.')}.{hint}")
         refused.status = status
         return refused
 

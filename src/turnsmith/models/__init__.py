@@ -82,7 +82,7 @@ def _built_once(name: str) -> Path:
     if folder.is_dir():
         return folder
     # Imported here: making a model needs torch, using a made one does not.
-    build: Callable[[Path], None] = import_module(f"turnsmith.models.{name}").build
+    build: Callable[[Path], None] = getattr(import_module(f"turnsmith.models.{name}"), f"build_{name}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

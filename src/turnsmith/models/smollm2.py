@@ -39,7 +39,7 @@ _LAYER_WEIGHTS = {
 }
 
 
-def build(folder: str | Path) -> None:
+def build_smollm2(folder: str | Path) -> None:
     """Download SmolLM2-135M-Instruct (93 MB) and write it as a plain Hugging Face folder in bfloat16 (270 MB).
 
     Args:

@@ -25,7 +25,7 @@ PAD_ID, START_ID, END_ID, UNKNOWN_ID = range(len(SPECIAL_TOKENS))
 CHARACTERS = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 
 
-def build(folder: str | Path, seed: int = 0) -> None:
+def build_tiny(folder: str | Path, seed: int = 0) -> None:
     """Write the tiny model and its tokenizer into a folder.
 
     Args:

@@ -22,7 +22,7 @@ _SCHEMA: Any = pa.schema([("episode_id", pa.string()), *((name, _NUMBERS) for na
 
 
 @dataclass(slots=True)
-class Trained:
+class StepAdvantages:
     """One step. Each list has one number for every token after the prompt; 0 where the model did not speak."""
 
     advantages: dict[str, Sequence[float]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Trained:
     """By episode id: the rewards less the KL penalty; empty where `use_kl_in_reward` is off: see the episodes."""
 
 
-def write_trained(folder: RunFolder | str | Path, step: int, trained: Trained) -> Path:
+def write_advantages(folder: RunFolder | str | Path, step: int, trained: StepAdvantages) -> Path:
     """Write `trained/step-<step>.parquet` of a run; the same step again replaces it."""
     target = _path(folder, step)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -45,15 +45,17 @@ def write_trained(folder: RunFolder | str | Path, step: int, trained: Trained) -
     return target
 
 
-def read_trained(folder: RunFolder | str | Path, step: int, episodes: Collection[str] | None = None) -> Trained:
-    """Read what `write_trained` wrote; with `episodes`, only those.
+def read_advantages(
+    folder: RunFolder | str | Path, step: int, episodes: Collection[str] | None = None
+) -> StepAdvantages:
+    """Read what `write_advantages` wrote; with `episodes`, only those.
 
     Example:
         >>> import tempfile
         >>> run = RunFolder.create(tempfile.mkdtemp(), "demo")
-        >>> file = write_trained(run, 1, Trained(advantages={"e1": [0.5, 0.0]}))
-        >>> read_trained(run, 1)
-        Trained(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
+        >>> file = write_advantages(run, 1, StepAdvantages(advantages={"e1": [0.5, 0.0]}))
+        >>> read_advantages(run, 1)
+        StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
     """
     wanted = None if episodes is None else [("episode_id", "in", list(episodes))]
     table = pq.read_table(_path(folder, step), schema=_SCHEMA, filters=wanted).to_pydict()
@@ -61,7 +63,7 @@ def read_trained(folder: RunFolder | str | Path, step: int, episodes: Collection
         {row: numbers for row, numbers in zip(table["episode_id"], table[name], strict=True) if numbers is not None}
         for name in _COLUMNS
     ]
-    return Trained(*columns)
+    return StepAdvantages(*columns)
 
 
 def _path(folder: RunFolder | str | Path, step: int) -> Path:

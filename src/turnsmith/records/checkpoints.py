@@ -54,7 +54,7 @@ class Best:
     value: float
 
 
-class Draft:
+class PendingCheckpoint:
     """A checkpoint that is being written: first its files, into `path`; then `seal`; then `commit`.
 
     A kill at any moment leaves the checkpoints that were there, and at most something hidden that `clean` removes.
@@ -62,7 +62,7 @@ class Draft:
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> draft = Draft(folder, step=5)
+        >>> draft = PendingCheckpoint(folder, step=5)
         >>> write_state(draft.path, {"step": 5})
         >>> draft.seal()
         >>> saved_steps(folder)
@@ -173,14 +173,14 @@ def mark_best(folder: Path, step: int, value: float, metric: str = "reward/mean"
     """
     if step not in saved_steps(folder):
         raise RecordError(f"Step {step} cannot be the best: {folder} has no checkpoint of it. Save it first.")
-    before = best_of(folder)
+    before = best_checkpoint(folder)
     if math.isnan(value) or (before is not None and before.metric == metric and value <= before.value):
         return False
     write_text(folder / _BEST, json.dumps(asdict(Best(step, metric, float(value)))) + "\n")
     return True
 
 
-def best_of(folder: Path) -> Best | None:
+def best_checkpoint(folder: Path) -> Best | None:
     """Which checkpoint is the best so far; None: none was marked, or it is gone."""
     try:
         about = json.loads((folder / _BEST).read_text(encoding="utf-8"))
@@ -192,17 +192,17 @@ def best_of(folder: Path) -> Best | None:
 
 def forget_best(folder: Path, after: int) -> None:
     """Let none be the best, if the best is that of a step after `after`, which is made again."""
-    best = best_of(folder)
+    best = best_checkpoint(folder)
     if best is not None and best.step > after:
         (folder / _BEST).unlink()
 
 
-def keep(folder: Path, last_n: int, step: int) -> None:
+def prune(folder: Path, last_n: int, step: int) -> None:
     """Remove the checkpoints before `step` but the newest of them, `last_n` in all with that of `step`, and the best.
 
     Those after `step`, as there are when a run was taken back, stay. With `last_n` 0 all stay.
     """
-    best = best_of(folder)
+    best = best_checkpoint(folder)
     kept = {step} if best is None else {step, best.step}
     for old in [saved for saved in saved_steps(folder) if saved <= step][last_n:] if last_n > 0 else []:
         if old not in kept:

@@ -15,7 +15,7 @@ import orjson
 
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
-from turnsmith.rollout.turn import Message, Reaction
+from turnsmith.rollout.turn import Message, TurnResult
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 
 _Told = str | tuple[tuple[str, str, str], ...]
@@ -23,18 +23,18 @@ _Told = str | tuple[tuple[str, str, str], ...]
 _START, _STOP, _VERSION, _GENERATE, _STEP, _REWARD, _WIDTH = range(7)
 
 
-class Draft:
+class EpisodeBuffer:
     """What has happened so far in one episode.
 
     Example:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
-        >>> draft = Draft()
+        >>> draft = EpisodeBuffer()
         >>> draft.open("Go.", [{"role": "user", "content": "Go."}])
         >>> draft.prompt([1, 2])
         >>> draft.speak(Generation(chat.encode("up"), [-0.5, -0.25]), seconds=0.1)
-        >>> draft.hear(Reaction([{"role": "user", "content": "Done."}], reward=1.0, terminated=True))
+        >>> draft.hear(TurnResult([{"role": "user", "content": "Done."}], reward=1.0, terminated=True))
         >>> trajectory = Trajectory()
         >>> draft.write(trajectory, chat)
         >>> trajectory.actions, trajectory.rewards, list(trajectory.tokens.log_probs)
@@ -104,7 +104,7 @@ class Draft:
         """Add how long the last turn's reaction took, whether one came or not."""
         self.numbers[_STEP - _WIDTH] = seconds
 
-    def hear(self, reaction: Reaction) -> None:
+    def hear(self, reaction: TurnResult) -> None:
         """Add what came back for the last turn."""
         self.numbers[_REWARD - _WIDTH] = reaction.reward
         self.is_done = reaction.done
@@ -173,7 +173,7 @@ def _unpack(told: _Told) -> list[Message]:
     ]
 
 
-def _pack_info(reaction: Reaction) -> dict[str, Any] | str | None:
+def _pack_info(reaction: TurnResult) -> dict[str, Any] | str | None:
     if not reaction.calls:  # what the environment itself said, which may be of any type
         return reaction.info or None
     try:

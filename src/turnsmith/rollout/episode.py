@@ -18,10 +18,10 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.rollout.buffer import Draft
+from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
-from turnsmith.rollout.turn import Reaction, Toolbox, join_prompts, react
+from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
@@ -87,7 +87,7 @@ async def run_episode(
     """
     began = time.perf_counter()
     host = open_host(environment)
-    episode = _Episode(start, Draft(), host, engine, chat, limits, sampling, tools, parser)
+    episode = _Episode(start, EpisodeBuffer(), host, engine, chat, limits, sampling, tools, parser)
     try:
         outcome, told = await episode.play()
         # Only now: while it waits for the engine an episode is a draft, which takes less room.
@@ -117,7 +117,7 @@ class _End(Exception):
 @dataclass(slots=True)
 class _Episode:
     start: EpisodeStart
-    draft: Draft
+    draft: EpisodeBuffer
     host: Host
     engine: Engine
     chat: Chat
@@ -125,7 +125,7 @@ class _Episode:
     sampling: Sampling
     tools: ToolRegistry | None = None
     parser: ActionParser | None = None
-    toolbox: Toolbox | None = None
+    toolbox: EpisodeTools | None = None
     tool_calls: int = 0
     called_at: float = 0.0
     """When the environment or a tool was called that has not answered yet; 0: none was."""
@@ -160,7 +160,7 @@ class _Episode:
         self.called_at = time.perf_counter()
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            toolbox = Toolbox(self.host.environment, self.tools, self.parser or _PARSER)
+            toolbox = EpisodeTools(self.host.environment, self.tools, self.parser or _PARSER)
             self.toolbox = toolbox or None
             told = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
             prefix, offered = toolbox.introduce(told, self.chat)
@@ -227,10 +227,10 @@ class _Episode:
         if self.limits.turn_tokens is not None:
             raise _End(Outcome.TURN_TOKEN_LIMIT)
 
-    async def _react(self, action: str, said: Generation) -> Reaction:
+    async def _react(self, action: str, said: Generation) -> TurnResult:
         self.called_at = began = time.perf_counter()
         try:
-            reaction = await react(
+            reaction = await apply_action(
                 action,
                 self.host,
                 self.toolbox,

@@ -20,7 +20,7 @@ from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.loop_thread import run_blocking
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.turn import Reaction, Toolbox, react
+from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FormatProblem
 from turnsmith.tools.registry import ToolRegistry
@@ -115,7 +115,7 @@ class ManagedTurn:
 
     state: str
     output: str
-    reaction: Reaction
+    reaction: TurnResult
     tool_calls: list[ToolCall] = field(default_factory=list)
 
     @property
@@ -164,8 +164,8 @@ class MultiTurnManager:
 
     def step(self, model_output: str, state: str = "") -> ManagedTurn:
         """Handle one thing the model said, in answer to `state`."""
-        toolbox = Toolbox(self.environment, self.tool_registry, self.action_parser)
-        reaction = run_blocking(react(model_output, EnvironmentHost.around(self.environment), toolbox))
+        toolbox = EpisodeTools(self.environment, self.tool_registry, self.action_parser)
+        reaction = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), toolbox))
         turn = ManagedTurn(state, model_output, reaction, reaction.calls)
         self.turns.append(turn)
         return turn

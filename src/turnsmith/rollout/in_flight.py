@@ -12,11 +12,11 @@ Place = Literal["engine", "environment"]
 _SAYING = {"engine": "wait for the engine", "environment": "are in their environment, a tool or the reward function"}
 
 
-class Activity:
+class InFlightEpisodes:
     """The running episodes of one process.
 
     Example:
-        >>> activity = Activity()
+        >>> activity = InFlightEpisodes()
         >>> activity.move("7-0", "environment")
         >>> activity.moves, activity.standing(now=time.monotonic() + 90)
         (1, '1 episodes are in their environment, a tool or the reward function (7-0 for 90 s)')
@@ -53,10 +53,10 @@ class Activity:
         return "; ".join(told) or "no episode is running"
 
 
-class NotedEngine:
+class TrackedEngine:
     """An engine that notes where an episode is, because it is asked whenever the episode gets on."""
 
-    def __init__(self, engine: Engine, activity: Activity, name: str) -> None:
+    def __init__(self, engine: Engine, activity: InFlightEpisodes, name: str) -> None:
         self.inner = engine
         self._activity = activity
         self._name = name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.retry import Played
+from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _SHOWN = 5
@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Entry:
+class LedgerEntry:
     """One episode that is over."""
 
     episode_id: str
@@ -47,7 +47,7 @@ class Entry:
     error: str = ""
 
     @classmethod
-    def of(cls, played: Played) -> Self:
+    def of(cls, played: EpisodeResult) -> Self:
         """The entry of an episode that was played."""
         last = played.trajectory
         error = last.error or next((one.error for one in played.given_up if one.error), "")
@@ -98,7 +98,7 @@ class StepLedger:
         """Episodes that were trained on."""
         return sum(self.decisions[one.value] for one in Decision if one.is_counted)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Settle an episode."""
         self.decisions[entry.decision.value] += 1
         self.outcomes[entry.attempts[-1].outcome] += 1
@@ -138,13 +138,13 @@ class Ledger:
     Example:
         >>> ledger = Ledger()
         >>> ledger.dispatch(["g-0", "g-1"])
-        >>> ledger.end([Entry("g-0", "g", Decision.KEPT, [Attempt("completed", 9)])])
-        >>> ledger.end([Entry("g-1", "g", Decision.MASKED, [Attempt("environment_failed")] * 3)])
+        >>> ledger.end([LedgerEntry("g-0", "g", Decision.KEPT, [Attempt("completed", 9)])])
+        >>> ledger.end([LedgerEntry("g-1", "g", Decision.MASKED, [Attempt("environment_failed")] * 3)])
         >>> step = ledger.close(1, trained=["g-0"])
         >>> step.dispatched, step.trained, dict(step.decisions), dict(step.given_up)
         (2, 1, {'kept': 1, 'masked': 1}, {'environment_failed': 2})
         >>> ledger.dispatch(["h-0", "h-1"])
-        >>> ledger.end([Entry("h-0", "h", Decision.KEPT, [Attempt("completed", 9)])])
+        >>> ledger.end([LedgerEntry("h-0", "h", Decision.KEPT, [Attempt("completed", 9)])])
         >>> ledger.close(2, trained=["h-0"])
         Traceback (most recent call last):
         turnsmith.errors.TrainingFailure: The ledger of step 2 does not balance: 2 episodes dispatched and 0 carried \
@@ -157,7 +157,7 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
         """Sent off and not over, with the attempts that are lost with their process."""
         self._from_before = set(self._open)
         """Those of them that were carried, until they are sent off again."""
-        self._ended: dict[str, Entry] = {}
+        self._ended: dict[str, LedgerEntry] = {}
         """Over, and not yet found in a batch."""
         self._dispatched = 0
         self._carried_in = len(self._open)
@@ -182,7 +182,7 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
             attempts += ended.attempts[:-1] if ended is not None else []
             attempts.append(Attempt(Outcome.WORKER_LOST.value, 0, seconds))
 
-    def end(self, entries: Iterable[Entry]) -> None:
+    def end(self, entries: Iterable[LedgerEntry]) -> None:
         """Note episodes that are over."""
         for entry in entries:
             lost = self._open.pop(entry.episode_id, None)
@@ -231,29 +231,29 @@ over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was 
         )
 
 
-def name_of(group: str, number: int | str) -> str:
+def episode_name(group: str, number: int | str) -> str:
     """The name of an episode, by that of its group and its number there.
 
     Example:
-        >>> name_of("00000017", 3)
+        >>> episode_name("00000017", 3)
         '00000017-3'
     """
     return f"{group}-{number}"
 
 
-def group_of(episode_id: str) -> str:
+def group_name(episode_id: str) -> str:
     """The name of the group that an episode belongs to, by its own.
 
     Example:
-        >>> group_of("00000017-3")
+        >>> group_name("00000017-3")
         '00000017'
     """
     return episode_id.rpartition("-")[0]
 
 
-def part_settled(
-    finished: Iterable[Played], groups: Collection[str] | None, group_size: int
-) -> tuple[list[Played], list[Played]]:
+def split_settled(
+    finished: Iterable[EpisodeResult], groups: Collection[str] | None, group_size: int
+) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
     """The episodes that a step settles, and those that wait for a later one.
 
     Args:
@@ -261,7 +261,7 @@ def part_settled(
         groups: The groups that the step is trained on; None: there is no later step to wait for.
         group_size: Episodes in a group. One that was dropped is in no batch: it is settled when all of it is over.
     """
-    pairs = [(group_of(one.trajectory.episode_id), one) for one in finished]
+    pairs = [(group_name(one.trajectory.episode_id), one) for one in finished]
     if groups is None:
         return [one for _, one in pairs], []
     over = Counter(group for group, _ in pairs)
@@ -270,7 +270,7 @@ def part_settled(
     return [one for group, one in pairs if group in now], [one for group, one in pairs if group not in now]
 
 
-def settle_groups(played: Iterable[Played]) -> None:
+def settle_groups(played: Iterable[EpisodeResult]) -> None:
     """Drop with an episode that is dropped all others of its group, which is played again from another start."""
     played = list(played)
     gone = {one.trajectory.group_id for one in played if one.trajectory.decision is Decision.DROPPED}
@@ -279,7 +279,7 @@ def settle_groups(played: Iterable[Played]) -> None:
             one.trajectory.decision = Decision.DROPPED
 
 
-def carried_in(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def unsettled_episodes(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """The episodes that the last record of a run's ledger left unsettled."""
     return [str(name) for name in records[-1].get("carried", ())] if records else []
 

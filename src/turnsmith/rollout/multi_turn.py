@@ -14,7 +14,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.turn import Toolbox
+from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
 
 if TYPE_CHECKING:
@@ -195,5 +195,5 @@ class MultiTurnInferenceEngine:
         manager = self.tool_manager
         if manager is None:
             return self.system_prompt, None
-        toolbox = Toolbox(manager.environment, manager.tool_registry, manager.action_parser)
+        toolbox = EpisodeTools(manager.environment, manager.tool_registry, manager.action_parser)
         return toolbox.introduce(self.system_prompt, self.chat)

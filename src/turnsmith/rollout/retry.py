@@ -28,7 +28,7 @@ _LONGEST_PAUSE = 15.0
 
 
 @dataclass(slots=True)
-class Played:
+class EpisodeResult:
     """An episode that is over, with the attempts at it that were given up."""
 
     trajectory: Trajectory
@@ -55,7 +55,7 @@ async def play_episode(
     reward_fn: RewardFunction | None = None,
     tools: ToolRegistry | None = None,
     parser: ActionParser | None = None,
-) -> Played:
+) -> EpisodeResult:
     """Play one episode as `run_episode` does, again after a failure where `failures` says so, and decide about it.
 
     A retry begins from the same start in a fresh environment, and the model says again, word for word, what it had
@@ -128,7 +128,7 @@ async def play_episode(
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:
         _penalise(trajectory, policy.penalty, has_reward_fn=reward_fn is not None)
-    return Played(trajectory, given_up, cause)
+    return EpisodeResult(trajectory, given_up, cause)
 
 
 class _Again:

@@ -19,7 +19,7 @@ Message = dict[str, str]
 
 
 @dataclass(slots=True)
-class Reaction:
+class TurnResult:
     """What came back for one turn of the model."""
 
     messages: list[Message]
@@ -41,7 +41,7 @@ class Reaction:
         return self.terminated or self.truncated
 
 
-class Toolbox:
+class EpisodeTools:
     """The tools one episode offers: those given to the run, and the environment's own `@tool` methods."""
 
     def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
@@ -69,16 +69,16 @@ def join_prompts(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-async def react(
+async def apply_action(
     said: str,
     host: Host,
-    toolbox: Toolbox | None,
+    toolbox: EpisodeTools | None,
     *,
     ids: Sequence[int] = (),
     episode_id: str = "",
     count: Callable[[str], Sequence[int]] | None = None,
     calls_left: int | None = None,
-) -> Reaction:
+) -> TurnResult:
     """Call the tools that the model asked for; where it asked for none, let the environment step.
 
     Calls of one turn run one after another, in the order they were written, because they may share state. A call that
@@ -92,16 +92,16 @@ async def react(
     parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(said)
     if calls_left is not None and len(parsed.calls) > calls_left:
         asked = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
-        return Reaction([], info={"tool_calls_not_run": asked}, is_over_limit=True)
+        return TurnResult([], info={"tool_calls_not_run": asked}, is_over_limit=True)
     if parsed.calls:
         for call in parsed.calls:
             _name_plain_input(call, toolbox.registry)
             call.result = await toolbox.registry.call(call, episode_id=episode_id, count=count)
         messages = [_tool_message(call, call.result) for call in parsed.calls if call.result]
         info: dict[str, Any] = {"tool_calls": [_record(call) for call in parsed.calls]}
-        reaction = Reaction(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
+        reaction = TurnResult(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
     elif parsed.problem:
-        reaction = Reaction([])
+        reaction = TurnResult([])
     else:
         return await _step(parsed.text, host)
     if parsed.problem:  # also where some calls could be read and another one could not
@@ -121,10 +121,10 @@ def _name_plain_input(call: ToolCall, registry: ToolRegistry) -> None:
         call.arguments = {names[0]: call.arguments[PLAIN_INPUT]}
 
 
-async def _step(action: str, host: Host) -> Reaction:
+async def _step(action: str, host: Host) -> TurnResult:
     result = await host.step(action)
     message = {"role": "user", "content": result.observation}
-    return Reaction([message], result.reward, result.terminated, result.truncated, result.info)
+    return TurnResult([message], result.reward, result.terminated, result.truncated, result.info)
 
 
 def _tool_message(call: ToolCall, result: ToolResult) -> Message:

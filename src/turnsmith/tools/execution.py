@@ -33,11 +33,11 @@ def current_episode() -> str:
     return _episode.get()
 
 
-class Late(Exception):
+class ToolTimeout(Exception):
     """The call took longer than it may."""
 
 
-class Ended:
+class CallOutcome:
     """How a call ended: with a value, or with whatever it raised."""
 
     __slots__ = ("error", "value")
@@ -47,9 +47,9 @@ class Ended:
         self.error = error
 
 
-async def run(
+async def run_tool(
     function: Callable[..., Any], arguments: dict[str, Any], *, is_async: bool, limit: float, episode_id: str
-) -> Ended:
+) -> CallOutcome:
     """Call the function, in a task of its own or in a thread, for at most `limit` seconds.
 
     Raises nothing but cancellation from outside, for which the tool gets a moment to clean up.
@@ -75,21 +75,21 @@ class _Given:
         return self.awaitable
 
 
-async def _guard(function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> Ended:
+async def _guard(function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> CallOutcome:
     if episode_id:
         _episode.set(episode_id)  # in this task's own copy of the context
     try:
-        return Ended(await function(**arguments))
+        return CallOutcome(await function(**arguments))
     except BaseException as error:
         # All of them: a task that ends in SystemExit or KeyboardInterrupt would end the event loop with it, and a
         # CancelledError that the tool raised itself must not look like one from outside.
-        return Ended(error=error)
+        return CallOutcome(error=error)
 
 
-async def _wait_for_task(work: Any, limit: float) -> Ended:
+async def _wait_for_task(work: Any, limit: float) -> CallOutcome:
     # A task of its own, so that a tool that cancels "the current task" or ignores its cancellation harms only itself.
     loop = asyncio.get_running_loop()
-    task: asyncio.Task[Ended] = loop.create_task(work)
+    task: asyncio.Task[CallOutcome] = loop.create_task(work)
     # By hand what `asyncio.wait` does for any number of tasks, at half the cost.
     waiter: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(limit, _release, waiter)
@@ -102,9 +102,9 @@ async def _wait_for_task(work: Any, limit: float) -> Ended:
     finally:
         timer.cancel()
     if task.done():
-        return Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
+        return CallOutcome(error=asyncio.CancelledError()) if task.cancelled() else task.result()
     await _stop(task)
-    return Ended(error=Late())
+    return CallOutcome(error=ToolTimeout())
 
 
 def _release(waiter: asyncio.Future[None]) -> None:
@@ -133,20 +133,22 @@ class _Work:
         self.episode_id = episode_id
         self.is_late = False
 
-    def __call__(self) -> Ended:
+    def __call__(self) -> CallOutcome:
         if self.is_late:  # it waited for a free thread for so long that nobody wants it done any more
-            return Ended(error=Late())
+            return CallOutcome(error=ToolTimeout())
         if self.episode_id:
             _episode.set(self.episode_id)
         try:
-            return Ended(self.function(**self.arguments))
+            return CallOutcome(self.function(**self.arguments))
         except BaseException as error:  # sys.exit() too
-            return Ended(error=error)
+            return CallOutcome(error=error)
 
 
-async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str) -> Ended:
+async def _in_thread(
+    function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str
+) -> CallOutcome:
     work = _Work(function, arguments, episode_id)
-    future: asyncio.Future[Ended] = shared_threads().start(contextvars.copy_context().run, work)
+    future: asyncio.Future[CallOutcome] = shared_threads().start(contextvars.copy_context().run, work)
     timer = asyncio.get_running_loop().call_later(limit, _expire, future)
     try:
         return await future
@@ -155,6 +157,6 @@ async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any], li
         work.is_late = True
 
 
-def _expire(future: asyncio.Future[Ended]) -> None:
+def _expire(future: asyncio.Future[CallOutcome]) -> None:
     if not future.done():
-        future.set_result(Ended(error=Late()))
+        future.set_result(CallOutcome(error=ToolTimeout()))

@@ -14,7 +14,7 @@ from turnsmith.loop_thread import run_blocking
 from turnsmith.tools.bounds import BadArguments, Bounds
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
 from turnsmith.tools.error_messages import check_schema, unknown_tool
-from turnsmith.tools.execution import Late, run
+from turnsmith.tools.execution import ToolTimeout, run_tool
 from turnsmith.tools.output import Count, WrongType, cut, to_text
 from turnsmith.tools.tool import Tool, tool
 
@@ -140,14 +140,14 @@ class ToolRegistry:
         except BadArguments as mistake:
             return ToolResult(False, str(mistake))
         limit = entry.tool.time_limit
-        ended = await run(entry.function, arguments, is_async=entry.is_async, limit=limit, episode_id=episode_id)
+        ended = await run_tool(entry.function, arguments, is_async=entry.is_async, limit=limit, episode_id=episode_id)
         error = ended.error
         if error is None:
             return _answer(entry, ended.value, count)
         if isinstance(error, ToolError):
             text, was_cut = cut(str(error), entry.tool.max_output_tokens, count)
             return ToolResult(False, text, cut=was_cut)
-        if isinstance(error, Late):
+        if isinstance(error, ToolTimeout):
             return ToolResult(False, LATE, failure=f"{name} took longer than {limit:g} seconds.")
         # A tool of an environment in another process: what went wrong there was put in words there.
         is_told = isinstance(error, EnvironmentFailure)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from turnsmith.algo import TurnScale
     from turnsmith.config import TrainingConfig
-    from turnsmith.records.advantages import Trained
+    from turnsmith.records.advantages import StepAdvantages
 
 ESTIMATORS = (
     "grpo",
@@ -135,7 +135,7 @@ def turn_anchors(trajectory: Trajectory) -> list[int]:
 def advantages_of(
     trajectories: Sequence[Trajectory],
     training: TrainingConfig,
-    trained: Trained | None = None,
+    trained: StepAdvantages | None = None,
 ) -> dict[str, list[float]]:
     """Advantages of recorded episodes by episode id, one number for each token after the prompt.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.records.files import write_text
-from turnsmith.trainer.task_file import StartTable, read_tasks
+from turnsmith.trainer.task_file import TaskFile, read_tasks
 
 if TYPE_CHECKING:
     from turnsmith.inference.chat import Chat
@@ -26,7 +26,7 @@ REMEMBERED = 4096
 """How many finished groups a curriculum is told of: the last ones."""
 
 
-class Start(TypedDict):
+class DatasetRow(TypedDict):
     """Where one group starts: what `reset(seed=..., task=...)` is given."""
 
     index: int
@@ -95,19 +95,19 @@ class CustomEnvironmentDataset:
         """The index of the next start."""
         self.history: list[FinishedGroup] = []
         """What a curriculum is told."""
-        self._given: dict[int, Start] = {}
-        self._table: StartTable | None = None
+        self._given: dict[int, DatasetRow] = {}
+        self._table: TaskFile | None = None
         if tasks is not None:
-            self._table = StartTable.of({"task": task} for task in read_tasks(tasks))
+            self._table = TaskFile.of({"task": task} for task in read_tasks(tasks))
         elif seeds is not None:
-            self._table = StartTable.of({"seed": int(seed)} for seed in seeds)
+            self._table = TaskFile.of({"seed": int(seed)} for seed in seeds)
 
     @classmethod
     def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:
         """The dataset itself, or one around anything that `tasks` may be; None: only the seeds differ."""
         return dataset if isinstance(dataset, CustomEnvironmentDataset) else cls(tasks=dataset)
 
-    def start(self, index: int) -> Start:
+    def start(self, index: int) -> DatasetRow:
         """Where group `index` starts."""
         if index < 0:
             raise IndexError(f"A start has an index from 0 on, not {index}.")
@@ -121,7 +121,7 @@ class CustomEnvironmentDataset:
         return ENDLESS if self._table is None else len(self._table)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Start `index`; with an environment and a tokenizer also `state`, `prompt`, `input_ids`, `attention_mask`."""
+        """Row `index`; with an environment and a tokenizer also `state`, `prompt`, `input_ids`, `attention_mask`."""
         start = self.start(index)
         return {**start, **self._opening(start)}
 
@@ -170,7 +170,7 @@ class CustomEnvironmentDataset:
             )
         made = cls(curriculum=curriculum, shuffle=about["shuffle"], seed=about["seed"])
         if about["source"] == "rows":
-            made._table = StartTable(folder / "starts.jsonl")
+            made._table = TaskFile(folder / "starts.jsonl")
         made.load_state_dict(about["state"])
         return made
 
@@ -178,14 +178,14 @@ class CustomEnvironmentDataset:
         passed, place = divmod(index, rows)
         return _shuffled(rows, f"{self.seed or 0}/{passed}")[place] if self.shuffle else place
 
-    def _choose(self, curriculum: Curriculum, index: int, seed: int) -> Start:
+    def _choose(self, curriculum: Curriculum, index: int, seed: int) -> DatasetRow:
         chosen = curriculum(index, tuple(self.history))
         if not isinstance(chosen, Mapping) or not chosen.keys() <= {"seed", "task"}:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f'The curriculum returned {str(chosen)[:80]} for start {index}: return {{"task": {{...}}}}, '
                 '{"seed": 5} or both.'
             )
-        start: Start = {"index": index, "seed": int(chosen.get("seed", seed)), "task": chosen.get("task")}
+        start: DatasetRow = {"index": index, "seed": int(chosen.get("seed", seed)), "task": chosen.get("task")}
         self._given[index] = start
         return start
 
@@ -195,7 +195,7 @@ class CustomEnvironmentDataset:
 
         return Chat(self.tokenizer)
 
-    def _opening(self, start: Start) -> dict[str, Any]:
+    def _opening(self, start: DatasetRow) -> dict[str, Any]:
         """What the episodes of a start are told first, by the one loop that plays them."""
         if self.environment is None or self.tokenizer is None:
             return {}

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.records.checkpoints import best_of, mark_best, saved_steps
+from turnsmith.records.checkpoints import best_checkpoint, mark_best, saved_steps
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import IN_TRAINING, PART, EvaluationResult
-from turnsmith.trainer.validation import Evaluating
+from turnsmith.trainer.validation import EvaluationSchedule
 
 BEST_BY = "reward/mean"
 """What makes an evaluation the best: it is there for every environment, and is what training raises."""
 
 
-class Players(Protocol):
+class EpisodePlayers(Protocol):
     """The processes that run episodes."""
 
     def evaluate(self, environment: EnvironmentSpec, plan: EvaluationPlan) -> EvaluationResult:
@@ -26,12 +26,12 @@ class Players(Protocol):
         ...
 
 
-class Evaluations:
+class TrainingEvaluations:
     """Evaluates the model of a run between its steps. Nothing of it reaches the training: episodes have names, seeds
     and records of their own.
     """
 
-    def __init__(self, evaluating: Evaluating | None, run: RunFolder, emit: Callable[[str, Any], None]) -> None:
+    def __init__(self, evaluating: EvaluationSchedule | None, run: RunFolder, emit: Callable[[str, Any], None]) -> None:
         self._evaluating = evaluating
         self._run = run
         self._emit = emit
@@ -46,7 +46,7 @@ class Evaluations:
             return False
         return not self._has_first if step == 0 else last or step % self._evaluating.every == 0
 
-    def make(self, step: int, players: Players) -> dict[str, Any]:
+    def make(self, step: int, players: EpisodePlayers) -> dict[str, Any]:
         """Evaluate the present weights and keep the episodes; return the record to `tell`."""
         assert self._evaluating is not None
         self._emit("phase", "evaluate")
@@ -64,7 +64,7 @@ class Evaluations:
 
     def is_best(self, record: Mapping[str, Any]) -> bool:
         """Whether a checkpoint of now would be the best one."""
-        best, value = best_of(self._folder), record.get(BEST_BY)
+        best, value = best_checkpoint(self._folder), record.get(BEST_BY)
         return value is not None and (best is None or value > best.value)
 
     def saved(self, record: Mapping[str, Any]) -> None:
@@ -77,11 +77,11 @@ class Evaluations:
         return self._run.checkpoints_dir
 
 
-def in_step(record: Mapping[str, Any]) -> dict[str, Any]:
+def as_step_metrics(record: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation as part of its step's record: its names begin with `eval/`, but for the time it took.
 
     Example:
-        >>> in_step({"step": 4, "reward/mean": 0.5, "time/evaluate": 2.0})
+        >>> as_step_metrics({"step": 4, "reward/mean": 0.5, "time/evaluate": 2.0})
         {'eval/reward/mean': 0.5, 'time/evaluate': 2.0}
     """
     return {

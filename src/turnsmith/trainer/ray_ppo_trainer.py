@@ -18,16 +18,16 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.checkpoints.contents import Saving, check_fit, find_checkpoint
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks
 from turnsmith.trainer.display.progress import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
-from turnsmith.trainer.driver.remote_errors import in_words, note_end
-from turnsmith.trainer.driver.runner_client import follow
+from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
+from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.run_inputs import RunInputs
-from turnsmith.trainer.starting import header_of, sampling_of, start_servers_early, steps_in_epoch
+from turnsmith.trainer.starting import run_header, start_servers_early, steps_in_epoch, training_sampling
 from turnsmith.trainer.validation import Validation
 
 _TRACKER_SECONDS = 20.0
@@ -144,7 +144,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             return self.metrics_history
         began = time.monotonic()
         try:
-            self._view.start(self._steps_made() + steps, header_of(self.config, self.environment.name))
+            self._view.start(self._steps_made() + steps, run_header(self.config, self.environment.name))
             self._start(epoch_steps, self._steps_made() + steps)
             last = self._watch(self._runner.step.remote()) + steps
             self._inputs().write_recipe(self._folder(), last, epoch_steps)
@@ -152,7 +152,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._watch(self._runner.train_until.remote(last))
             self._folder().append_event("finished", step=last)
         except BaseException as error:
-            note_end(error, self.run)
+            record_end(error, self.run)
             self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
             self.cleanup()
             raise
@@ -209,7 +209,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self._runner is not None:
             return
         from turnsmith.models import resolve
-        from turnsmith.trainer.config.auto import device_of
+        from turnsmith.trainer.config.auto import resolve_device
         from turnsmith.trainer.config.to_verl import verl_config
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
         from turnsmith.trainer.verl.task_runner import TaskRunner
@@ -226,14 +226,14 @@ made of whole groups. Set batch_size to a multiple of group_size.
         inputs.write_recipe(self.run, last_step, epoch_steps)
         self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
-        self._cluster = Cluster(config, device_of(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
+        self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
         plan = EpisodePlan(
             environment=self.environment.isolated(),
             limits=Limits.of(config.inference),
-            sampling=sampling_of(config),
+            sampling=training_sampling(config),
             run_dir=run_dir,
             reward_fn=self.reward_fn,
             tools=self.tools,
@@ -247,7 +247,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 theirs,
                 plan,
                 num_actors=config.ray.num_actors,
-                saving=Saving.of(config, epoch_steps),
+                saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,
                 evaluating=self.validation.evaluating(config, self.reward_fn, self.tools),
                 tracker_variables=tracker_variables(run_dir),
@@ -262,9 +262,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
         from ray.exceptions import RayError
 
         try:
-            return follow(reference, self._runner, self._watchdog, self._show)
+            return wait_for_call(reference, self._runner, self._watchdog, self._show)
         except RayError as error:
-            raise in_words(error, self._folder(), self._steps_made()) from None
+            raise to_training_failure(error, self._folder(), self._steps_made()) from None
 
     def _show(self, kind: str, content: Any) -> None:
         if kind == "phase":

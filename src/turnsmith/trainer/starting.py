@@ -28,15 +28,15 @@ def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> in
     return _STEPS_IN_EPOCH if len(dataset) == ENDLESS else -(-len(dataset) * training.group_size // training.batch_size)
 
 
-def sampling_of(config: ConfigStore) -> Sampling:
+def training_sampling(config: ConfigStore) -> Sampling:
     """How the model speaks in training."""
-    from turnsmith.trainer.config.auto import backend_of
+    from turnsmith.trainer.config.auto import resolve_backend
     from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
 
     inference = config.inference
     return Sampling(
         # Only here is a seed the whole truth; other engines batch as it comes, and seeds would slow them down.
-        seed=config.training.seed if backend_of(config) == TRANSFORMERS else None,
+        seed=config.training.seed if resolve_backend(config) == TRANSFORMERS else None,
         max_tokens=inference.max_tokens,
         temperature=inference.temperature,
         top_p=inference.top_p,
@@ -46,18 +46,18 @@ def sampling_of(config: ConfigStore) -> Sampling:
 
 def start_servers_early(config: ConfigStore, cluster: Cluster, model_path: str) -> list[Any]:
     """Our own rollout servers, while the trainer's processes still load; keep what is returned, or they end."""
-    from turnsmith.trainer.config.auto import backend_of, dtype_of
+    from turnsmith.trainer.config.auto import resolve_backend, resolve_dtype
     from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
     from turnsmith.trainer.verl.transformers.server import start_server
 
-    if backend_of(config) != TRANSFORMERS or not cluster.is_local:
+    if resolve_backend(config) != TRANSFORMERS or not cluster.is_local:
         return []
     return [
         start_server(
             rank,
             cluster.node_id(),
             model_path=model_path,
-            dtype=dtype_of(config),
+            dtype=resolve_dtype(config),
             max_concurrency=config.inference.max_concurrency,
             trust_remote_code=config.model.trust_remote_code,
         )
@@ -65,12 +65,12 @@ def start_servers_early(config: ConfigStore, cluster: Cluster, model_path: str) 
     ]
 
 
-def header_of(config: ConfigStore, environment: str) -> str:
+def run_header(config: ConfigStore, environment: str) -> str:
     """One line that says what is trained."""
-    from turnsmith.trainer.config.auto import backend_of, device_of
+    from turnsmith.trainer.config.auto import resolve_backend, resolve_device
 
     training, model = config.training, config.model.local_path or config.model.model_name
     return (
         f"{environment} · {model} · {training.adv_estimator}, {training.batch_size} episodes a step in "
-        f"groups of {training.group_size} · {backend_of(config)} on {device_of(config)}"
+        f"groups of {training.group_size} · {resolve_backend(config)} on {resolve_device(config)}"
     )

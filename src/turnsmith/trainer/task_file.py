@@ -18,11 +18,11 @@ from turnsmith.errors import ConfigError
 from turnsmith.records.files import replacing
 
 
-class StartTable:
+class TaskFile:
     """A file of JSON lines, as a sequence.
 
     Example:
-        >>> table = StartTable.of([{"task": {"a": 1}}, {"task": {"a": 2}}])
+        >>> table = TaskFile.of([{"task": {"a": 1}}, {"task": {"a": 2}}])
         >>> len(table), table[1]
         (2, {'task': {'a': 2}})
     """
@@ -35,7 +35,7 @@ class StartTable:
             self._ends = array("Q", accumulate(map(len, file)))
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> StartTable:
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> TaskFile:
         """Write the rows to a file that is gone with the table."""
         with tempfile.TemporaryDirectory(prefix="turnsmith-starts-") as folder:
             path = Path(folder) / "starts.jsonl"

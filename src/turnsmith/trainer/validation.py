@@ -15,15 +15,15 @@ from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, Start
-from turnsmith.trainer.starting import sampling_of, steps_in_epoch
+from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow
+from turnsmith.trainer.starting import steps_in_epoch, training_sampling
 
 FOLDER = "validation"
 """The folder of a run that keeps the held-out starts."""
 
 
 @dataclass(frozen=True)
-class Evaluating:
+class EvaluationSchedule:
     """When and what to evaluate; sent to the process that trains."""
 
     every: int
@@ -70,7 +70,7 @@ class Validation:
         own = environment if named is None else EnvironmentSpec.of(named, environment.config)
         return cls(own, starts)
 
-    def held_out(self, most: int) -> list[Start]:
+    def held_out(self, most: int) -> list[DatasetRow]:
         """The first starts, at most so many; a dataset that has fewer rows is not begun again."""
         starts = copy.copy(self.starts)
         starts.seed = FIRST_SEED if starts.seed is None else starts.seed
@@ -78,12 +78,12 @@ class Validation:
 
     def evaluating(
         self, config: ConfigStore, reward_fn: Callable[..., Any] | None, tools: ToolRegistry | None
-    ) -> Evaluating | None:
+    ) -> EvaluationSchedule | None:
         """What the settings ask for; None: no evaluation."""
         evaluation = config.evaluation
         if not evaluation.every:
             return None
-        starts, sampling = self.held_out(evaluation.episodes), sampling_of(config)
+        starts, sampling = self.held_out(evaluation.episodes), training_sampling(config)
         temperature = sampling.temperature if evaluation.temperature is None else evaluation.temperature
         plan = EvaluationPlan(
             episodes=len(starts),
@@ -97,7 +97,7 @@ class Validation:
             failures=FailurePolicy.of(config.failures),
             concurrency=config.inference.max_concurrency,
         )
-        return Evaluating(evaluation.every, self.environment.isolated(), plan)
+        return EvaluationSchedule(evaluation.every, self.environment.isolated(), plan)
 
     def check(self, config: ConfigStore, dataset: CustomEnvironmentDataset) -> None:
         """Refuse to evaluate without held-out starts, where nobody said which they are."""

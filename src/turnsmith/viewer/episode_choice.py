@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
-from turnsmith.records.advantages import read_trained
+from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import episode_files, iter_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning
@@ -29,7 +29,7 @@ _STEP = re.compile(r"step-(\d+)-")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EpisodeRow:
     """What is known of an episode before it is read."""
 
     episode_id: str
@@ -65,7 +65,7 @@ class Choice:
     """The episodes to show, and what they were chosen from."""
 
     episodes: list[Chosen] = field(default_factory=list[Chosen])
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[EpisodeRow] = field(default_factory=list[EpisodeRow])
     """All that were looked at."""
     is_sample: bool = False
     """Whether there are steps that were not looked at."""
@@ -94,7 +94,7 @@ def choose_episodes(run: RunFolder, warnings: Iterable[RunWarning] = ()) -> Choi
     return choice
 
 
-def _interesting(rows: list[Row]) -> Iterator[tuple[str, Row]]:
+def _interesting(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
     """Episodes in the order to show them; the same one may come for several reasons."""
     counted = [row for row in rows if row.counts]
     if counted:
@@ -115,9 +115,9 @@ def _interesting(rows: list[Row]) -> Iterator[tuple[str, Row]]:
             yield f"first {row.outcome}", row
 
 
-def _widest_group(rows: list[Row]) -> Iterator[tuple[str, Row]]:
+def _widest_group(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
     """The two ends of the group whose rewards differ most: what training had to compare."""
-    groups: dict[tuple[int, str], list[Row]] = {}
+    groups: dict[tuple[int, str], list[EpisodeRow]] = {}
     for row in rows:
         groups.setdefault((row.step, row.group_id), []).append(row)
     ends = [(min(group, key=_reward), max(group, key=_reward)) for (_, name), group in groups.items() if name]
@@ -127,11 +127,11 @@ def _widest_group(rows: list[Row]) -> Iterator[tuple[str, Row]]:
         yield "worst of the same group", least
 
 
-def _reward(row: Row) -> float:
+def _reward(row: EpisodeRow) -> float:
     return row.reward
 
 
-def _median(rows: list[Row]) -> Row:
+def _median(rows: list[EpisodeRow]) -> EpisodeRow:
     return sorted(rows, key=_reward)[len(rows) // 2]
 
 
@@ -155,12 +155,12 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
-def _rows(file: Path, unreadable: list[str]) -> list[Row]:
+def _rows(file: Path, unreadable: list[str]) -> list[EpisodeRow]:
     try:
         with pq.ParquetFile(file) as parquet:  # columns that an old file does not have are left out
             table: list[dict[str, Any]] = parquet.read(columns=list(_COLUMNS)).to_pylist()
         return [
-            Row(
+            EpisodeRow(
                 one["episode_id"],
                 one["group_id"],
                 one["step"],
@@ -206,6 +206,6 @@ def _episodes(files: Iterable[Path], names: set[str], unreadable: list[str]) -> 
 
 def _advantages(run: RunFolder, step: int, names: set[str]) -> dict[str, Sequence[float]]:
     try:
-        return read_trained(run, step, names).advantages
+        return read_advantages(run, step, names).advantages
     except (pa.ArrowException, OSError):
         return {}  # an evaluation, a step that was not trained yet, or a run of before these were kept

@@ -9,13 +9,13 @@ from html import escape
 from typing import Any
 
 from turnsmith.text import number
-from turnsmith.viewer.episode_choice import Row
+from turnsmith.viewer.episode_choice import EpisodeRow
 from turnsmith.viewer.run_view import RunView
 
 _BARS = 12
 
 
-def evaluation_html(view: RunView, rows: Sequence[Row]) -> str:
+def evaluation_html(view: RunView, rows: Sequence[EpisodeRow]) -> str:
     """The result of an evaluation."""
     record = view.metrics[-1] if view.metrics else {}
     table = "".join(

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnsmith.cli.main import main
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
-from turnsmith.records.checkpoints import Draft, mark_best
+from turnsmith.records.checkpoints import PendingCheckpoint, mark_best
 from turnsmith.records.run_folder import RunFolder
 
 RANKS = 2
@@ -65,7 +65,7 @@ def run_with(model: Any, tmp_path: Path, tiny_folder: str, steps: tuple[int, ...
     config.model.model_name = "tiny"
     run.write_config(to_dict(config))
     for step in steps:
-        draft = Draft(run.checkpoints_dir, step)
+        draft = PendingCheckpoint(run.checkpoints_dir, step)
         actor = draft.path / "actor"
         actor.mkdir()
         write_shards(model, actor)

@@ -18,7 +18,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import Draft, saved_steps, write_state
+from turnsmith.records.checkpoints import PendingCheckpoint, saved_steps, write_state
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.trainer import RayPPOTrainer, resume
@@ -66,13 +66,13 @@ def stopped_run(
         run.append_metrics({"step": step})
         (run.episodes_dir / f"step-{step:08d}-0.parquet").write_bytes(b"")
     for step in steps:
-        draft = Draft(run.checkpoints_dir, step)
+        draft = PendingCheckpoint(run.checkpoints_dir, step)
         (draft.path / "actor").mkdir()
         (draft.path / "actor" / "fsdp_config.json").write_text('{"world_size": 1}')
         write_state(draft.path, {"step": step, "versions": {"torch": "1.0"} if step == 2 else {}})
         draft.seal()
         draft.commit()
-    Draft(run.checkpoints_dir, 6)  # it was being written
+    PendingCheckpoint(run.checkpoints_dir, 6)  # it was being written
     return run
 
 

@@ -50,7 +50,7 @@ def test_models_made_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypa
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path))
     from turnsmith.models import tiny
 
-    tiny.build(tmp_path / "warm")  # imports torch once, so that the threads below really meet
+    tiny.build_tiny(tmp_path / "warm")  # imports torch once, so that the threads below really meet
     with ThreadPoolExecutor(4) as pool:
         folders = set(pool.map(models.resolve, ["tiny"] * 4))
     assert len(folders) == 1
@@ -65,7 +65,7 @@ def test_a_model_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypat
         raise RuntimeError("disk full")
 
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path))
-    monkeypatch.setattr(tiny, "build", half)
+    monkeypatch.setattr(tiny, "build_tiny", half)
     with pytest.raises(RuntimeError, match="disk full"):
         models.resolve("tiny")
     assert list((tmp_path / "models").iterdir()) == []

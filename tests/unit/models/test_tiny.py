@@ -71,7 +71,7 @@ def test_its_special_tokens_are_set(tokenizer: Any) -> None:
 def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     before = torch.random.get_rng_state()
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        tiny.build(tmp_path / name, seed=seed)
+        tiny.build_tiny(tmp_path / name, seed=seed)
     a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
     assert a == b
     assert a != c

@@ -12,13 +12,13 @@ import pytest
 
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import (
-    Draft,
-    best_of,
+    PendingCheckpoint,
+    best_checkpoint,
     clean,
-    keep,
     mark_best,
     newest_checkpoint,
     open_checkpoint,
+    prune,
     read_state,
     saved_steps,
     write_state,
@@ -35,7 +35,7 @@ def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def save(folder: Path, step: int) -> Path:
     """A checkpoint as a trainer would leave it, in small."""
-    draft = Draft(folder, step)
+    draft = PendingCheckpoint(folder, step)
     (draft.path / "actor").mkdir()
     (draft.path / "actor" / "model.pt").write_bytes(os.urandom(4096))
     (draft.path / "data.pt").write_bytes(b"position %d" % step)
@@ -46,7 +46,7 @@ def save(folder: Path, step: int) -> Path:
 
 
 def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    draft = Draft(tmp_path, 3)
+    draft = PendingCheckpoint(tmp_path, 3)
     (draft.path / "data.pt").write_bytes(b"x")
     draft.seal()
     assert saved_steps(tmp_path) == []
@@ -193,7 +193,7 @@ def test_an_empty_folder_holds_none(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_killed_save_go_with_the_next(tmp_path: Path) -> None:
     save(tmp_path, 4)
-    killed = Draft(tmp_path, 6)
+    killed = PendingCheckpoint(tmp_path, 6)
     (killed.path / "half.pt").write_bytes(b"x")
     assert newest_checkpoint(tmp_path).step == 4
     save(tmp_path, 8)
@@ -220,15 +220,15 @@ def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
         save(tmp_path, step)
         if step == 2:
             assert mark_best(tmp_path, 2, 0.5)
-        keep(tmp_path, 2, step)
+        prune(tmp_path, 2, step)
     assert saved_steps(tmp_path) == [6, 5, 2]
     assert not mark_best(tmp_path, 6, 0.4)
     assert not mark_best(tmp_path, 6, float("nan"))
     assert mark_best(tmp_path, 6, 0.6)
     save(tmp_path, 7)
-    keep(tmp_path, 1, 7)
+    prune(tmp_path, 1, 7)
     assert saved_steps(tmp_path) == [7, 6]
-    best = best_of(tmp_path)
+    best = best_checkpoint(tmp_path)
     assert best is not None
     assert (best.step, best.metric, best.value) == (6, "reward/mean", 0.6)
 
@@ -236,9 +236,9 @@ def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_keep_removes_nothing_newer_and_nothing_at_0(tmp_path: Path) -> None:
     for step in (1, 2, 9):
         save(tmp_path, step)
-    keep(tmp_path, 0, 2)
+    prune(tmp_path, 0, 2)
     assert saved_steps(tmp_path) == [9, 2, 1]
-    keep(tmp_path, 1, 2)
+    prune(tmp_path, 1, 2)
     assert saved_steps(tmp_path) == [9, 2]
 
 
@@ -247,7 +247,7 @@ def test_the_best_must_be_saved(tmp_path: Path) -> None:
         mark_best(tmp_path, 3, 1.0)
     mark_best(save(tmp_path, 3).parent, 3, 1.0)
     shutil.rmtree(tmp_path / "global_step_3")
-    assert best_of(tmp_path) is None
+    assert best_checkpoint(tmp_path) is None
 
 
 def test_the_key_is_for_its_user_alone(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_without_a_place_for_the_key_the_checkpoint_is_written_unsigned(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "file" / "inside"))
     told: list[str] = []
-    draft = Draft(tmp_path / "saved", 1)
+    draft = PendingCheckpoint(tmp_path / "saved", 1)
     draft.seal(told.append)
     draft.commit()
     assert "not signed" in told[0]

@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnsmith import Chat, Generation, Trajectory
-from turnsmith.rollout.buffer import Draft
-from turnsmith.rollout.turn import Reaction
+from turnsmith.rollout.buffer import EpisodeBuffer
+from turnsmith.rollout.turn import TurnResult
 from turnsmith.tools.definition import ToolCall
 from turnsmith.trajectory import TurnRecord
 
@@ -19,25 +19,25 @@ def chat(tiny_folder: str) -> Chat:
     return Chat(AutoTokenizer.from_pretrained(tiny_folder))
 
 
-def written(draft: Draft, chat: Chat) -> Trajectory:
+def written(draft: EpisodeBuffer, chat: Chat) -> Trajectory:
     trajectory = Trajectory()
     draft.write(trajectory, chat)
     return trajectory
 
 
-def opened(chat: Chat) -> Draft:
-    draft = Draft()
+def opened(chat: Chat) -> EpisodeBuffer:
+    draft = EpisodeBuffer()
     draft.open("A door.", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Now: A door."}])
     draft.prompt([5, 6, 7])
     return draft
 
 
 def test_an_episode_that_never_began_is_empty(chat: Chat) -> None:
-    assert written(Draft(), chat) == Trajectory()
+    assert written(EpisodeBuffer(), chat) == Trajectory()
 
 
 def test_a_prompt_that_was_too_long_keeps_its_messages_and_no_tokens(chat: Chat) -> None:
-    draft = Draft()
+    draft = EpisodeBuffer()
     draft.open("A door.", [{"role": "user", "content": "A door."}])
     assert written(draft, chat) == Trajectory(messages=[{"role": "user", "content": "A door."}])
 
@@ -48,7 +48,7 @@ def test_two_turns_come_out_as_they_went_in(chat: Chat) -> None:
     first, second = chat.encode("push"), [*chat.encode("go"), chat.close_id]
     draft.speak(Generation(first, [-0.5] * len(first), "length", 3, swaps=((1, 4), (2, 6))), seconds=0.25)
     draft.wait(0.125)
-    draft.hear(Reaction([{"role": "user", "content": "It opens."}], reward=0.1, info=info))
+    draft.hear(TurnResult([{"role": "user", "content": "It opens."}], reward=0.1, info=info))
     draft.go_on([8, 9])
     draft.speak(Generation(second, [-0.25] * len(second), "stop", 6, exact=False), seconds=0.5)
     trajectory = written(draft, chat)  # the second step failed, or was never done
@@ -87,7 +87,7 @@ def test_tool_calls_come_out_as_they_went_in(chat: Chat, argument: Any) -> None:
         {"role": "tool", "name": "take", "content": "Ok."},
     ]
     info = {"tool_calls": [{"name": call.name, "arguments": call.arguments, "seconds": 0.000123} for call in calls]}
-    draft.hear(Reaction(messages, truncated=True, info=info, calls=calls))
+    draft.hear(TurnResult(messages, truncated=True, info=info, calls=calls))
     trajectory = written(draft, chat)
     assert trajectory.infos == [info]
     assert trajectory.messages[-2:] == messages

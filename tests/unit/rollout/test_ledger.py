@@ -7,13 +7,13 @@ import json
 import pytest
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.ledger import Attempt, Entry, Ledger, carried_in, part_settled, settle_groups
-from turnsmith.rollout.retry import Played
+from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, settle_groups, split_settled, unsettled_episodes
+from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
 
-def entry(name: str, decision: Decision = Decision.KEPT, *attempts: Attempt) -> Entry:
-    return Entry(name, name.partition("-")[0], decision, list(attempts) or [Attempt("completed", 5, 1.0)])
+def entry(name: str, decision: Decision = Decision.KEPT, *attempts: Attempt) -> LedgerEntry:
+    return LedgerEntry(name, name.partition("-")[0], decision, list(attempts) or [Attempt("completed", 5, 1.0)])
 
 
 def test_a_step_balances_and_its_record_has_everything() -> None:
@@ -66,7 +66,7 @@ def test_an_episode_without_an_end_stops_the_step() -> None:
         ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "a-1"], "Twice in the batch: a-1."),
     ],
 )
-def test_what_is_on_one_side_only_stops_the_step(ended: list[Entry], trained: list[str], told: str) -> None:
+def test_what_is_on_one_side_only_stops_the_step(ended: list[LedgerEntry], trained: list[str], told: str) -> None:
     ledger = Ledger()
     ledger.dispatch(["a-0", "a-1"])
     ledger.end(ended)
@@ -96,7 +96,7 @@ def test_a_schedule_that_runs_ahead_carries_episodes_over() -> None:
     ledger.end([entry("a-0"), entry("b-0")])
     first = ledger.close(1, ["a-0"])
     assert (first.dispatched, first.trained, sorted(first.carried)) == (3, 1, ["b-0", "c-0"])
-    again = Ledger(carried_in([first.as_dict()]), may_carry=True)  # the run was stopped here, and goes on
+    again = Ledger(unsettled_episodes([first.as_dict()]), may_carry=True)  # the run was stopped here, and goes on
     again.end([entry("b-0"), entry("c-0", Decision.MASKED)])
     second = again.close(2, ["b-0"])
     assert (second.carried_in, second.dispatched, second.trained, second.carried) == (2, 0, 1, [])
@@ -104,7 +104,7 @@ def test_a_schedule_that_runs_ahead_carries_episodes_over() -> None:
 
 def test_a_group_goes_as_a_whole() -> None:
     played = [
-        Played(Trajectory(group_id=group, decision=decision))
+        EpisodeResult(Trajectory(group_id=group, decision=decision))
         for group, decision in (
             ("a", Decision.KEPT),
             ("a", Decision.DROPPED),
@@ -132,12 +132,13 @@ def test_what_a_stopped_run_carried_is_sent_off_again_and_counts_once() -> None:
 def test_a_step_settles_its_own_groups_and_those_that_were_dropped() -> None:
     said = ("a-0 kept", "b-0 kept", "c-0 dropped", "a-1 masked", "c-1 kept", "d-0 dropped")
     played = [
-        Played(Trajectory(episode_id=name, decision=Decision(decision)), []) for name, decision in map(str.split, said)
+        EpisodeResult(Trajectory(episode_id=name, decision=Decision(decision)), [])
+        for name, decision in map(str.split, said)
     ]
-    now, later = part_settled(played, ["a"], group_size=2)
+    now, later = split_settled(played, ["a"], group_size=2)
     assert [one.trajectory.episode_id for one in now] == ["a-0", "c-0", "a-1", "c-1"]
     assert [one.trajectory.episode_id for one in later] == ["b-0", "d-0"], "of d, one is not over yet"
-    assert part_settled(played, None, group_size=2) == (played, [])
+    assert split_settled(played, None, group_size=2) == (played, [])
 
 
 def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
@@ -146,6 +147,6 @@ def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
     tokens.append_model([2, 3], [0.0, 0.0])
     first = Trajectory(outcome=Outcome.WORKER_LOST, error="killed", tokens=tokens, seconds=2.0)
     last = Trajectory(outcome=Outcome.COMPLETED, tokens=tokens, seconds=3.0, episode_id="a-0", group_id="a", attempt=1)
-    made = Entry.of(Played(last, [first]))
+    made = LedgerEntry.of(EpisodeResult(last, [first]))
     assert made.attempts == [Attempt("worker_lost", 2, 2.0), Attempt("completed", 2, 3.0)]
     assert (made.error, made.decision, made.is_plain) == ("killed", Decision.KEPT, False)

@@ -17,7 +17,7 @@ from turnsmith.inference import Chat, Generation, Sampling
 from turnsmith.rollout import EpisodeStart, Limits
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.rollout.retry import Played, play_episode
+from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"
@@ -62,7 +62,7 @@ def chat() -> Chat:
     return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 
 
-async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> Played:
+async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> EpisodeResult:
     return await play_episode(
         EpisodeStart("e", "g", seed),
         failures=FailurePolicy.of(FailuresConfig(**options.pop("failures", {}))),
@@ -75,7 +75,7 @@ async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) ->
     )
 
 
-async def long_walk(chat: Chat) -> tuple[int, Played]:
+async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
     """A seed with which the model walks at least four steps, and that walk."""
     for seed in range(100):
         whole = await play(chat, seed)

@@ -9,9 +9,9 @@ import pytest
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import Draft, read_state
+from turnsmith.records.checkpoints import PendingCheckpoint, read_state
 from turnsmith.records.signing_key import key_path
-from turnsmith.trainer.checkpoints.contents import Saving, check_fit, complete, find_checkpoint
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, complete, find_checkpoint
 from turnsmith.trainer.checkpoints.fsdp_shards import shard_path
 
 
@@ -30,9 +30,11 @@ def actor(folder: Path, ranks: int = 1, missing: int | None = None) -> None:
 
 
 def save(folder: Path, step: int, ranks: int = 1) -> Path:
-    draft = Draft(folder, step)
+    draft = PendingCheckpoint(folder, step)
     actor(draft.path, ranks)
-    complete(draft.path, Saving(every=1, keep_last_n=1, with_model=False, trust_remote_code=False), {"step": step})
+    complete(
+        draft.path, CheckpointPolicy(every=1, keep_last_n=1, with_model=False, trust_remote_code=False), {"step": step}
+    )
     draft.seal()
     return draft.commit()
 
@@ -88,7 +90,7 @@ def test_the_state_names_the_versions(tmp_path: Path) -> None:
 
 def test_a_rank_whose_part_is_elsewhere_is_noticed_when_saving(tmp_path: Path) -> None:
     actor(tmp_path / "global_step_3", ranks=3, missing=1)
-    saving = Saving.of(ConfigStore(), steps_in_epoch=10)
-    assert saving == Saving(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
+    saving = CheckpointPolicy.of(ConfigStore(), steps_in_epoch=10)
+    assert saving == CheckpointPolicy(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
     with pytest.raises(RecordError, match=r"weights of rank 1 are not in .* all of them share"):
         complete(tmp_path / "global_step_3", saving, {})

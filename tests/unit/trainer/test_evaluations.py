@@ -1,4 +1,4 @@
-"""Evaluations between the steps of a run: when, what is kept, which checkpoint is the best."""
+"""TrainingEvaluations between the steps of a run: when, what is kept, which checkpoint is the best."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference import Chat, ScriptedEngine
-from turnsmith.records.checkpoints import Draft, best_of, write_state
+from turnsmith.records.checkpoints import PendingCheckpoint, best_checkpoint, write_state
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.trainer.evaluations import Evaluations
-from turnsmith.trainer.validation import Evaluating, Validation
+from turnsmith.trainer.evaluations import TrainingEvaluations
+from turnsmith.trainer.validation import EvaluationSchedule, Validation
 
 
 class Scripted:
@@ -32,7 +32,7 @@ class Scripted:
         return evaluate(environment, ScriptedEngine(list(self.words), self.chat), self.chat, plan)
 
 
-def evaluating(every: int = 2, episodes: int = 8) -> Evaluating:
+def evaluating(every: int = 2, episodes: int = 8) -> EvaluationSchedule:
     config = ConfigStore()
     config.evaluation.every, config.evaluation.episodes, config.inference.max_turns = every, episodes, 1
     made = Validation.of(None, EnvironmentSpec.of(GuessNumber)).evaluating(config, None, None)
@@ -62,25 +62,25 @@ def telling(run: RunFolder, told: list[tuple[str, Any]]) -> Any:
 
 
 def save(run: RunFolder, step: int) -> None:
-    draft = Draft(run.checkpoints_dir, step)
+    draft = PendingCheckpoint(run.checkpoints_dir, step)
     write_state(draft.path, {"step": step})
     draft.seal()
     draft.commit()
 
 
 def test_one_is_made_before_training_every_so_often_and_at_the_end(run: RunFolder) -> None:
-    evaluations = Evaluations(evaluating(every=3), run, telling(run, []))
+    evaluations = TrainingEvaluations(evaluating(every=3), run, telling(run, []))
     due = [step for step in range(8) if evaluations.is_due(step, last=step == 7)]
     assert due == [0, 3, 6, 7]
     evaluations.tell({"step": 0})
     assert not evaluations.is_due(0, last=False)
-    assert not Evaluations(evaluating(), run, telling(run, [])).is_due(0, last=False)
-    assert not Evaluations(None, run, telling(run, [])).is_due(0, last=True)
+    assert not TrainingEvaluations(evaluating(), run, telling(run, [])).is_due(0, last=False)
+    assert not TrainingEvaluations(None, run, telling(run, [])).is_due(0, last=True)
 
 
 def test_episodes_and_numbers_are_kept_apart_from_training(run: RunFolder, tiny_folder: str) -> None:
     told: list[tuple[str, Any]] = []
-    evaluations = Evaluations(evaluating(), run, telling(run, told))
+    evaluations = TrainingEvaluations(evaluating(), run, telling(run, told))
     record = evaluations.make(2, Scripted(tiny_folder, "13"))
     evaluations.tell(record)
     assert [kind for kind, _ in told] == ["phase", "evaluation"]
@@ -96,24 +96,24 @@ def test_episodes_and_numbers_are_kept_apart_from_training(run: RunFolder, tiny_
 
 def test_an_evaluation_in_which_nothing_counts_is_told_and_never_the_best(run: RunFolder, tiny_folder: str) -> None:
     told: list[tuple[str, Any]] = []
-    evaluations = Evaluations(evaluating(episodes=2), run, telling(run, told))
+    evaluations = TrainingEvaluations(evaluating(episodes=2), run, telling(run, told))
     record = evaluations.make(2, Scripted(tiny_folder))  # a script that says nothing is an engine that fails
     assert "No episode of the evaluation after step 2 counts ({'engine_failed': 2})" in told[-1][1]
     assert not evaluations.is_best(record)
     save(run, 2)
     evaluations.saved(record)
-    assert best_of(run.checkpoints_dir) is None
+    assert best_checkpoint(run.checkpoints_dir) is None
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_reward(run: RunFolder) -> None:
-    evaluations = Evaluations(evaluating(), run, telling(run, []))
+    evaluations = TrainingEvaluations(evaluating(), run, telling(run, []))
     for step, reward in ((2, 0.5), (4, 0.75), (6, 0.75)):
         record = {"step": step, "reward/mean": reward}
         assert evaluations.is_best(record) == (step != 6)
         evaluations.tell(record)
         save(run, step)
         evaluations.saved(record)
-    best = best_of(run.checkpoints_dir)
+    best = best_checkpoint(run.checkpoints_dir)
     assert best is not None
     assert (best.step, best.metric, best.value) == (4, "eval/reward/mean", 0.75)
 
@@ -121,18 +121,18 @@ def test_the_best_checkpoint_is_that_of_the_highest_reward(run: RunFolder) -> No
 def test_a_kill_before_the_mark_costs_nothing(run: RunFolder) -> None:
     run.append_evaluation({"step": 2, "reward/mean": 0.5})
     save(run, 2)
-    Evaluations(evaluating(), run, telling(run, []))
-    best = best_of(run.checkpoints_dir)
+    TrainingEvaluations(evaluating(), run, telling(run, []))
+    best = best_checkpoint(run.checkpoints_dir)
     assert best is not None
     assert best.step == 2
 
 
 def test_a_best_of_steps_that_are_made_again_is_forgotten(run: RunFolder) -> None:
-    evaluations = Evaluations(evaluating(), run, telling(run, []))
+    evaluations = TrainingEvaluations(evaluating(), run, telling(run, []))
     for step in (2, 4):
         evaluations.tell({"step": step, "reward/mean": step / 4})
         save(run, step)
         evaluations.saved({"step": step, "reward/mean": step / 4})
     rewind(run, 2)
     save(run, 4)
-    assert best_of(run.checkpoints_dir) is None
+    assert best_checkpoint(run.checkpoints_dir) is None

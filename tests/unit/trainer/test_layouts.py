@@ -21,13 +21,13 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.records.yaml_text import dump_yaml
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.to_verl import own_keys
+from turnsmith.trainer.config.to_verl import keys_we_set
 
 FOLDER = Path(__file__).parent / "layouts"
 
 
 def keys_of(layout: Layout) -> dict[str, Any]:
-    return own_keys(apply_overrides(ConfigStore(), layout.settings()))
+    return keys_we_set(apply_overrides(ConfigStore(), layout.settings()))
 
 
 def as_text(layout: Layout) -> str:

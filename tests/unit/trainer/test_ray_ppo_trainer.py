@@ -12,7 +12,7 @@ from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
 from turnsmith.trainer import RayPPOTrainer, create_trainer
-from turnsmith.trainer.starting import header_of, sampling_of
+from turnsmith.trainer.starting import run_header, training_sampling
 
 
 def trainer(**settings: object) -> RayPPOTrainer:
@@ -67,12 +67,12 @@ def test_the_dataset_is_read_once_and_copied() -> None:
 
 def test_sampling_is_that_of_the_settings() -> None:
     made = trainer(inference__max_tokens=11, inference__temperature=0.5, inference__top_p=0.9, inference__top_k=5)
-    sampling = sampling_of(made.config)
+    sampling = training_sampling(made.config)
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (11, 0.5, 0.9, 5)
 
 
 def test_the_header_says_what_is_trained_where() -> None:
-    header = header_of(trainer(model__model_name="tiny", model__device="cpu").config, "GuessNumber")
+    header = run_header(trainer(model__model_name="tiny", model__device="cpu").config, "GuessNumber")
     assert header == "GuessNumber · tiny · grpo, 32 episodes a step in groups of 8 · transformers on cpu"
 
 

@@ -13,7 +13,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.trainer.config import auto, to_verl
-from turnsmith.trainer.config.auto import backend_of, device_of, dtype_of
+from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.to_verl import verl_config
 from turnsmith.trainer.verl import trackers
@@ -108,28 +108,32 @@ def test_verl_config_checks_first() -> None:
 )
 def test_engine_and_dtype_follow_the_device(device: str, backend: str, dtype: str) -> None:
     config = settings(f"model.device={device}")
-    assert (device_of(config), backend_of(config), dtype_of(config)) == (device, backend, dtype)
+    assert (resolve_device(config), resolve_backend(config), resolve_dtype(config)) == (device, backend, dtype)
 
 
 def test_what_the_user_says_wins() -> None:
     config = settings("model.device=cuda", "inference.backend=transformers", "model.dtype=float16")
-    assert (device_of(config), backend_of(config), dtype_of(config)) == ("cuda", "transformers", "float16")
+    assert (resolve_device(config), resolve_backend(config), resolve_dtype(config)) == (
+        "cuda",
+        "transformers",
+        "float16",
+    )
 
 
 def test_the_device_is_a_gpu_only_where_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(auto.Path, "exists", lambda path, there=there: there)
-        assert device_of(ConfigStore()) == device
+        assert resolve_device(ConfigStore()) == device
 
 
 def test_a_cluster_is_taken_to_have_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto.Path, "exists", lambda path: False)
-    assert device_of(apply_overrides(ConfigStore(), ["ray.address=auto"])) == "cuda"
+    assert resolve_device(apply_overrides(ConfigStore(), ["ray.address=auto"])) == "cuda"
 
 
 def keys_of(*overrides: str) -> dict[str, Any]:
     """The keys that we set; quicker than composing the whole config."""
-    return to_verl.overrides(settings(*overrides), model_path="/m", run_dir="/r", starts="/s", steps=1)
+    return to_verl.verl_keys(settings(*overrides), model_path="/m", run_dir="/r", starts="/s", steps=1)
 
 
 @pytest.fixture(scope="module")

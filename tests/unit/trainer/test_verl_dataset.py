@@ -12,19 +12,19 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from turnsmith.trainer.dataset import Curriculum, CustomEnvironmentDataset
-from turnsmith.trainer.verl.dataset import EpisodeStarts, follow
+from turnsmith.trainer.verl.dataset import EpisodeDataset, set_curriculum
 
 
 @pytest.fixture(autouse=True)
 def no_curriculum() -> Iterator[None]:
     yield
-    follow(None)
+    set_curriculum(None)
 
 
 def loader(dataset: CustomEnvironmentDataset, folder: Path, curriculum: Curriculum | None = None) -> Any:
     dataset.save(folder, seed=0)
-    follow(curriculum)
-    return StatefulDataLoader(EpisodeStarts(str(folder / "starts.json")), batch_size=2, collate_fn=list)
+    set_curriculum(curriculum)
+    return StatefulDataLoader(EpisodeDataset(str(folder / "starts.json")), batch_size=2, collate_fn=list)
 
 
 def seen(batch: list[dict[str, Any]]) -> list[Any]:
@@ -72,7 +72,7 @@ def test_a_task_costs_the_process_that_reads_it_eight_bytes(tmp_path: Path) -> N
     about = {"source": "rows", "seed": 0, "shuffle": False, "state": {"position": 0}}
     (tmp_path / "starts.json").write_text(json.dumps(about))
     tracemalloc.start()
-    made = EpisodeStarts(str(tmp_path / "starts.json"))
+    made = EpisodeDataset(str(tmp_path / "starts.json"))
     row = made[99_999]
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

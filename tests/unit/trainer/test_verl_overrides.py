@@ -10,7 +10,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.to_verl import own_keys, verl_config
+from turnsmith.trainer.config.to_verl import keys_we_set, verl_config
 from turnsmith.trainer.config.verl_overrides import fields_behind
 
 
@@ -117,4 +117,4 @@ def test_what_is_left_reaches_verl() -> None:
 def test_a_setting_that_verl_knows_twice_is_found_from_both() -> None:
     config = ConfigStore()
     for name in ("algorithm.kl_ctrl.kl_coef", "actor_rollout_ref.actor.kl_loss_coef"):
-        assert fields_behind(name, config, own_keys) == ["training.kl_coef"]
+        assert fields_behind(name, config, keys_we_set) == ["training.kl_coef"]

@@ -16,8 +16,8 @@ from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.rollout.episode_report import EpisodeReport, report_of
 from turnsmith.trainer.diagnostics import checks
 from turnsmith.trainer.diagnostics.checks import CHECKS
-from turnsmith.trainer.diagnostics.context import Seen
-from turnsmith.trainer.diagnostics.monitor import StepWatch, declared_range
+from turnsmith.trainer.diagnostics.context import StepContext
+from turnsmith.trainer.diagnostics.monitor import StepMonitor, declared_range
 from turnsmith.trainer.display.progress import ProgressView
 
 HEALTHY = {
@@ -68,7 +68,7 @@ def groups(*rewards: Iterable[float], **more: Any) -> EpisodeReport:
 
 
 def found(record: dict[str, Any], report: EpisodeReport, **more: Any) -> dict[str, RunWarning]:
-    seen = Seen(record, report, **more)
+    seen = StepContext(record, report, **more)
     return {warning.name: warning for check in CHECKS if (warning := check(seen)) is not None}
 
 
@@ -216,7 +216,7 @@ def test_failing_and_misused_tools() -> None:
     assert misused.what == "8 of 8 tool calls were wrong: 3 could not be read, 5 had wrong arguments or were refused."
 
 
-def told(watch: StepWatch, *steps: bool) -> list[tuple[int, str]]:
+def told(watch: StepMonitor, *steps: bool) -> list[tuple[int, str]]:
     """Which steps begin or end a warning; True: the step has it."""
     return [
         (step, "over" if warning.until is not None else warning.name)
@@ -227,21 +227,24 @@ def told(watch: StepWatch, *steps: bool) -> list[tuple[int, str]]:
 
 def test_a_warning_is_told_when_it_begins_and_when_it_is_over() -> None:
     yes, no = True, False
-    assert told(StepWatch(ConfigStore()), no, yes, yes, no, yes, no, no, no, no) == [(2, "zero_gradient"), (8, "over")]
+    assert told(StepMonitor(ConfigStore()), no, yes, yes, no, yes, no, no, no, no) == [
+        (2, "zero_gradient"),
+        (8, "over"),
+    ]
 
 
 def test_one_that_comes_and_goes_is_told_less_and_less() -> None:
     steps = ([True] + [False] * 4) * 40
-    assert len(told(StepWatch(ConfigStore()), *steps)) == 3  # begins, is over, begins; then it is never away for long
+    assert len(told(StepMonitor(ConfigStore()), *steps)) == 3  # begins, is over, begins; then it is never away for long
 
 
 def test_all_constant_says_more_than_mostly_constant() -> None:
-    watch = StepWatch(ConfigStore())
+    watch = StepMonitor(ConfigStore())
     mostly, fully = groups([0, 0], [1, 1], [0, 0], [0, 1]), groups([0, 0], [1, 1])
     names = [[one.name for one in watch.step({**HEALTHY, "step": 1}, mostly)]]
     names += [[one.name for one in watch.step({**FLAT, "step": step}, fully)] for step in range(2, 8)]
     assert names == [["constant_groups"], ["zero_gradient"], [], [], [], [], []]
-    watch = StepWatch(ConfigStore())
+    watch = StepMonitor(ConfigStore())
     watch.step({**FLAT, "step": 1}, fully)
     assert watch.step({**HEALTHY, "step": 2}, mostly) == []
 
@@ -261,18 +264,18 @@ def test_a_resumed_run_goes_on_with_its_warnings(tmp_path: Path) -> None:
         ("Zero.", 2),
         ("A file was damaged.", 0),
     ]
-    watch = StepWatch.of_run(run)
+    watch = StepMonitor.of_run(run)
     assert watch.step({**FLAT, "step": 4}, groups([0, 0])) == []
     ends = [one for step in (5, 6, 7) for one in watch.step({**HEALTHY, "step": step}, groups([0, 1]))]
     assert [(one.step, one.until, one.episodes) for one in ends] == [(2, 5, ("0-0",))]
 
 
 def test_a_check_that_fails_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(seen: Seen) -> RunWarning | None:
+    def broken(seen: StepContext) -> RunWarning | None:
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr("turnsmith.trainer.diagnostics.monitor.CHECKS", (broken, checks.zero_gradient))
-    names = [one.name for one in StepWatch(ConfigStore()).step(FLAT, groups([0, 0]))]
+    names = [one.name for one in StepMonitor(ConfigStore()).step(FLAT, groups([0, 0]))]
     assert names == ["check_failed", "zero_gradient"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnsmith import ConfigStore, Outcome, RunFolder, TokenBuffer, Trajectory, TurnRecord
 from turnsmith.config_sources import to_dict
-from turnsmith.records.advantages import Trained, write_trained
+from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
@@ -71,8 +71,8 @@ def training_run(parent: Path, steps: int = 4, name: str = "Game-20260101-120000
         if step == 2:
             episodes[3] = episode("2-3", (), outcome=Outcome.ENVIRONMENT_FAILED, error="KeyError: 'door'")
         write_episodes(run, step, episodes)
-        write_trained(
-            run, step, Trained(advantages={one.episode_id: [0.5, 0.5, 0.0, -1.5, -1.5, 0.0] for one in episodes})
+        write_advantages(
+            run, step, StepAdvantages(advantages={one.episode_id: [0.5, 0.5, 0.0, -1.5, -1.5, 0.0] for one in episodes})
         )
     cut = RunWarning("cut_turns", 1, "Turns were cut.", "They stop.", "Raise it.", ("1-2",))
     zero = RunWarning(

@@ -60,7 +60,7 @@ class Calculator(BaseEnvironment):
         if len(expression) > 200 or not re.fullmatch(r"[\d+\-*/(). ]+", expression, re.ASCII):
             raise ToolError("Write numbers, + - * / and brackets only, at most 200 characters.")
         try:
-            value = evaluate(ast.parse(expression.strip(), mode="eval").body)
+            value = evaluate_expression(ast.parse(expression.strip(), mode="eval").body)
         except (SyntaxError, KeyError):
             raise ToolError(f"Cannot read {expression!r} as a sum.") from None
         except ZeroDivisionError:
@@ -80,19 +80,19 @@ class Calculator(BaseEnvironment):
         return "Work the task out with the calculator, then answer with the number in plain text."
 
 
-def evaluate(node: ast.expr) -> int | float:
+def evaluate_expression(node: ast.expr) -> int | float:
     """The value of an arithmetic expression's syntax tree; KeyError for anything that is not arithmetic.
 
     Example:
-        >>> evaluate(ast.parse("2 * (3 - 5)", mode="eval").body)
+        >>> evaluate_expression(ast.parse("2 * (3 - 5)", mode="eval").body)
         -4
     """
     match node:
         case ast.Constant(value=int() | float() as number):
             return number
         case ast.UnaryOp(op=op, operand=operand):
-            return OPERATORS[type(op)](evaluate(operand))
+            return OPERATORS[type(op)](evaluate_expression(operand))
         case ast.BinOp(left=left, op=op, right=right):
-            return OPERATORS[type(op)](evaluate(left), evaluate(right))
+            return OPERATORS[type(op)](evaluate_expression(left), evaluate_expression(right))
         case _:
             raise KeyError(type(node).__name__)

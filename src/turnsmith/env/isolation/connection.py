@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.frames import TooLong
-from turnsmith.env.isolation.launch import Launched, in_words, launch
+from turnsmith.env.isolation.frames import FrameTooLong
+from turnsmith.env.isolation.launch import WorkerHandle, describe_exit, launch
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel
 from turnsmith.errors import EnvironmentFailure, WorkerLost
@@ -24,10 +24,10 @@ Start = tuple[int, int]
 """Where an episode begins: the number of its environment's definition, and its seed."""
 
 
-class Link:
+class Connection:
     """Sends calls to a worker and hands its answers to whoever waits for them."""
 
-    def __init__(self, isolation: Isolation, on_lost: Callable[[Link], None]) -> None:
+    def __init__(self, isolation: Isolation, on_lost: Callable[[Connection], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._isolation = isolation
         self._on_lost = on_lost
@@ -41,7 +41,7 @@ class Link:
         self._burial: asyncio.Task[None] | None = None
         self._how = ""
         """What its keeper said about its end."""
-        self.launched: Launched | None = None
+        self.launched: WorkerHandle | None = None
         self.environments: dict[int, Start] = {}
         """Those that it hosts for episodes which go on, and where they began."""
         self.suspects: set[Start] = set()
@@ -95,7 +95,7 @@ class Link:
             future = self._loop.create_future()
             self._pending[request.call] = (future, self._loop.time(), request.environment)
             self._channel.send(message)
-        except (TypeError, ValueError, OverflowError, RecursionError, TooLong) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError, FrameTooLong) as error:
             self._pending.pop(request.call, None)
             raise EnvironmentFailure(f"What the environment is sent cannot travel: {error}") from error
         if self._watch is None:
@@ -162,16 +162,16 @@ class Link:
             self._lost("it sent something that is not a message")
             return
         waiting = self._pending.get(reply.call)
-        if isinstance(reply, m.Ended):
+        if isinstance(reply, m.ExitReport):
             busy = set(reply.busy)
-            self._how = in_words(reply.code, self._isolation)
+            self._how = describe_exit(reply.code, self._isolation)
             self._end_by_itself(busy)
         elif waiting is not None:
             if not waiting[0].done():
                 waiting[0].set_result(reply)
         elif reply.call < 0:
             self._pinged = 0.0
-        elif isinstance(reply, m.Failed | m.Told) and reply.is_stuck:
+        elif isinstance(reply, m.ErrorReply | m.ToolReply) and reply.is_stuck:
             self.drain()  # nobody waits any more, but its thread still runs
 
     def _lost(self, reason: str) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from turnsmith.env.isolation.frames import Frames, TooLong, frame
+from turnsmith.env.isolation.frames import FrameReader, FrameTooLong, frame
 from turnsmith.env.isolation.messages import BadMessage
 
 _AT_ONCE = 2**16
@@ -72,7 +72,7 @@ class Wire:
         self._sort = sort
         self._over = over
         self._sending = threading.Lock()
-        self._frames = Frames()
+        self._frames = FrameReader()
         os.register_at_fork(after_in_child=self._forget)
 
     def read(self) -> None:
@@ -83,7 +83,7 @@ class Wire:
                 data = self._connection.recv(_AT_ONCE)
                 found = self._frames.feed(data)
                 jobs = [job for job in map(self._sort, found) if job is not None]
-            except (OSError, TooLong, BadMessage):  # gone, or not somebody to talk to
+            except (OSError, FrameTooLong, BadMessage):  # gone, or not somebody to talk to
                 data = b""
             if not data:
                 self._over()

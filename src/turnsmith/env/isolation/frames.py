@@ -7,7 +7,7 @@ MOST_FRAME = 20 * 2**20
 _HEAD = 4
 
 
-class TooLong(Exception):
+class FrameTooLong(Exception):
     """The other side says that its message is longer than any may be."""
 
 
@@ -15,18 +15,18 @@ def frame(message: bytes) -> bytes:
     """A message as it is sent.
 
     Raises:
-        TooLong: It is longer than any may be.
+        FrameTooLong: It is longer than any may be.
     """
     if len(message) > MOST_FRAME:
-        raise TooLong(f"a message of {len(message):,} bytes, more than the {MOST_FRAME:,} allowed")
+        raise FrameTooLong(f"a message of {len(message):,} bytes, more than the {MOST_FRAME:,} allowed")
     return len(message).to_bytes(_HEAD, "little") + message
 
 
-class Frames:
+class FrameReader:
     """Cuts what comes in into messages. Holds at most one that is not whole yet.
 
     Example:
-        >>> frames = Frames()
+        >>> frames = FrameReader()
         >>> stream = frame(b"hello") + frame(b"you")
         >>> [bytes(message) for message in frames.feed(stream[:12])]
         [b'hello']
@@ -50,7 +50,7 @@ class Frames:
         """The messages that are whole now; they stay valid.
 
         Raises:
-            TooLong: The next message is longer than any may be; nothing of it is kept.
+            FrameTooLong: The next message is longer than any may be; nothing of it is kept.
         """
         if self._partial:
             self._partial += data
@@ -62,7 +62,7 @@ class Frames:
         while len(data) - start >= _HEAD:
             length = int.from_bytes(whole[start : start + _HEAD], "little")
             if length > MOST_FRAME:
-                raise TooLong(f"it sent a message of {length:,} bytes, more than the {MOST_FRAME:,} allowed")
+                raise FrameTooLong(f"it sent a message of {length:,} bytes, more than the {MOST_FRAME:,} allowed")
             if len(data) - start - _HEAD < length:
                 self._needed = _HEAD + length
                 break

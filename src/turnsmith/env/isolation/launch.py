@@ -19,7 +19,7 @@ _KEEPER_SECONDS = 40.0
 _CONNECT_SECONDS = 30.0
 
 
-class Launched(Protocol):
+class WorkerHandle(Protocol):
     """A worker that runs."""
 
     connection: socket.socket
@@ -29,13 +29,13 @@ class Launched(Protocol):
         ...
 
 
-async def launch(isolation: Isolation) -> Launched:
+async def launch(isolation: Isolation) -> WorkerHandle:
     """Start a worker, or connect to one."""
     try:
         if isolation.mode == "process":
-            return ChildWorker(isolation)
+            return LocalWorker(isolation)
         if isolation.mode == "tcp":
-            return DistantWorker(await connect(isolation.address), "The environment server closed the connection")
+            return RemoteWorker(await connect(isolation.address), "The environment server closed the connection")
         from turnsmith.env.isolation.ray_workers import launch_on_ray
 
         return await launch_on_ray(isolation)
@@ -44,7 +44,7 @@ async def launch(isolation: Isolation) -> Launched:
         raise WorkerLost(f"No worker for environments could be reached on {where}: {error}.") from error
 
 
-def start_keeper(connection: socket.socket, memory: int, processes: int, only: str = "") -> subprocess.Popen[bytes]:
+def start_supervisor(connection: socket.socket, memory: int, processes: int, only: str = "") -> subprocess.Popen[bytes]:
     """Start a worker, in its keeper, that speaks over `connection`; the caller closes its own copy of that."""
     limits = (str(memory), str(processes))
     return subprocess.Popen(
@@ -57,14 +57,14 @@ def start_keeper(connection: socket.socket, memory: int, processes: int, only: s
     )
 
 
-class ChildWorker:
+class LocalWorker:
     """A worker on this machine, started by this process."""
 
     def __init__(self, isolation: Isolation) -> None:
         self.connection, there = socket.socketpair()
         self._isolation = isolation
         try:
-            self._keeper = start_keeper(there, isolation.memory, isolation.processes)
+            self._keeper = start_supervisor(there, isolation.memory, isolation.processes)
         finally:
             there.close()
 
@@ -77,10 +77,10 @@ class ChildWorker:
                 self._keeper.kill()  # takes the worker with it
             await asyncio.sleep(pause)
             pause = min(0.05, 2 * pause)
-        return in_words(self._keeper.returncode, self._isolation)
+        return describe_exit(self._keeper.returncode, self._isolation)
 
 
-class DistantWorker:
+class RemoteWorker:
     """A worker that somebody else has started."""
 
     def __init__(self, connection: socket.socket, reason: str, handle: Any = None) -> None:
@@ -103,11 +103,11 @@ async def connect(address: tuple[str, int], token: bytes = b"") -> socket.socket
     return connection
 
 
-def in_words(code: int, isolation: Isolation) -> str:
+def describe_exit(code: int, isolation: Isolation) -> str:
     """How a worker ended, by the exit code of its keeper.
 
     Example:
-        >>> in_words(139, Isolation("process")), in_words(3, Isolation("process"))
+        >>> describe_exit(139, Isolation("process")), describe_exit(3, Isolation("process"))
         ('was killed by SIGSEGV', 'exited with status 3')
     """
     if code == supervisor.OUT_OF_MEMORY:

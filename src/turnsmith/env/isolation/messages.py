@@ -106,16 +106,16 @@ class Ready(Message, tag=20):
     protocol: int = PROTOCOL
 
 
-class Opened(Message, tag=21):
+class ResetReply(Message, tag=21):
     """The episode has begun."""
 
     observation: str
     prefix: str
     tools: msgspec.Raw
-    """A list of `OfferedTool`."""
+    """A list of `ToolInfo`."""
 
 
-class Stepped(Message, tag=22):
+class StepReply(Message, tag=22):
     """What a step gave."""
 
     observation: str
@@ -125,7 +125,7 @@ class Stepped(Message, tag=22):
     info: msgspec.Raw
 
 
-class Told(Message, tag=23):
+class ToolReply(Message, tag=23):
     """What a tool returned, or why it did not."""
 
     text: str
@@ -136,20 +136,20 @@ class Told(Message, tag=23):
     """Whether the call still runs in its thread."""
 
 
-class Scored(Message, tag=24):
+class ScoreReply(Message, tag=24):
     """What the reward function paid; as text, if it is no number."""
 
     paid: float | str
     shares: dict[str, float]
 
 
-class Answer(Message, tag=25):
+class BoolReply(Message, tag=25):
     """Yes, or no; or just that it was done."""
 
     yes: bool = True
 
 
-class Failed(Message, tag=26):
+class ErrorReply(Message, tag=26):
     """The user's code raised, broke its contract or took too long."""
 
     sentence: str
@@ -157,14 +157,14 @@ class Failed(Message, tag=26):
     is_stuck: bool = False
 
 
-class Ended(Message, tag=27):
+class ExitReport(Message, tag=27):
     """The last thing that is said, by the worker's keeper: how it exited, and who was doing something then."""
 
     code: int
     busy: list[int]
 
 
-class OfferedTool(msgspec.Struct, array_like=True):
+class ToolInfo(msgspec.Struct, array_like=True):
     """What is known of one of the environment's tools."""
 
     name: str
@@ -175,12 +175,12 @@ class OfferedTool(msgspec.Struct, array_like=True):
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping
-Reply = Ready | Opened | Stepped | Told | Scored | Answer | Failed | Ended
+Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport
 
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode
-read_tools = msgspec.msgpack.Decoder(list[OfferedTool]).decode
+read_tools = msgspec.msgpack.Decoder(list[ToolInfo]).decode
 read_dict = msgspec.msgpack.Decoder(dict[str, Any]).decode
 BadMessage = msgspec.MsgspecError
 

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.connection import Link, Start
+from turnsmith.env.isolation.connection import Connection, Start
 from turnsmith.env.isolation.serialization import define_function, define_spec
 from turnsmith.env.isolation.settings import ENVIRONMENTS, Isolation
 from turnsmith.env.spec import EnvironmentSpec
@@ -59,11 +59,11 @@ class WorkerPool:
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
-        self._links: list[Link] = []
-        self._apart: list[Link] = []
+        self._links: list[Connection] = []
+        self._apart: list[Connection] = []
         self._suspects: dict[Start, None] = {}
-        self._draining: list[Link] = []
-        self._ended: set[Link] = set()
+        self._draining: list[Connection] = []
+        self._ended: set[Connection] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._defined: dict[int, tuple[Any, m.Define]] = {}
         self._environments = 0
@@ -74,7 +74,7 @@ class WorkerPool:
         """Environments that are being closed with nobody waiting for it."""
         self._guard = asyncio.get_running_loop().create_task(self._until_the_end())
 
-    async def place(self, start: Start) -> tuple[Link, int]:
+    async def place(self, start: Start) -> tuple[Connection, int]:
         """A worker that is ready and a number for one more environment in it; waits while all workers are full."""
         while (link := self._roomiest(is_suspect=start in self._suspects)) is None:
             waiter = asyncio.get_running_loop().create_future()
@@ -96,7 +96,7 @@ class WorkerPool:
             raise
         return link, environment
 
-    def release(self, link: Link, environment: int, *, is_stuck: bool = False) -> None:
+    def release(self, link: Connection, environment: int, *, is_stuck: bool = False) -> None:
         """The environment is closed; or it is stuck, and then its worker gets no more and ends after the others."""
         start = link.environments.pop(environment, None)
         if is_stuck and start is not None:
@@ -154,13 +154,13 @@ class WorkerPool:
         await asyncio.gather(*(link.gone() for link in links))
         self._ended.clear()
 
-    def _roomiest(self, *, is_suspect: bool) -> Link | None:
+    def _roomiest(self, *, is_suspect: bool) -> Connection | None:
         """The worker with the fewest environments, or a new one; None if there is no room at all."""
         self._sort_out()
         links, most = (self._apart, _APART) if is_suspect else (self._links, self._isolation.workers)
         found = min(links, key=lambda link: len(link.environments), default=None)
         if (found is None or found.environments) and len(links) < most:
-            found = Link(self._isolation, self._forget)
+            found = Connection(self._isolation, self._forget)
             links.append(found)
         return found if found is not None and len(found.environments) < ENVIRONMENTS else None
 
@@ -173,7 +173,7 @@ class WorkerPool:
         while len(self._draining) > self._isolation.workers:
             self._draining[0].end("was ended because calls in it hung, as in others")
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: Connection) -> None:
         """A worker has ended, or is about to."""
         self._ended = {one for one in self._ended if not one.why_lost} | {link}
         for links in (self._links, self._apart, self._draining):

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from turnsmith.env.isolation.launch import DistantWorker, connect
+from turnsmith.env.isolation.launch import RemoteWorker, connect
 from turnsmith.env.isolation.server import serve_forever
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
@@ -52,7 +52,7 @@ class _Handle:
             pass
 
 
-async def launch_on_ray(isolation: Isolation) -> DistantWorker:
+async def launch_on_ray(isolation: Isolation) -> RemoteWorker:
     """Start a worker on the node that has the fewest of them, and connect to it."""
     if not ray.is_initialized():
         raise WorkerLost(
@@ -67,4 +67,4 @@ async def launch_on_ray(isolation: Isolation) -> DistantWorker:
     except Exception as error:
         ray.kill(actor)
         raise WorkerLost(f"A worker for environments could not be started on Ray: {error}") from error
-    return DistantWorker(connection, "its node or its Ray actor ended, or it did", _Handle(actor))
+    return RemoteWorker(connection, "its node or its Ray actor ended, or it did", _Handle(actor))

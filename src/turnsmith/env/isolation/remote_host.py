@@ -8,7 +8,7 @@ from typing import Any
 
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.codec import pack_trajectory
-from turnsmith.env.isolation.connection import Link
+from turnsmith.env.isolation.connection import Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
@@ -16,7 +16,7 @@ from turnsmith.env.result import StepResult
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, ToolError
 from turnsmith.tools.definition import ToolDefinition
-from turnsmith.tools.execution import Late, current_episode
+from turnsmith.tools.execution import ToolTimeout, current_episode
 from turnsmith.tools.schema import Signature
 from turnsmith.tools.tool import Tool
 from turnsmith.trajectory import Trajectory
@@ -47,7 +47,7 @@ class RemoteHost:
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
         self._pool: WorkerPool | None = None
-        self._link: Link | None = None
+        self._link: Connection | None = None
         self._number = 0
         self._prefix = ""
         self._is_busy = False
@@ -63,7 +63,7 @@ class RemoteHost:
         self._link.call_seconds = max(self._link.call_seconds, spec.call_seconds)
         self._link.teach(definition)
         request = m.Reset(self._link.next_call(), self._number, definition.number, seed, task)
-        opened = await self._call(request, m.Opened)
+        opened = await self._call(request, m.ResetReply)
         self._prefix = opened.prefix
         tools: list[Tool] = [RemoteTool(self, offered) for offered in self._read(m.read_tools, opened.tools)]
         self.environment = RemoteEnvironment(spec.name, self, tools)
@@ -75,21 +75,23 @@ class RemoteHost:
 
     async def step(self, action: str) -> StepResult:
         """Do one action."""
-        stepped = await self._call(m.Step(self._call_number(), self._number, action), m.Stepped)
+        stepped = await self._call(m.Step(self._call_number(), self._number, action), m.StepReply)
         info = self._read(m.read_dict, stepped.info)
         return StepResult(stepped.observation, stepped.reward, stepped.terminated, stepped.truncated, info)
 
     async def is_over(self) -> bool:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
-        return (await self._call(m.IsOver(self._call_number(), self._number), m.Answer)).yes
+        return (await self._call(m.IsOver(self._call_number(), self._number), m.BoolReply)).yes
 
-    async def use(self, name: str, arguments: dict[str, Any]) -> m.Told:
+    async def use(self, name: str, arguments: dict[str, Any]) -> m.ToolReply:
         """Call one of the environment's tools."""
         try:
             sent = json.dumps(arguments)
         except (TypeError, ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"The arguments of {name} have no JSON form: {error}") from error
-        told = await self._call(m.UseTool(self._call_number(), self._number, name, sent, current_episode()), m.Told)
+        told = await self._call(
+            m.UseTool(self._call_number(), self._number, name, sent, current_episode()), m.ToolReply
+        )
         if told.is_stuck and self._link is not None:
             # The episode goes on, and so do the others of this worker; but no further ones begin in it.
             self._link.drain()
@@ -103,7 +105,7 @@ class RemoteHost:
         self._link.teach(definition)
         packed = pack_trajectory(trajectory)
         request = m.Score(self._link.next_call(), self._number, definition.number, packed, seconds)
-        scored = await self._call(request, m.Scored)
+        scored = await self._call(request, m.ScoreReply)
         trajectory.reward_shares = scored.shares
         return scored.paid
 
@@ -119,12 +121,12 @@ class RemoteHost:
         if not self._is_busy:
             await asyncio.shield(closing)
 
-    async def _close(self, link: Link, pool: WorkerPool) -> None:
+    async def _close(self, link: Connection, pool: WorkerPool) -> None:
         is_stuck = False
         try:
             async with asyncio.timeout(self._spec.call_seconds + 1.0):
                 answer = await link.call(m.Close(link.next_call(), self._number))
-                is_stuck = not (isinstance(answer, m.Answer) and answer.yes)
+                is_stuck = not (isinstance(answer, m.BoolReply) and answer.yes)
         except TimeoutError:
             is_stuck = True
         except EnvironmentFailure:  # it is gone already, with its worker
@@ -146,7 +148,7 @@ class RemoteHost:
         self._is_busy = False
         if isinstance(reply, expected):
             return reply
-        if not isinstance(reply, m.Failed):
+        if not isinstance(reply, m.ErrorReply):
             raise EnvironmentFailure(f"{self._spec.name}: its worker answered something else than it was asked.")
         if not reply.is_late:
             raise EnvironmentFailure(reply.sentence)
@@ -169,7 +171,7 @@ class RemoteHost:
 class RemoteTool(Tool):
     """A `@tool` method of an environment in a worker. Arguments are checked there, where their types are known."""
 
-    def __init__(self, host: RemoteHost, offered: m.OfferedTool) -> None:
+    def __init__(self, host: RemoteHost, offered: m.ToolInfo) -> None:
         super().__init__(ToolDefinition(offered.name, offered.description, offered.parameters))
         self.time_limit = offered.time_limit
         self.max_output_tokens = offered.max_output_tokens
@@ -187,7 +189,7 @@ class RemoteTool(Tool):
         if told.ok:
             return told.text
         if told.is_late:
-            raise Late
+            raise ToolTimeout
         if told.failure:
             raise EnvironmentFailure(told.failure)
         raise ToolError(told.text)

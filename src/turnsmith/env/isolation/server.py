@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-from turnsmith.env.isolation.launch import start_keeper
+from turnsmith.env.isolation.launch import start_supervisor
 from turnsmith.env.isolation.settings import Isolation
 
 _TOKEN_SECONDS = 10.0
@@ -43,7 +43,7 @@ def serve_forever(listener: socket.socket, limits: Isolation, only: str = "", to
         with connection:
             if _is_known(connection, token):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                keepers.append(start_keeper(connection, limits.memory, limits.processes, only))
+                keepers.append(start_supervisor(connection, limits.memory, limits.processes, only))
 
 
 def _is_known(connection: socket.socket, token: bytes) -> bool:

@@ -1,9 +1,9 @@
 """The process around a worker: it starts it, watches what it uses, and leaves nothing behind.
 
 Run as a script, with the Python standard library only, because it stays as long as the worker does and must be small.
-It forks once. The child becomes the worker, in a session of its own, and runs the user's code; the keeper runs none of
-it, so nothing that the user's code does can stop it. It is the reaper of all that the worker starts: a process that was
-forked away twice, or has a session of its own, still becomes the keeper's child, and is found and killed.
+It forks once. The child becomes the worker, in a session of its own, and runs the user's code; the supervisor runs none
+of it, so nothing that the user's code does can stop it. It is the reaper of all that the worker starts: a process
+that was forked away twice, or has a session of its own, still becomes the supervisor's child, and is found and killed.
 
 It ends everything when the worker ends, when a limit is passed, when the other end of the connection is closed, and
 when the process that started it dies, however that dies. Then it says how the worker ended, and which environments were
@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 
 OUT_OF_MEMORY, TOO_MANY_PROCESSES = 240, 241
-"""How the keeper exits when it ended a worker that took too much; else as the worker did, 128 + N after signal N."""
+"""The supervisor's exit codes for a worker that took too much; else the worker's own, 128 + N after signal N."""
 SEARCH_PATH = "TURNSMITH_WORKER_PATH"
-"""The variable that carries the import path of the process that started the keeper."""
+"""The variable that carries the import path of the process that started the supervisor."""
 SLOTS = 512
 """How many environments of a worker can be doing something at a time."""
 _TICK = 0.25
@@ -43,19 +43,19 @@ def main(argv: list[str]) -> int:
     os.set_inheritable(connection, False)  # programs that an environment starts must not hold it open
     starter = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    keeper = Keeper(connection, memory, processes, mmap.mmap(-1, 8 * SLOTS))
-    signal.signal(signal.SIGTERM, lambda *_: keeper.doubt(starter))
+    supervisor = Supervisor(connection, memory, processes, mmap.mmap(-1, 8 * SLOTS))
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.doubt(starter))
     # Sent when the thread that started us ends, too; `doubt` looks whether the process is really gone.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != starter:
         return 0
-    keeper.child = os.fork()
-    if keeper.child == 0:
-        _become_worker(keeper, only)
-    return keeper.keep()
+    supervisor.child = os.fork()
+    if supervisor.child == 0:
+        _become_worker(supervisor, only)
+    return supervisor.keep()
 
 
-class Keeper:
+class Supervisor:
     """Watches over one worker and all that it starts."""
 
     def __init__(self, connection: int, memory: int, processes: int, busy: mmap.mmap) -> None:
@@ -196,23 +196,23 @@ def _own_share(process: int) -> int:
         return _resident(process)
 
 
-def _become_worker(keeper: Keeper, only: str) -> None:
+def _become_worker(supervisor: Supervisor, only: str) -> None:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _set_limits(keeper.memory, keeper.processes)
+        _set_limits(supervisor.memory, supervisor.processes)
         sys.path[:] = os.environ.pop(SEARCH_PATH, os.pathsep.join(sys.path)).split(os.pathsep)
         from turnsmith.env.isolation.worker import serve
 
-        serve(keeper.connection, memoryview(keeper.busy).cast("q"), only)
+        serve(supervisor.connection, memoryview(supervisor.busy).cast("q"), only)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-    # Like the end of any script: `atexit` and open files count, then no way leads back into the keeper's own code.
+    # Like the end of any script: `atexit` and open files count, then no way leads back into the supervisor's own code.
     raise SystemExit(code)
 
 

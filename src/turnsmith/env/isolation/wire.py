@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from turnsmith.env.isolation.frames import Frames, TooLong, frame
+from turnsmith.env.isolation.frames import FrameReader, FrameTooLong, frame
 
 _AT_ONCE = 2**16
 
@@ -43,7 +43,7 @@ class Channel:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()
-        self._frames = Frames()
+        self._frames = FrameReader()
         self.unsent_bytes = 0
         self.is_open = True
         self._loop.add_reader(connection, self._read)
@@ -57,7 +57,7 @@ class Channel:
         """Send a message; what the socket does not take at once waits here. After the end it goes nowhere.
 
         Raises:
-            TooLong: It is longer than a message may be.
+            FrameTooLong: It is longer than a message may be.
         """
         if not self.is_open:
             return
@@ -83,7 +83,7 @@ class Channel:
         self._loop.remove_reader(self._connection)
         self._loop.remove_writer(self._connection)
         self._unsent.clear()
-        self._frames = Frames()
+        self._frames = FrameReader()
         self.unsent_bytes = 0
         self._connection.close()
 
@@ -121,7 +121,7 @@ class Channel:
             return
         try:
             found = self._frames.feed(data)
-        except TooLong as error:
+        except FrameTooLong as error:
             self._end(str(error))
             return
         for message in found:

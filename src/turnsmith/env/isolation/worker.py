@@ -139,14 +139,14 @@ class _Worker:
         now = time.monotonic()
         for call, hosted in list(self._stepping.items()):
             if hosted.began and now - hosted.began > hosted.host.limit and self._stepping.pop(call, None):
-                self._say(m.Failed(call, str(hosted.host.late("step")), is_late=True, is_stuck=True))
+                self._say(m.ErrorReply(call, str(hosted.host.late("step")), is_late=True, is_stuck=True))
         self._loop.call_later(_TICK, self._look)
 
     def _begin(self, request: Any) -> None:
         if isinstance(request, m.Define):
             self._defined[request.number] = request
         elif isinstance(request, m.Ping):
-            self._say(m.Answer(request.call))
+            self._say(m.BoolReply(request.call))
         elif isinstance(request, m.Close):
             self._start(self._leave(request), None)
         else:
@@ -156,7 +156,7 @@ class _Worker:
                 self._hosted[request.environment] = _Hosted(request.environment, host)
             hosted = self._hosted.get(request.environment)
             if hosted is None:
-                self._say(m.Failed(request.call, "The environment was closed."))
+                self._say(m.ErrorReply(request.call, "The environment was closed."))
             else:
                 self._start(self._answer(request, hosted), hosted)
 
@@ -195,7 +195,7 @@ class _Worker:
             return await self._use(request, hosted)
         if isinstance(request, m.Score):
             return await self._score(request, hosted)
-        return m.Answer(request.call, await hosted.host.is_over())
+        return m.BoolReply(request.call, await hosted.host.is_over())
 
     async def _reset(self, request: m.Reset, hosted: _Hosted) -> m.Reply:
         sent = self._defined[request.number]
@@ -209,12 +209,12 @@ class _Worker:
         observation = await host.reset(request.seed, request.task)
         tools = tools_of(host.environment)
         if not tools:
-            return m.Opened(request.call, observation, host.prompt_prefix(), _NO_TOOLS)
+            return m.ResetReply(request.call, observation, host.prompt_prefix(), _NO_TOOLS)
         offered = m.pack(f"{spec.name}: its tools", list(map(_offered, tools)))
         for tool in tools:  # what the model is shown is cut on the other side, where its tokens can be counted
             tool.max_output_tokens = MOST_TEXT // 4
         hosted.tools = ToolRegistry(tools, bounds=_CHECKED)
-        return m.Opened(request.call, observation, host.prompt_prefix(), offered)
+        return m.ResetReply(request.call, observation, host.prompt_prefix(), offered)
 
     async def _use(self, request: m.UseTool, hosted: _Hosted) -> m.Reply:
         if hosted.tools is None:
@@ -224,7 +224,7 @@ class _Worker:
         is_late = not result.ok and result.text == LATE
         tool = hosted.tools.get(request.name)
         is_stuck = is_late and tool is not None and not inspect.iscoroutinefunction(tool.function)
-        return m.Told(request.call, result.text, result.ok, result.failure, is_late, is_stuck)
+        return m.ToolReply(request.call, result.text, result.ok, result.failure, is_late, is_stuck)
 
     async def _score(self, request: m.Score, hosted: _Hosted) -> m.Reply:
         host, function = hosted.host, self._functions.get(request.number)
@@ -238,10 +238,10 @@ class _Worker:
         trajectory = unpack_trajectory(request.trajectory)
         paid = await host.run(name, _told, name, function, trajectory, host.environment, limit=request.seconds)
         paid = float(paid) if isinstance(paid, (int, float)) or hasattr(paid, "__float__") else str(paid)[:80]
-        return m.Scored(request.call, paid, trajectory.reward_shares)
+        return m.ScoreReply(request.call, paid, trajectory.reward_shares)
 
     async def _leave(self, request: m.Close) -> None:
-        self._say(m.Answer(request.call, await self._close(request.environment)))
+        self._say(m.BoolReply(request.call, await self._close(request.environment)))
 
     async def _close(self, environment: int) -> bool:
         """Close it when what it does has ended; returns whether it is really over."""
@@ -261,15 +261,15 @@ class _Worker:
 
 def _stepped(request: m.Step, result: StepResult) -> m.Reply:
     info = m.pack("step: info", result.info) if result.info else _NOTHING
-    return m.Stepped(request.call, result.observation, result.reward, result.terminated, result.truncated, info)
+    return m.StepReply(request.call, result.observation, result.reward, result.terminated, result.truncated, info)
 
 
-def _failed(request: Any, error: BaseException, *, is_stuck: bool = False) -> m.Failed:
+def _failed(request: Any, error: BaseException, *, is_stuck: bool = False) -> m.ErrorReply:
     if isinstance(error, EnvironmentTimeout):
-        return m.Failed(request.call, str(error), is_late=True, is_stuck=is_stuck)
+        return m.ErrorReply(request.call, str(error), is_late=True, is_stuck=is_stuck)
     if isinstance(error, EnvironmentFailure):
-        return m.Failed(request.call, str(error))
-    return m.Failed(request.call, describe_failure("The environment's worker", error))
+        return m.ErrorReply(request.call, str(error))
+    return m.ErrorReply(request.call, describe_failure("The environment's worker", error))
 
 
 def _release(future: asyncio.Future[None]) -> None:
@@ -284,9 +284,9 @@ def _told(name: str, function: Any, *args: Any) -> Any:
         raise EnvironmentFailure(describe_failure(name, error)) from error
 
 
-def _offered(tool: Tool) -> m.OfferedTool:
+def _offered(tool: Tool) -> m.ToolInfo:
     definition = tool.definition
-    return m.OfferedTool(
+    return m.ToolInfo(
         definition.name, definition.description, definition.parameters, tool.time_limit, tool.max_output_tokens
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.control_tokens import ControlTokens
-from turnsmith.inference.chat.template import MaskedTools, Message, Scaffold, Slot, Template, ToolSchema
+from turnsmith.inference.chat.template import ChatTemplate, MaskedTools, Message, Slot, TemplatePieces, ToolSchema
 
 __all__ = ["Chat", "Message", "ToolSchema"]
 
@@ -55,7 +55,7 @@ class Chat:
         self._tokenizer = tokenizer
         # The Rust tokenizer under a Hugging Face one: ten times less work for each call.
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-        self._template = Template(tokenizer, template_settings or {})
+        self._template = ChatTemplate(tokenizer, template_settings or {})
         self._controls = ControlTokens(tokenizer)
         self._openings: dict[tuple[tuple[str, ...], str], _Frame] = {}
         self._bridges: dict[tuple[str, ...], _Frame] = {}
@@ -166,7 +166,7 @@ class Chat:
             raise ValueError("A tool's text would become control tokens of the model, and could not be disarmed.")
         return masked
 
-    def _counted(self, scaffold: Scaffold) -> _Frame:
+    def _counted(self, scaffold: TemplatePieces) -> _Frame:
         controls = self._controls.count(self._encode("".join(scaffold.pieces)))
         return _Frame(tuple((piece, None, "") for piece in scaffold.pieces), scaffold.slots, controls)
 

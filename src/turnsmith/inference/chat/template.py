@@ -36,7 +36,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffold:
+class TemplatePieces:
     """The fixed text around the texts of some messages."""
 
     pieces: tuple[str, ...]
@@ -44,7 +44,7 @@ class Scaffold:
     slots: tuple[Slot, ...]
 
 
-class Template:
+class ChatTemplate:
     """A tokenizer's chat template, and what it has a place for: system messages, tools, tool results.
 
     Refuses, when made, a template that changes what it has already rendered once the conversation goes on: the tokens
@@ -74,11 +74,11 @@ class Template:
         """Whether it has a frame of its own for the results of tools. Every round of results is framed like the first;
         DeepSeek-V3's template forgets a mark from the second round on."""
 
-    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> Scaffold:
+    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> TemplatePieces:
         """The scaffold of a whole conversation, up to where the model starts to speak."""
         return self._scaffold(roles, 0, tools)
 
-    def bridge(self, roles: Sequence[str]) -> Scaffold:
+    def bridge(self, roles: Sequence[str]) -> TemplatePieces:
         """The scaffold from the end of what the model said, over new messages, to where it speaks again."""
         return self._scaffold(("user", "assistant", *roles), 2)
 
@@ -89,7 +89,7 @@ class Template:
         text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
         return [{**messages[1], "content": text}, *messages[2:]]
 
-    def _scaffold(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> Scaffold:
+    def _scaffold(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> TemplatePieces:
         marks = [_mark("Text", place) for place in range(len(roles))]
         fixed = tools.fixed if tools else {}
         rendered = self._render(roles, marks, tools)
@@ -101,7 +101,7 @@ class Template:
             )
         found = _read_slots(padded, marks)
         slots = [Slot(fixed=fixed[name]) if name in fixed else next(found) for name in names]
-        return Scaffold(tuple(_MARK.split(rendered)[skip:]), tuple(slots[skip:]))
+        return TemplatePieces(tuple(_MARK.split(rendered)[skip:]), tuple(slots[skip:]))
 
     def _render(self, roles: Sequence[str], texts: Sequence[str], tools: MaskedTools | None = None) -> str:
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]

@@ -18,8 +18,8 @@ import torch
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.engines.batch_invariant import Opening
-from turnsmith.inference.engines.sampling import draw
+from turnsmith.inference.engines.batch_invariant import PromptState
+from turnsmith.inference.engines.sampling import sample_tokens
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Sequence:
     """Index of the first token that newer weights sampled, and their version."""
     numbers: list[float] = field(default_factory=list)
     """The random numbers that chose the tokens."""
-    opening: Opening | None = None
+    opening: PromptState | None = None
     """What the model made of the prompt alone; only for a sequence with a seed."""
     random: random.Random = field(init=False)
 
@@ -86,7 +86,7 @@ class ContinuousBatch:
         for part in [*seeded, together] if together else seeded:
             output, mask = self._prefill([sequence.prompt_ids for sequence in part])
             if part is not together:
-                part[0].opening = Opening.of(output)
+                part[0].opening = PromptState.of(output)
             self._add(part, output.past_key_values, mask, _sample(output.logits[:, -1], part))
         return self.remove_ended()
 
@@ -155,7 +155,7 @@ class ContinuousBatch:
             layer.values = layer.values[rows][:, :, start:].contiguous()
         self._mask, self._last = mask[:, start:], self._last[rows]
 
-    def _confirm(self, sequence: Sequence, opening: Opening) -> None:
+    def _confirm(self, sequence: Sequence, opening: PromptState) -> None:
         """Put what the sequence would have sampled alone in place of what it did; it comes back if it goes on."""
         ids, log_probs = opening.draw_again(self.model, sequence.token_ids, sequence.sampling, sequence.numbers)
         same = next(
@@ -214,7 +214,7 @@ def _append_cache(cache: Any, length: int, new_cache: Any, new_length: int) -> N
 def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     """Draw one token a row, hand it to its sequence, and return the ids as a column."""
     samplings = [sequence.sampling for sequence in sequences]
-    ids, log_probs = draw(logits, samplings, [sequence.number() for sequence in sequences])
+    ids, log_probs = sample_tokens(logits, samplings, [sequence.number() for sequence in sequences])
     for sequence, token_id, log_prob in zip(sequences, ids, log_probs, strict=True):
         sequence.take(token_id, log_prob)
     return torch.tensor(ids).unsqueeze(1)

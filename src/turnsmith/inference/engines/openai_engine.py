@@ -20,14 +20,14 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat.message_reader import MessageReader
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.openai_protocol import (
+    Completion,
     Dialect,
-    Said,
     chat_request,
     completion_request,
     read_answer,
-    read_scores,
+    read_prompt_logprobs,
 )
-from turnsmith.inference.http_client import Refused, RemoteServer
+from turnsmith.inference.http_client import HttpClient, ServerRefused
 
 _COMPLETIONS, _CHAT = "/completions", "/chat/completions"
 _NOT_HERE = (400, 404, 405, 422, 501)
@@ -80,7 +80,7 @@ class OpenAIEngine:
         self._longest: int | None = None
         self._dialect: Dialect | None = None
         self._meeting = asyncio.Lock()
-        self._server = RemoteServer(
+        self._server = HttpClient(
             _with_version(url), api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
         )
 
@@ -123,7 +123,7 @@ class OpenAIEngine:
         log_probs = said.log_probs or [0.0] * len(said.token_ids)
         return Generation(said.token_ids, log_probs, said.stop_reason, self.weights_version, exact=exact)
 
-    async def _ask(self, dialect: Dialect, prompt_ids: list[int], sampling: Sampling, session: str = "") -> Said:
+    async def _ask(self, dialect: Dialect, prompt_ids: list[int], sampling: Sampling, session: str = "") -> Completion:
         model = self._model or ""
         if dialect.api == "completions":
             body = completion_request(model, prompt_ids, sampling, dialect)
@@ -131,7 +131,7 @@ class OpenAIEngine:
         body = chat_request(model, self._reader.read(prompt_ids), sampling, dialect)
         return read_answer(await self._server.ask(_CHAT, body, session=session), sampling)
 
-    def _count(self, said: Said, sampling: Sampling) -> Generation:
+    def _count(self, said: Completion, sampling: Sampling) -> Generation:
         """Text as tokens of the local tokenizer, for the episode to go on with and to count."""
         ids = self._chat.encode(said.text)
         if said.stop_reason == "stop":
@@ -146,13 +146,13 @@ class OpenAIEngine:
     async def _score(self, ids: list[int], response_ids: list[int]) -> list[float]:
         await self._meet()
         body = {"model": self._model, "prompt": ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
-        return read_scores(await self._server.ask(_COMPLETIONS, body), response_ids)
+        return read_prompt_logprobs(await self._server.ask(_COMPLETIONS, body), response_ids)
 
     async def _describe(self) -> str:
         """Ask which models there are; choose one if none was named, and remember how long its sequences may be."""
         try:
             answer: Any = await self._server.ask("/models")
-        except Refused:
+        except ServerRefused:
             if self._model is None:
                 raise
             return self._model  # not all hosts let one ask
@@ -178,19 +178,19 @@ class OpenAIEngine:
 
     async def _first_that_works(self) -> Dialect:
         ways = [Dialect(), Dialect("chat", ids="none"), Dialect("chat", "max_completion_tokens", ids="none")]
-        refused: list[Refused] = []
+        refused: list[ServerRefused] = []
         for way in ways:
             if self._api not in ("auto", way.api):
                 continue
             try:
                 return await self._try(way, refused)
-            except Refused as error:
+            except ServerRefused as error:
                 if error.status not in _NOT_HERE:
                     raise
                 refused.append(error)
         raise refused[-1]
 
-    async def _try(self, way: Dialect, refused: list[Refused]) -> Dialect:
+    async def _try(self, way: Dialect, refused: list[ServerRefused]) -> Dialect:
         """Ask for a few tokens, with only the likeliest allowed: then log-probs after top-k are all 0."""
         if way.api == "chat":
             self.why_inexact = f"The server takes messages and gives text. {refused[0] if refused else ''}".strip()
@@ -212,7 +212,7 @@ class OpenAIEngine:
             )
         return replace(way, ids="in lists" if named.token_ids is None else "in names", processed=processed)
 
-    def _check_tokenizer(self, said: Said) -> None:
+    def _check_tokenizer(self, said: Completion) -> None:
         """A tokenizer of another model would turn every answer into nonsense without an error."""
         if self.tokenizer is None:
             return

@@ -39,7 +39,7 @@ class Dialect:
 
 
 @dataclass(slots=True)
-class Said:
+class Completion:
     """One answer, as far as the server tells it."""
 
     text: str
@@ -103,7 +103,7 @@ def chat_request(model: str, messages: list[dict[str, str]], sampling: Sampling,
     return body
 
 
-def read_answer(answer: Any, sampling: Sampling) -> Said:
+def read_answer(answer: Any, sampling: Sampling) -> Completion:
     """What a server said, from either endpoint; a sentence for an answer that contradicts itself.
 
     Example:
@@ -121,7 +121,7 @@ def read_answer(answer: Any, sampling: Sampling) -> Said:
     text = choice.get("text") if message is None else _member(message, "content")
     log_probs = choice.get("logprobs")
     names = _member(log_probs, "tokens")
-    said = Said(str(text or ""), _STOPS[told], prompt_ids=choice.get("prompt_token_ids"))
+    said = Completion(str(text or ""), _STOPS[told], prompt_ids=choice.get("prompt_token_ids"))
     if choice.get("token_ids") is not None:
         said.token_ids = _ids(choice["token_ids"])
     elif names and all(isinstance(name, str) and name.startswith(_TOKEN_NAME) for name in names):
@@ -132,7 +132,7 @@ def read_answer(answer: Any, sampling: Sampling) -> Said:
     return said
 
 
-def read_scores(answer: Any, response_ids: Sequence[int]) -> list[float]:
+def read_prompt_logprobs(answer: Any, response_ids: Sequence[int]) -> list[float]:
     """The log-probs of the last tokens of a prompt, from vLLM's `prompt_logprobs`."""
     told = _only_choice(answer).get("prompt_logprobs")
     if not isinstance(told, list) or len(told) < len(response_ids):

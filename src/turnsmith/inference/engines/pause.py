@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
-class Gate:
+class RequestGate:
     """Requests inside, or one change of the engine, never both. Belongs to one event loop.
 
     Example:
         >>> async def play() -> list[str]:
-        ...     gate, seen = Gate(), []
+        ...     gate, seen = RequestGate(), []
         ...
         ...     async def request(name: str) -> None:
         ...         async with gate.inside():

@@ -10,7 +10,7 @@ from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
 
 
-def draw(
+def sample_tokens(
     logits: torch.Tensor, samplings: Sequence[Sampling], numbers: Sequence[float]
 ) -> tuple[list[int], list[float]]:
     """One token id and its log-prob a row.
@@ -21,7 +21,7 @@ def draw(
         numbers: From [0, 1), which choose the tokens: the same logits and number give the same token.
 
     Example:
-        >>> draw(torch.tensor([[0.0, 0.0]]), [Sampling()], [0.75])
+        >>> sample_tokens(torch.tensor([[0.0, 0.0]]), [Sampling()], [0.75])
         ([1], [-0.6931471824645996])
     """
     logits = logits.float()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.sglang_protocol import generate_request, read_generation, read_scores, score_request
-from turnsmith.inference.http_client import RemoteServer
+from turnsmith.inference.http_client import HttpClient
 from turnsmith.inference.weights import is_folder
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SGLangServerEngine:
     ) -> None:
         self.weights_version = 0
         """Of the last generation; the server counts."""
-        self._server = RemoteServer(
+        self._server = HttpClient(
             url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
         )
 

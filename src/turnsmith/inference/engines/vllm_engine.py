@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import EngineFailure, MissingDependency
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.inference.engines.pause import Gate
+from turnsmith.inference.engines.pause import RequestGate
 from turnsmith.inference.weights import as_folder, is_folder
 from turnsmith.loop_thread import LoopThread
 from turnsmith.threads import shared_threads
@@ -79,7 +79,7 @@ class VLLMEngine:
         self.on_cpu = _is_on_cpu()
         self.weights_version = 0
         self._requests = count()
-        self._gate = Gate()
+        self._gate = RequestGate()
         self._broken = ""
         arguments: dict[str, Any] = {
             "model": model_path,

@@ -140,7 +140,7 @@ class BaseInferenceEngine:
             on_done()
             return said
 
-        return self._output(await keep_full(ask, len(prompts), at_once))
+        return self._output(await run_concurrently(ask, len(prompts), at_once))
 
     def encode(self, text: Text) -> list[int]:
         """A prompt's tokens, as the tokenizer encodes any text (with a start token where the model has one)."""
@@ -176,7 +176,7 @@ class BaseInferenceEngine:
         score = cast("Callable[..., Awaitable[list[float]]] | None", getattr(self.engine, "score", None))
         if score is None:
             raise EngineFailure(f"{type(self.engine).__name__} cannot say how likely a given text is.")
-        return await keep_full(lambda place: score(*rows[place]), len(rows))
+        return await run_concurrently(lambda place: score(*rows[place]), len(rows))
 
     def _output(self, said: Sequence[Generation]) -> InferenceOutput:
         ids = [list(one.token_ids) for one in said]
@@ -207,7 +207,9 @@ def make_sampling(max_tokens: int, temperature: float, top_p: float, seed: int |
     return Sampling(max_tokens, float(temperature), 1.0 if temperature == 0 else float(top_p), seed=seed)
 
 
-async def keep_full(work: Callable[[int], Awaitable[Result]], number: int, at_once: int | None = None) -> list[Result]:
+async def run_concurrently(
+    work: Callable[[int], Awaitable[Result]], number: int, at_once: int | None = None
+) -> list[Result]:
     """Do `work(0)` to `work(number - 1)`, starting the next as soon as one ends; results in order.
 
     The first error cancels the rest and is raised.
@@ -215,7 +217,7 @@ async def keep_full(work: Callable[[int], Awaitable[Result]], number: int, at_on
     Example:
         >>> async def square(place: int) -> int:
         ...     return place * place
-        >>> asyncio.run(keep_full(square, 4, at_once=2))
+        >>> asyncio.run(run_concurrently(square, 4, at_once=2))
         [0, 1, 4, 9]
     """
     results: dict[int, Result] = {}

@@ -13,7 +13,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
-from turnsmith.inference.sync.base import BaseInferenceEngine, keep_full
+from turnsmith.inference.sync.base import BaseInferenceEngine, run_concurrently
 from turnsmith.loop_thread import LoopThread
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.evaluation.result import EvaluationResult
@@ -139,7 +139,7 @@ async def run_evaluation(
         on_episode(played.trajectory)
         return played.trajectory
 
-    trajectories = await keep_full(play, len(starts), plan.concurrency)
+    trajectories = await run_concurrently(play, len(starts), plan.concurrency)
     return EvaluationResult(trajectories, plan.success_reward, time.perf_counter() - began)
 
 

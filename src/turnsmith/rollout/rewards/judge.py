@@ -8,8 +8,8 @@ from typing import Any
 
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.engines.openai_protocol import Dialect, Said, chat_request, read_answer
-from turnsmith.inference.http_client import Refused, RemoteServer, is_url
+from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_answer
+from turnsmith.inference.http_client import HttpClient, ServerRefused, is_url
 from turnsmith.rollout.rewards.judge_prompt import ask_again, read_score, request
 from turnsmith.rollout.rewards.reward_function import RewardFailure
 from turnsmith.trajectory import Trajectory
@@ -120,12 +120,12 @@ class JudgeReward:
             )
         return score, said.text
 
-    async def _ask(self, messages: list[dict[str, str]]) -> Said:
+    async def _ask(self, messages: list[dict[str, str]]) -> Completion:
         model = await self._named()
         try:
             body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
             return read_answer(await self._server.ask("/chat/completions", body), self._sampling)
-        except Refused as refused:
+        except ServerRefused as refused:
             newer = Dialect("chat", "max_completion_tokens")
             if "max_completion_tokens" not in str(refused) or self._dialect == newer:
                 raise
@@ -148,7 +148,7 @@ class JudgeReward:
 
     def _open(self) -> None:
         settings = dict(self._settings)
-        self._server = RemoteServer(settings.pop("url"), **settings)
+        self._server = HttpClient(settings.pop("url"), **settings)
         self._meeting = asyncio.Lock()
         self._dialect = Dialect("chat")
 

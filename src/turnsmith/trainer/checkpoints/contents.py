@@ -20,14 +20,14 @@ from turnsmith.records.checkpoints import (
     saved_steps,
     write_state,
 )
-from turnsmith.trainer.checkpoints.fsdp_shards import ranks_of, shard_path
+from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
 from turnsmith.trainer.checkpoints.hugging_face import write_model
 
 _PACKAGES = ("turnsmith", "verl", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Saving:
+class CheckpointPolicy:
     """When and what to save."""
 
     every: int
@@ -37,7 +37,7 @@ class Saving:
     trust_remote_code: bool
 
     @classmethod
-    def of(cls, config: ConfigStore, steps_in_epoch: int) -> Saving:
+    def of(cls, config: ConfigStore, steps_in_epoch: int) -> CheckpointPolicy:
         """What the settings say."""
         checkpoint = config.checkpoint
         return cls(
@@ -48,10 +48,10 @@ class Saving:
         )
 
 
-def complete(checkpoint: Path, saving: Saving, state: Mapping[str, Any]) -> None:
+def complete(checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any]) -> None:
     """Add what verl does not write: the model as a plain folder, the trainer's own state, the versions of packages."""
     actor = checkpoint / "actor"
-    ranks = ranks_of(actor)
+    ranks = saved_ranks(actor)
     missing = [rank for rank in range(ranks) if not shard_path(actor, ranks, rank).is_file()]
     if missing:
         raise RecordError(
@@ -76,7 +76,7 @@ def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
 
 def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
     """Raise if these settings cannot load the checkpoint; warn of packages that were others."""
-    saved, now = ranks_of(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
+    saved, now = saved_ranks(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
     if saved != now:
         raise RecordError(
             f"{checkpoint.path} was written by {saved} trainer processes and cannot be loaded by {now}: set "

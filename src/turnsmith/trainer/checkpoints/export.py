@@ -7,7 +7,7 @@ from pathlib import Path
 
 from turnsmith import config_sources
 from turnsmith.errors import ConfigError, RecordError
-from turnsmith.records.checkpoints import Checkpoint, Warn, best_of, newest_checkpoint, open_checkpoint
+from turnsmith.records.checkpoints import Checkpoint, Warn, best_checkpoint, newest_checkpoint, open_checkpoint
 from turnsmith.records.run_folder import RunFolder
 
 
@@ -70,7 +70,7 @@ def _choose(run: RunFolder, step: int | str, warn: Warn) -> Checkpoint:
     if step == "last":
         return newest_checkpoint(folder, trust=True, warn=warn)
     if step == "best":
-        best = best_of(folder)
+        best = best_checkpoint(folder)
         if best is None:
             raise RecordError(f"No checkpoint of {run.path} was marked as the best: use --step last, or a number.")
         step = best.step

@@ -13,7 +13,7 @@ from typing import Any
 from turnsmith.errors import RecordError
 
 
-def ranks_of(part: Path) -> int:
+def saved_ranks(part: Path) -> int:
     """How many ranks wrote the weights in `actor/` or `critic/` of a checkpoint."""
     return int(json.loads((part / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
 
@@ -23,12 +23,12 @@ def shard_path(part: Path, ranks: int, rank: int) -> Path:
     return part / f"model_world_size_{ranks}_rank_{rank}.pt"
 
 
-def read_weights(part: Path) -> dict[str, Any]:
+def merge_shards(part: Path) -> dict[str, Any]:
     """All weights, whole and in the dtype they were trained in, by the names they had in training."""
     import torch
     from torch.distributed.tensor import DTensor
 
-    ranks = ranks_of(part)
+    ranks = saved_ranks(part)
     # A mesh that is read without its process group is all that we want of it, and torch warns of it.
     quiet = logging.getLogger("torch.distributed.device_mesh")
     level, _ = quiet.level, quiet.setLevel(logging.ERROR)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
-from turnsmith.trainer.checkpoints.fsdp_shards import read_weights
+from turnsmith.trainer.checkpoints.fsdp_shards import merge_shards
 
 _PREFIX = "base_model.model."
 _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
@@ -33,7 +33,7 @@ def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_re
     import torch
 
     model = _empty_model(actor / "huggingface", trust_remote_code)
-    weights = _untied(_merged(read_weights(actor), actor, model), model)
+    weights = _untied(_merged(merge_shards(actor), actor, model), model)
     if dtype is not None:
         wanted = getattr(torch, dtype)
         weights = {name: one.to(wanted) if one.is_floating_point() else one for name, one in weights.items()}
@@ -59,7 +59,7 @@ def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:
         raise RecordError("This run trained all weights, so that there is no adapter: leave --adapter out.")
     pairs = {
         name.replace(".default.", "."): one.contiguous()
-        for name, one in read_weights(actor).items()
+        for name, one in merge_shards(actor).items()
         if name.endswith((_LORA_A, _LORA_B))
     }
     target.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ SCHEDULES = ("sync", "colocate_async", "separate_async")
 """Trainer modes of verl, by its own names."""
 
 
-def device_of(config: ConfigStore) -> str:
+def resolve_device(config: ConfigStore) -> str:
     """`cpu` or `cuda`: what the settings say, or what the machine has."""
     if config.model.device != "auto":
         return config.model.device
@@ -26,15 +26,15 @@ def device_of(config: ConfigStore) -> str:
     return "cuda" if Path("/dev/nvidia0").exists() or config.ray.address else "cpu"
 
 
-def backend_of(config: ConfigStore) -> str:
+def resolve_backend(config: ConfigStore) -> str:
     """The rollout engine's name: what the settings say, or the one that fits the device."""
     if config.inference.backend != "auto":
         return config.inference.backend
-    return TRANSFORMERS if device_of(config) == "cpu" else "vllm"
+    return TRANSFORMERS if resolve_device(config) == "cpu" else "vllm"
 
 
-def dtype_of(config: ConfigStore) -> str:
+def resolve_dtype(config: ConfigStore) -> str:
     """The dtype in which model and rollout compute."""
     if config.model.dtype != "auto":
         return config.model.dtype
-    return "float32" if device_of(config) == "cpu" else "bfloat16"
+    return "float32" if resolve_device(config) == "cpu" else "bfloat16"

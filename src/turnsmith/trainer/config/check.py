@@ -15,8 +15,8 @@ from turnsmith.trainer.config.auto import (
     POLICY_LOSSES,
     ROLLOUT_CORRECTIONS,
     SCHEDULES,
-    backend_of,
-    device_of,
+    resolve_backend,
+    resolve_device,
 )
 from turnsmith.trainer.config.layout import check_layout
 from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
@@ -43,10 +43,10 @@ def check(config: ConfigStore) -> None:
         raise ConfigError("ray.use_ray=false is not possible: verl trains on Ray, also on one machine. Leave it out.")
     if config.verl:
         # Imported late: what turnsmith sets itself is known to the mapping, which needs this check.
-        from turnsmith.trainer.config.to_verl import own_keys
+        from turnsmith.trainer.config.to_verl import keys_we_set
         from turnsmith.trainer.config.verl_overrides import checked_verl_section
 
-        checked_verl_section(config, own_keys)
+        checked_verl_section(config, keys_we_set)
 
 
 def _check_names(config: ConfigStore) -> None:
@@ -80,9 +80,9 @@ def _check_smallest(config: ConfigStore) -> None:
 
 
 def _check_engine(config: ConfigStore) -> None:
-    if backend_of(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
+    if resolve_backend(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
         raise ConfigError("The transformers engine does not split a model: set model.tensor_parallel_size=1.")
-    if backend_of(config) == "sglang" and device_of(config) == "cpu":
+    if resolve_backend(config) == "sglang" and resolve_device(config) == "cpu":
         raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
 
 

@@ -10,23 +10,23 @@ from math import lcm
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
-from turnsmith.trainer.config.auto import device_of
+from turnsmith.trainer.config.auto import resolve_device
 
 
-def ranks_of(config: ConfigStore) -> int:
+def trainer_ranks(config: ConfigStore) -> int:
     """How many processes train."""
     return config.ray.num_nodes * config.ray.gpus_per_node
 
 
-def shares_of(config: ConfigStore) -> int:
+def batch_shares(config: ConfigStore) -> int:
     """Into how many parts a batch is split: ranks that split an episode among them share one part."""
-    return max(1, ranks_of(config) // config.model.sequence_parallel_size)
+    return max(1, trainer_ranks(config) // config.model.sequence_parallel_size)
 
 
-def micro_batch_of(config: ConfigStore) -> int:
+def micro_batch_size(config: ConfigStore) -> int:
     """Episodes in one forward pass: the most that are allowed and divide what each rank has of a mini-batch."""
     training = config.training
-    share = max(1, (training.mini_batch_size or training.batch_size) // shares_of(config))
+    share = max(1, (training.mini_batch_size or training.batch_size) // batch_shares(config))
     return next(size for size in range(min(training.micro_batch_size, share), 0, -1) if share % size == 0)
 
 
@@ -34,7 +34,7 @@ def check_layout(config: ConfigStore) -> None:
     """Raise a ConfigError for sizes that nodes and GPUs cannot share out evenly."""
     _check_sequence_parallel(config)
     _check_tensor_parallel(config)
-    ranks, training = ranks_of(config), config.training
+    ranks, training = trainer_ranks(config), config.training
     over = f"{ranks} ranks (ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})"
     if training.batch_size % ranks:
         raise ConfigError(
@@ -42,10 +42,10 @@ def check_layout(config: ConfigStore) -> None:
             f"multiple of {lcm(ranks, training.group_size)}."
         )
     mini_batch = training.mini_batch_size or training.batch_size
-    if mini_batch % shares_of(config):
+    if mini_batch % batch_shares(config):
         raise ConfigError(
             f"training.mini_batch_size={mini_batch} episodes cannot be shared out evenly over {over}: set it to a "
-            f"multiple of {lcm(shares_of(config), training.group_size)} that divides training.batch_size="
+            f"multiple of {lcm(batch_shares(config), training.group_size)} that divides training.batch_size="
             f"{training.batch_size}."
         )
 
@@ -54,14 +54,14 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
     size = config.model.sequence_parallel_size
     if size == 1:
         return
-    if device_of(config) == "cpu":
+    if resolve_device(config) == "cpu":
         raise ConfigError(
             f"model.sequence_parallel_size={size} needs GPUs: it splits sequences without padding, for which verl uses "
             "flash attention. Set it to 1 on a CPU."
         )
-    if ranks_of(config) % size:
+    if trainer_ranks(config) % size:
         raise ConfigError(
-            f"model.sequence_parallel_size={size} does not divide the {ranks_of(config)} GPUs that train "
+            f"model.sequence_parallel_size={size} does not divide the {trainer_ranks(config)} GPUs that train "
             f"(ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})."
         )
 

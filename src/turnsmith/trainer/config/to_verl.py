@@ -8,9 +8,9 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import needs_critic
-from turnsmith.trainer.config.auto import POLICY_LOSSES, backend_of, device_of, dtype_of
+from turnsmith.trainer.config.auto import POLICY_LOSSES, resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.layout import micro_batch_of
+from turnsmith.trainer.config.layout import micro_batch_size
 from turnsmith.trainer.config.verl_defaults import compose
 from turnsmith.trainer.config.verl_overrides import checked_verl_section
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
@@ -22,11 +22,11 @@ _SHORT_DTYPES = {"float32": "fp32", "float16": "fp16"}
 """Those that differ from what verl trains in unasked, by the name it has for them."""
 
 
-def overrides(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
+def verl_keys(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
     """Every key of verl that we set, by dotted name."""
     keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _critic(config, model_path)
     keys |= _rollout(config) | _algorithm(config) | _trainer(config, run_dir, steps) | _schedule(config)
-    return keys | (_cpu() if device_of(config) == "cpu" else {})
+    return keys | (_cpu() if resolve_device(config) == "cpu" else {})
 
 
 def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
     actor: dict[str, Any] = {
         "strategy": "fsdp2",
         "ppo_mini_batch_size": prompts_per_mini_batch,
-        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
+        "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
         "ppo_epochs": training.updates_per_batch,
         "policy_loss.loss_mode": POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
         "clip_ratio": training.clip_ratio,
@@ -86,7 +86,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
     }
     keys = {_join("actor_rollout_ref.actor", name): value for name, value in actor.items()}
     keys["actor_rollout_ref.ref.strategy"] = "fsdp2"
-    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = micro_batch_of(config)
+    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = micro_batch_size(config)
     return keys | {_join("actor_rollout_ref.ref", name): value for name, value in _fsdp("fsdp_config", config).items()}
 
 
@@ -98,7 +98,7 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "strategy": "fsdp2",
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
-        "ppo_micro_batch_size_per_gpu": micro_batch_of(config),
+        "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
         "optim.lr": training.critic_learning_rate,
         "optim.lr_warmup_steps": training.warmup_steps,
         "optim.weight_decay": training.weight_decay,
@@ -112,7 +112,7 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
 
 
 def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
-    dtype = dtype_of(config)
+    dtype = resolve_dtype(config)
     keys: dict[str, Any] = {
         f"{place}.strategy": "fsdp2",
         f"{place}.seed": config.training.seed,
@@ -133,13 +133,13 @@ def _checkpoint(place: str) -> dict[str, Any]:
 def _rollout(config: ConfigStore) -> dict[str, Any]:
     inference = config.inference
     rollout = {
-        "name": backend_of(config),
+        "name": resolve_backend(config),
         "mode": "async",
         "n": config.training.group_size,
         "temperature": inference.temperature,
         "top_p": inference.top_p,
         "top_k": inference.top_k,
-        "dtype": dtype_of(config),
+        "dtype": resolve_dtype(config),
         "seed": config.training.seed,
         "tensor_model_parallel_size": config.model.tensor_parallel_size,
         "gpu_memory_utilization": inference.gpu_memory_utilization,
@@ -147,7 +147,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
         "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
         "max_num_batched_tokens": max(8192, inference.max_prompt_tokens + inference.max_episode_tokens),
         "calculate_log_probs": True,
-        "log_prob_micro_batch_size_per_gpu": micro_batch_of(config),
+        "log_prob_micro_batch_size_per_gpu": micro_batch_size(config),
         "agent.default_agent_loop": AGENT_LOOP,
         "agent.num_workers": max(1, config.ray.num_actors),
     }
@@ -174,7 +174,7 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
     return {
         "trainer.nnodes": config.ray.num_nodes,
         "trainer.n_gpus_per_node": config.ray.gpus_per_node,
-        "trainer.device": device_of(config),
+        "trainer.device": resolve_device(config),
         "trainer.logger": list(config.logging.trackers),
         "trainer.project_name": "turnsmith",
         "trainer.experiment_name": Path(run_dir).name,
@@ -240,13 +240,13 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-def own_keys(
+def keys_we_set(
     config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
 ) -> dict[str, Any]:
     """Every key of verl that we set; what is not given is what a dry run would show."""
     training, checkpoint = config.training, config.checkpoint
     folder = run_dir or str(Path(checkpoint.output_dir) / (checkpoint.run_name or "dry-run"))
-    return overrides(
+    return verl_keys(
         config,
         model_path=model_path or config.model.local_path or config.model.model_name,
         run_dir=folder,
@@ -260,8 +260,8 @@ def verl_config(
 ) -> Any:
     """The whole verl config a run becomes, as an OmegaConf DictConfig; a wrong `verl:` key is a ConfigError."""
     check(config)
-    theirs = checked_verl_section(config, own_keys)
-    return compose(own_keys(config, model_path=model_path, run_dir=run_dir, steps=steps) | theirs)
+    theirs = checked_verl_section(config, keys_we_set)
+    return compose(keys_we_set(config, model_path=model_path, run_dir=run_dir, steps=steps) | theirs)
 
 
 def _join(prefix: str, name: str) -> str:

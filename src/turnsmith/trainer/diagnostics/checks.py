@@ -12,7 +12,7 @@ from collections.abc import Callable
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_report import group_examples
 from turnsmith.text import number
-from turnsmith.trainer.diagnostics.context import Seen
+from turnsmith.trainer.diagnostics.context import StepContext
 from turnsmith.trainer.diagnostics.zero_gradient import (
     LIMITS,
     NEARLY_ALL,
@@ -36,10 +36,10 @@ _TOOL_FAILURES = 0.1
 _TOOL_ERRORS = 0.5
 
 
-Check = Callable[[Seen], RunWarning | None]
+Check = Callable[[StepContext], RunWarning | None]
 
 
-def not_a_number(seen: Seen) -> RunWarning | None:
+def not_a_number(seen: StepContext) -> RunWarning | None:
     """The update is NaN or infinite."""
     names = ("policy_loss", "value_loss", "grad_norm", "entropy", "kl", "reward/mean")
     bad = [name for name in names if (value := seen.value(name)) is not None and not math.isfinite(value)]
@@ -53,7 +53,7 @@ def not_a_number(seen: Seen) -> RunWarning | None:
     )
 
 
-def zero_gradient(seen: Seen) -> RunWarning | None:
+def zero_gradient(seen: StepContext) -> RunWarning | None:
     """Nothing is learnt in this step; says why."""
     grad_norm, low, high = (seen.value(name) for name in ("grad_norm", "advantage/min", "advantage/max"))
     flat = low is not None and high is not None and max(abs(low), abs(high)) < _ZERO
@@ -72,7 +72,7 @@ def zero_gradient(seen: Seen) -> RunWarning | None:
     )
 
 
-def constant_groups(seen: Seen) -> RunWarning | None:
+def constant_groups(seen: StepContext) -> RunWarning | None:
     """Most groups, though not all, have nothing to compare."""
     training, report = seen.config.training, seen.report
     constant, compared = len(report.constant_groups), len(report.compared_groups)
@@ -89,7 +89,7 @@ def constant_groups(seen: Seen) -> RunWarning | None:
     )
 
 
-def failed_episodes(seen: Seen) -> RunWarning | None:
+def failed_episodes(seen: StepContext) -> RunWarning | None:
     """Some episodes failed: the environment, the engine or the reward function raised or gave no number."""
     counts = {name: count for name, count in seen.report.outcomes.items() if not Outcome(name).is_behaviour}
     if not counts:
@@ -105,7 +105,7 @@ def failed_episodes(seen: Seen) -> RunWarning | None:
     )
 
 
-def reward_out_of_range(seen: Seen) -> RunWarning | None:
+def reward_out_of_range(seen: StepContext) -> RunWarning | None:
     """A reward lies outside what was declared."""
     if seen.reward_range is None or not seen.report.rewards:
         return None
@@ -124,7 +124,7 @@ def reward_out_of_range(seen: Seen) -> RunWarning | None:
     )
 
 
-def entropy_collapse(seen: Seen) -> RunWarning | None:
+def entropy_collapse(seen: StepContext) -> RunWarning | None:
     """The model has become nearly certain of every token."""
     trend = seen.trend("entropy")
     if seen.is_solved or trend is None or trend[0] <= 0 or trend[1] >= _ENTROPY_FELL_TO * trend[0]:
@@ -138,7 +138,7 @@ def entropy_collapse(seen: Seen) -> RunWarning | None:
     )
 
 
-def rollout_mismatch(seen: Seen) -> RunWarning | None:
+def rollout_mismatch(seen: StepContext) -> RunWarning | None:
     """The engine that plays and the trainer that learns disagree about the same tokens."""
     mean = seen.value("rollout_diff/mean")
     if mean is None or mean <= _ROLLOUT_DIFF:
@@ -153,7 +153,7 @@ def rollout_mismatch(seen: Seen) -> RunWarning | None:
     )
 
 
-def growing_lengths(seen: Seen) -> RunWarning | None:
+def growing_lengths(seen: StepContext) -> RunWarning | None:
     """Episodes have become much longer than they were."""
     trend = seen.trend("tokens/response")
     if trend is None or trend[0] <= 0 or trend[1] < _LENGTH_GREW * trend[0]:
@@ -168,7 +168,7 @@ def growing_lengths(seen: Seen) -> RunWarning | None:
     )
 
 
-def cut_turns(seen: Seen) -> RunWarning | None:
+def cut_turns(seen: StepContext) -> RunWarning | None:
     """Nearly all turns are cut before the model has finished."""
     report, turns, limit = seen.report, sum(seen.report.turns), turn_limit(seen.config)
     if limit < _SHORT_TURN or not turns or report.cut_turns < NEARLY_ALL * turns:
@@ -182,7 +182,7 @@ def cut_turns(seen: Seen) -> RunWarning | None:
     )
 
 
-def cut_episodes(seen: Seen) -> RunWarning | None:
+def cut_episodes(seen: StepContext) -> RunWarning | None:
     """Nearly all episodes end at one of our limits."""
     report = seen.report
     for outcome, setting in LIMITS.items():
@@ -199,7 +199,7 @@ def cut_episodes(seen: Seen) -> RunWarning | None:
     return None
 
 
-def repeated_episodes(seen: Seen) -> RunWarning | None:
+def repeated_episodes(seen: StepContext) -> RunWarning | None:
     """One conversation makes up most of the step."""
     report, total = seen.report, len(seen.report.rewards)
     alike = max(report.conversations.values(), key=len, default=[])
@@ -215,7 +215,7 @@ def repeated_episodes(seen: Seen) -> RunWarning | None:
     )
 
 
-def failing_tools(seen: Seen) -> RunWarning | None:
+def failing_tools(seen: StepContext) -> RunWarning | None:
     """Tools themselves fail."""
     report = seen.report
     if report.tool_failures < max(1.0, _TOOL_FAILURES * report.tool_calls):
@@ -229,7 +229,7 @@ def failing_tools(seen: Seen) -> RunWarning | None:
     )
 
 
-def misused_tools(seen: Seen) -> RunWarning | None:
+def misused_tools(seen: StepContext) -> RunWarning | None:
     """Most tool calls are wrong, or cannot be read."""
     report = seen.report
     tried = report.tool_calls + report.format_problems

@@ -17,7 +17,7 @@ _SOLVED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepContext:
     """What a check looks at."""
 
     record: Mapping[str, Any]

@@ -12,14 +12,14 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.rollout.episode_report import EpisodeReport
 from turnsmith.trainer.diagnostics.checks import CHECKS, Check
-from turnsmith.trainer.diagnostics.context import WINDOW, Seen
+from turnsmith.trainer.diagnostics.context import WINDOW, StepContext
 
 _QUIET_STEPS = 3
 _COVERED = {"constant_groups": "zero_gradient"}
 """Warnings of which another one says more: not told beside it, and not over because of it."""
 
 
-class StepWatch:
+class StepMonitor:
     """Runs all checks on each step.
 
     A warning is over after three steps without it. When it comes back it must stay away twice as long the next time,
@@ -32,7 +32,7 @@ class StepWatch:
         begun: Warnings that are not over yet.
 
     Example:
-        >>> watch = StepWatch(ConfigStore())
+        >>> watch = StepMonitor(ConfigStore())
         >>> bad = watch.step({"step": 1, "grad_norm": float("nan")}, EpisodeReport())
         >>> [(warning.name, warning.what) for warning in bad]
         [('not_a_number', 'grad_norm is nan.')]
@@ -61,7 +61,7 @@ class StepWatch:
             self._remember(record)
 
     @classmethod
-    def of_run(cls, folder: RunFolder, *payers: object) -> StepWatch:
+    def of_run(cls, folder: RunFolder, *payers: object) -> StepMonitor:
         """A watch for a run, which goes on where its folder ends; `payers` may declare a `reward_range`."""
         ranges = [found for payer in payers if (found := declared_range(payer)) is not None]
         config = config_sources.load(folder.path / "config.yaml")
@@ -72,7 +72,7 @@ class StepWatch:
     def step(self, record: Mapping[str, Any], report: EpisodeReport) -> list[RunWarning]:
         """Look at a step that was made; return what begins with it and what is over."""
         self._remember(record)
-        seen = Seen(record, report, self._config, self._first, self._recent, self._range)
+        seen = StepContext(record, report, self._config, self._first, self._recent, self._range)
         found = {warning.name: warning for check in CHECKS if (warning := _run(check, seen)) is not None}
         about = self._active.keys() | found.keys()
         told = [found[name] for name in found if name not in self._active and _COVERED.get(name) not in about]
@@ -113,7 +113,7 @@ def declared_range(payer: object) -> tuple[float, float] | None:
     return (low, high) if low <= high else None
 
 
-def _run(check: Check, seen: Seen) -> RunWarning | None:
+def _run(check: Check, seen: StepContext) -> RunWarning | None:
     try:
         return check(seen)
     except Exception as error:  # noqa: BLE001  (a mistake in a check must not stop a run that goes well)

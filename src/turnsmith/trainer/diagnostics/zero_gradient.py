@@ -24,7 +24,7 @@ _UNGROUPED = ("gae", "reinforce_plus_plus")
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ZeroGradientCause:
     """Why there is no gradient, and what to do."""
 
     because: str
@@ -37,7 +37,7 @@ def compares_groups(config: ConfigStore) -> bool:
     return config.training.adv_estimator not in _UNGROUPED
 
 
-def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, clipped: float = 0.0) -> Cause:
+def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, clipped: float = 0.0) -> ZeroGradientCause:
     """Why the gradient of a step is zero.
 
     Args:
@@ -61,20 +61,22 @@ def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, cli
     if not report.rewards:
         return _nothing_to_train_on(report)
     if report.model_tokens == 0:
-        return Cause("everything is masked: no token of these episodes was sampled by the model", _REPORT_BUG)
+        return ZeroGradientCause(
+            "everything is masked: no token of these episodes was sampled by the model", _REPORT_BUG
+        )
     if not flat:
         return _no_token_counts(clipped)
     if min(report.rewards) == max(report.rewards):
         return _one_reward(report, config)
     if compares_groups(config) and not report.compared_groups:
-        return Cause(
+        return ZeroGradientCause(
             "no group has two episodes to compare",
             "Set training.group_size to at least 2 (8 is usual), and see why episodes failed, if some did.",
             _some(report, list(report.groups)),
         )
     if len(report.constant_groups) == len(report.compared_groups):
         return _constant_groups(report)
-    return Cause(
+    return ZeroGradientCause(
         "every advantage came out as 0 although the rewards differ",
         "Check training.adv_estimator, training.credit and training.gamma: they decide what a reward is worth.",
         _some(report, list(report.compared_groups)),
@@ -84,35 +86,35 @@ def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, cli
 _REPORT_BUG = "The engine gave no tokens: look at the episodes, and try inference.backend=transformers."
 
 
-def _nothing_to_train_on(report: EpisodeReport) -> Cause:
+def _nothing_to_train_on(report: EpisodeReport) -> ZeroGradientCause:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common())
     failed = [name for outcome in report.outcomes for name in report.examples.get(outcome, [])]
-    return Cause(
+    return ZeroGradientCause(
         f"no episode can be trained on ({counts or 'none was played'})",
         f"Mend the first failure: {first_line(report.first_error) or 'see the episodes'}",
         tuple(failed[:3]),
     )
 
 
-def _no_token_counts(clipped: float) -> Cause:
+def _no_token_counts(clipped: float) -> ZeroGradientCause:
     if clipped >= NEARLY_ALL:
-        return Cause(
+        return ZeroGradientCause(
             f"the policy loss clipped {clipped:.0%} of the tokens",
             "Lower training.learning_rate or training.updates_per_batch, or widen training.clip_ratio.",
         )
-    return Cause(
+    return ZeroGradientCause(
         "the advantages are not 0, but no token counts: all of them are masked or weighed with 0",
         "Look at correction/mean and rollout_diff in the metrics: with training.rollout_correction, an engine that "
         "disagrees with the trainer weighs everything with 0.",
     )
 
 
-def _one_reward(report: EpisodeReport, config: ConfigStore) -> Cause:
+def _one_reward(report: EpisodeReport, config: ConfigStore) -> ZeroGradientCause:
     reward, count = report.rewards[0], len(report.rewards)
     because = f"all {count} episodes got the same reward, {number(reward)}"
     limit, ended = _commonest_limit(report)
     if limit and ended >= NEARLY_ALL * count:
-        return Cause(
+        return ZeroGradientCause(
             f"{because}, and {ended} of them were cut ({limit.value}) before the task was over",
             f"Let episodes end: raise {LIMITS[limit]}, or make the task shorter.",
             tuple(report.examples.get(limit.value, [])),
@@ -126,7 +128,7 @@ def _one_reward(report: EpisodeReport, config: ConfigStore) -> Cause:
             "task, start easier, or use larger groups (training.group_size)."
         )
         advice += " See that inference.max_tokens leaves room for an answer." if cut else ""
-    return Cause(f"{because}{f', and {cut}' if cut else ''}", advice, _some(report, list(report.groups)))
+    return ZeroGradientCause(f"{because}{f', and {cut}' if cut else ''}", advice, _some(report, list(report.groups)))
 
 
 def _cut_turns(report: EpisodeReport, config: ConfigStore) -> str:
@@ -136,9 +138,9 @@ def _cut_turns(report: EpisodeReport, config: ConfigStore) -> str:
     return f"{report.cut_turns} of {turns} turns were cut at {turn_limit(config)} tokens"
 
 
-def _constant_groups(report: EpisodeReport) -> Cause:
+def _constant_groups(report: EpisodeReport) -> ZeroGradientCause:
     count = len(report.constant_groups)
-    return Cause(
+    return ZeroGradientCause(
         f"in {'the only group' if count == 1 else f'each of the {count} groups'} all episodes got the same reward, and "
         "episodes are compared within their group",
         "Use starts that the model masters sometimes, neither always nor never. Larger groups (training.group_size) "

@@ -10,10 +10,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import MissingDependency
+from turnsmith.errors import MissingDependency, TrainingFailure
 from turnsmith.threads import cores
 
 _GRACE_SECONDS = 4.0
+_START_ATTEMPTS = 4
 _VITAL = ("gcs_server", "raylet")
 """Ray's own processes without which nothing goes on; after a minute without the first one, Ray ends this process."""
 
@@ -39,12 +40,8 @@ class Cluster:
         self._vital: dict[str, Any] = {}
         if not self._owned:
             return
-        before = _children()
-        # Processes on this machine inherit the variables: sooner than through a runtime environment.
-        with _on_this_machine_alone(self._variables) if self.is_local else nullcontext():
-            ray.init(**_init_arguments(config, device))
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
-        self._processes = [process for process in _children() if process not in before] if self.is_local else []
+        self._processes = _start_ray(_init_arguments(config, device), self._variables, is_local=self.is_local)
         self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
@@ -98,14 +95,52 @@ class Cluster:
         started = [each for process in self._processes for each in _with_descendants(process)]
         if self.lost():  # what it had started has another parent by now, or none that would end it
             started = [*started, *_marked(self._mark)]
-            for process in started:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+            _kill(started)
         ray.shutdown()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
-        for process in alive:
+        _kill(alive)
+
+
+def _start_ray(arguments: dict[str, Any], variables: Mapping[str, str], *, is_local: bool) -> list[Any]:
+    """Start Ray on this machine, or join a cluster; return the processes that were started.
+
+    On a busy machine Ray gives up on a node that takes more than 15 to 30 s to start, for which it has no setting;
+    the next attempt usually works. Joining a cluster is attempted once: what is wrong there does not go away.
+    """
+    import ray
+
+    before = _children()
+    for attempt in range(1, _START_ATTEMPTS + 1):
+        try:
+            # Processes on this machine inherit the variables: sooner than through a runtime environment.
+            with _on_this_machine_alone(variables) if is_local else nullcontext():
+                ray.init(**arguments)
+            break
+        except Exception as error:
+            ray.shutdown()
+            _kill([each for process in _children() if process not in before for each in _with_descendants(process)])
+            if not is_local or attempt == _START_ATTEMPTS:
+                raise TrainingFailure(_not_started(error, arguments.get("address"), attempt)) from error
+    return [process for process in _children() if process not in before] if is_local else []
+
+
+def _not_started(error: Exception, address: str | None, attempts: int) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if address not in (None, "local"):
+        return f"The Ray cluster at {address} could not be joined: {reason}"
+    return (
+        f"Ray could not be started on this machine in {attempts} attempts: {reason} If other programs use all of its "
+        "cores or memory, wait for them; Ray's own logs are in /tmp/ray/session_latest/logs."
+    )
+
+
+def _kill(processes: list[Any]) -> None:
+    import psutil
+
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
+    psutil.wait_procs(processes, timeout=_GRACE_SECONDS)
 
 
 def _children() -> list[Any]:

@@ -23,7 +23,7 @@ _PARTS = {
 """What a class of actors is, in words."""
 
 
-def in_words(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
+def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
     """The error of a remote call after `step`, in one sentence; its full text goes to the run's folder."""
     log = folder.path / "error.log"
     log.write_text(str(error))
@@ -47,7 +47,7 @@ def resume_advice(folder: RunFolder) -> str:
     return f" `turnsmith resume {folder.path}` goes on from step {steps[0]}." if steps else ""
 
 
-def note_end(error: BaseException, folder: RunFolder | None) -> None:
+def record_end(error: BaseException, folder: RunFolder | None) -> None:
     """Keep in the run's folder, if there is one yet, how the run ended."""
     if folder is not None:
         kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -12,7 +12,7 @@ _EVENT_SECONDS = 0.25
 _ANSWER_SECONDS = 1.0
 
 
-def follow(reference: Any, runner: Any, watchdog: Watchdog, show: Callable[[str, Any], None]) -> Any:
+def wait_for_call(reference: Any, runner: Any, watchdog: Watchdog, show: Callable[[str, Any], None]) -> Any:
     """The result of a call to `runner`; Ctrl-C and the watchdog are heard also while it does not answer.
 
     Args:

@@ -6,8 +6,8 @@ from typing import Any
 
 import transfer_queue
 
-from turnsmith.records.advantages import Trained, write_trained
-from turnsmith.rollout.ledger import name_of
+from turnsmith.records.advantages import StepAdvantages, write_advantages
+from turnsmith.rollout.ledger import episode_name
 from turnsmith.trainer.verl.agent_loop import ANCHORS
 
 
@@ -29,14 +29,14 @@ def record_advantages(batch: Any, run_dir: str, step: int, *, critic: bool, kl_i
     names |= {"values": "values"} if critic else {}
     names |= {"rewards": "token_level_rewards"} if kl_in_reward else {}
     data = _fields(batch, list(names.values()))
-    trained = Trained()
+    trained = StepAdvantages()
     for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
         if tag.get("is_padding", False):
             continue
         uid, session, _ = key.rsplit("_", 2)
         for ours, theirs in names.items():
-            getattr(trained, ours)[name_of(uid, session)] = data[theirs][row].numpy()
-    write_trained(run_dir, step, trained)
+            getattr(trained, ours)[episode_name(uid, session)] = data[theirs][row].numpy()
+    write_advantages(run_dir, step, trained)
 
 
 def _fields(batch: Any, names: list[str]) -> Any:

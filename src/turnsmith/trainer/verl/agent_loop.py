@@ -12,9 +12,9 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.episode import EpisodeStart
-from turnsmith.rollout.in_flight import Activity, NotedEngine
-from turnsmith.rollout.ledger import name_of
-from turnsmith.rollout.retry import Played, play_episode
+from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
+from turnsmith.rollout.ledger import episode_name
+from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -26,7 +26,7 @@ ANCHORS = "turn_anchors"
 
 
 @dataclass
-class EpisodeRoom:
+class EpisodeContext:
     """What the episodes of one process share. verl builds an agent loop for each episode and gives it no way to be
     handed anything of ours, so they meet here.
     """
@@ -34,14 +34,14 @@ class EpisodeRoom:
     plan: EpisodePlan
     chat: Chat
     parser: ActionParser
-    finished: list[Played] = field(default_factory=list[Played])
-    activity: Activity = field(default_factory=Activity)
+    finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
+    activity: InFlightEpisodes = field(default_factory=InFlightEpisodes)
 
 
-_room: EpisodeRoom | None = None
+_room: EpisodeContext | None = None
 
 
-def open_room(room: EpisodeRoom) -> None:
+def set_episode_context(room: EpisodeContext) -> None:
     """Set what this process's episodes share; called once by the worker before any episode."""
     global _room
     _room = room
@@ -81,7 +81,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             raise TrainingFailure("No episode plan in this process: episodes must run in an EpisodeWorker.")
         plan = _room.plan
         start = EpisodeStart(
-            episode_id=name_of(row["uid"], row["session_id"]),
+            episode_id=episode_name(row["uid"], row["session_id"]),
             group_id=str(row["index"]),
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
@@ -92,7 +92,7 @@ class EpisodeAgentLoop(AgentLoopBase):
                 start,
                 failures=plan.failures,
                 environment=plan.environment,
-                engine=NotedEngine(self.engine, _room.activity, start.episode_id),
+                engine=TrackedEngine(self.engine, _room.activity, start.episode_id),
                 chat=_room.chat,
                 limits=plan.limits,
                 sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
@@ -107,7 +107,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         decision = played.trajectory.decision
         if decision is Decision.DROPPED:
             raise GroupDropped(f"{start.episode_id} ended in {played.trajectory.outcome}; its group is replaced.")
-        return output_of(played.trajectory, with_anchors=plan.with_anchors) if decision.is_counted else []
+        return to_verl_output(played.trajectory, with_anchors=plan.with_anchors) if decision.is_counted else []
 
 
 class GroupDropped(TurnsmithError):
@@ -129,7 +129,7 @@ def mask_untrainable(trajectory: Trajectory) -> None:
         )
 
 
-def output_of(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
+def to_verl_output(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
     """What verl trains on, from a recorded episode."""
     tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
     versions = [version for turn in trajectory.turns for version in turn.versions]

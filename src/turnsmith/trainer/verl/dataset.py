@@ -15,13 +15,13 @@ from turnsmith.trainer.dataset import ENDLESS, Curriculum, CustomEnvironmentData
 _curriculum: Curriculum | None = None
 
 
-def follow(curriculum: Curriculum | None) -> None:
+def set_curriculum(curriculum: Curriculum | None) -> None:
     """Set what chooses the starts. verl builds the dataset from a path alone, so they meet here; called before it."""
     global _curriculum
     _curriculum = curriculum
 
 
-class EpisodeStarts(Dataset[dict[str, Any]]):
+class EpisodeDataset(Dataset[dict[str, Any]]):
     """Row `i` starts group `i` of the run. verl's loader keeps the state of the stream in its checkpoints."""
 
     def __init__(self, data_files: Any, tokenizer: Any = None, config: Any = None, **unused: Any) -> None:

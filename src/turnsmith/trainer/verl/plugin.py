@@ -23,7 +23,7 @@ def asked_for_cpu() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
-def register() -> None:
+def register_with_verl() -> None:
     """Register everything of ours with verl. Idempotent."""
     if "rollouts" not in LOADED:
         from turnsmith.trainer.verl.rollout_registry import register_rollouts
@@ -56,11 +56,11 @@ def check_loaded() -> None:
     wanted = ["rollouts", "estimators", "platform"] + (["cpu"] if asked_for_cpu() else [])
     missing = [part for part in wanted if part not in LOADED]
     if missing:
-        register()  # raises the true reason, which verl swallowed
+        register_with_verl()  # raises the true reason, which verl swallowed
         raise TrainingFailure(
             f"verl did not load turnsmith's plugin ({', '.join(missing)} missing). Install turnsmith with pip so that "
             "its entry point is found, and unset VERL_USE_EXTERNAL_PLUGINS."
         )
 
 
-register()
+register_with_verl()

@@ -15,7 +15,7 @@ import transfer_queue
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.ledger import name_of
+from turnsmith.rollout.ledger import episode_name
 from turnsmith.trainer.driver.watchdog import SAVING
 from turnsmith.trainer.verl.workers import PARTITION
 
@@ -29,9 +29,9 @@ _MOST_REPLACED = 8
 """Groups that may be replaced in a step, for each group that it needs: more means that nothing ever works."""
 
 
-def names_in(batch: Any) -> list[str]:
+def episode_names(batch: Any) -> list[str]:
     """The names of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{index}`."""
-    return [name_of(*key.rsplit("_", 2)[:2]) for key in batch.keys]
+    return [episode_name(*key.rsplit("_", 2)[:2]) for key in batch.keys]
 
 
 def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
@@ -99,7 +99,7 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
     buffer._materialize_batch, buffer.sample = remember, sample_and_finish
 
 
-class FaultCare:
+class Recovery:
     """Looks after a trainer's processes, and remembers the last state that a checkpoint may be made of.
 
     Args:

@@ -48,6 +48,6 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
         return super()._reissue_inflight_prompts(partition_id) if is_loaded else 0
 
 
-def trainer_of(schedule: str) -> type[EpisodeTrainer]:
+def trainer_class(schedule: str) -> type[EpisodeTrainer]:
     """The trainer for a `training.schedule`."""
     return ColocatedAsyncTrainer if schedule == "colocate_async" else SyncTrainer

@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, Any
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.stacks import answer_for_stacks
-from turnsmith.trainer.checkpoints.contents import Saving
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 
 if TYPE_CHECKING:
-    from turnsmith.trainer.validation import Evaluating
+    from turnsmith.trainer.validation import EvaluationSchedule
 
 _LOCK_SECONDS = 10.0
 
@@ -47,9 +47,9 @@ class TaskRunner:
         plan: Any,
         *,
         num_actors: int,
-        saving: Saving,
+        saving: CheckpointPolicy,
         steps_in_epoch: int,
-        evaluating: Evaluating | None,
+        evaluating: EvaluationSchedule | None,
         tracker_variables: dict[str, str],
     ) -> None:
         """Start every process of the run and load the model; ends ready to train."""
@@ -62,9 +62,9 @@ class TaskRunner:
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
 
-        from turnsmith.rollout.ledger import Ledger, carried_in
+        from turnsmith.rollout.ledger import Ledger, unsettled_episodes
         from turnsmith.trainer.verl import plugin
-        from turnsmith.trainer.verl.schedules import trainer_of
+        from turnsmith.trainer.verl.schedules import trainer_class
         from turnsmith.trainer.verl.trackers import Trackers
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
@@ -74,7 +74,7 @@ class TaskRunner:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
-        make = trainer_of(config.trainer.v1.trainer_mode)
+        make = trainer_class(config.trainer.v1.trainer_mode)
         self._trainer = make(
             config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch, evaluating=evaluating
         )
@@ -86,7 +86,7 @@ class TaskRunner:
             config,
             self._trainer.get_llm_client(),
             num_actors,
-            Ledger(carried_in(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
+            Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             lambda sentence: self._emit("warning", sentence),
         )
         self._workers.meanwhile = self._trainer.care.look
@@ -133,9 +133,9 @@ class TaskRunner:
         elif self._folder is not None and kind == "evaluation":
             self._folder.append_evaluation(content)
             if content["step"] == 0:  # any other is part of its step's record
-                from turnsmith.trainer.evaluations import in_step
+                from turnsmith.trainer.evaluations import as_step_metrics
 
-                self._trackers.log({"step": 0, **in_step(content)})
+                self._trackers.log({"step": 0, **as_step_metrics(content)})
         elif self._folder is not None and kind == "ledger":
             self._folder.append_ledger(content)
         elif self._folder is not None:

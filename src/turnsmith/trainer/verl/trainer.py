@@ -11,23 +11,23 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import get_tensordict
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.records.checkpoints import Draft, keep, read_state
+from turnsmith.records.checkpoints import PendingCheckpoint, prune, read_state
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.ledger import StepLedger
-from turnsmith.trainer.checkpoints.contents import Saving, complete
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
-from turnsmith.trainer.diagnostics.monitor import StepWatch
-from turnsmith.trainer.evaluations import Evaluations, in_step
-from turnsmith.trainer.validation import Evaluating
+from turnsmith.trainer.diagnostics.monitor import StepMonitor
+from turnsmith.trainer.evaluations import TrainingEvaluations, as_step_metrics
+from turnsmith.trainer.validation import EvaluationSchedule
 from turnsmith.trainer.verl.advantages import extra_fields, record_advantages
-from turnsmith.trainer.verl.dataset import follow
+from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.estimators import extra_inputs
 from turnsmith.trainer.verl.recovery import (
     NOTHING_TO_TRAIN_ON,
-    FaultCare,
+    Recovery,
+    episode_names,
     keep_until_handed_over,
-    names_in,
     replace_dropped_groups,
 )
 from turnsmith.trainer.verl.server_pool import PooledServerManager
@@ -55,24 +55,24 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         emit: Emit,
         plan: EpisodePlan,
         *,
-        saving: Saving,
+        saving: CheckpointPolicy,
         steps_in_epoch: int,
-        evaluating: Evaluating | None = None,
+        evaluating: EvaluationSchedule | None = None,
     ) -> None:
         # verl builds its server manager by this name in its own module; ours needs no balancer process.
         trainer_base.LLMServerManager = PooledServerManager
         super().__init__(config)
         self.emit = emit
         self.plan = plan
-        follow(plan.curriculum)
+        set_curriculum(plan.curriculum)
         self.saving = saving
-        self._draft: Draft | None = None
+        self._draft: PendingCheckpoint | None = None
         self.steps_in_epoch = steps_in_epoch
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
-        self.watch = StepWatch.of_run(folder, plan.reward_fn or plan.environment.load())
-        self.evaluations = Evaluations(evaluating, folder, emit)
-        self.care = FaultCare(self, lambda sentence: emit("warning", sentence))
+        self.watch = StepMonitor.of_run(folder, plan.reward_fn or plan.environment.load())
+        self.evaluations = TrainingEvaluations(evaluating, folder, emit)
+        self.care = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
         if plan.failures.drops:
@@ -105,7 +105,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         # Episodes come in the order in which they ended. Sums of floats must not depend on that.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
-        self.balance = self.agent_loop_manager.ledger.close(self.global_steps, names_in(batch))
+        self.balance = self.agent_loop_manager.ledger.close(self.global_steps, episode_names(batch))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def continue_until(self, step: int) -> None:
@@ -221,7 +221,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         evaluation = self._evaluate()
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         epoch = (global_steps - 1) // self.steps_in_epoch
-        record = step_record(global_steps, epoch, metrics, self.episodes) | in_step(evaluation)
+        record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
         if self.balance is not None:
             self.emit("ledger", self.balance.as_dict())
         self.emit("step", record)
@@ -234,7 +234,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             # Not before the step is recorded: who goes on from a checkpoint finds all steps up to it in the run folder.
             saved = self._commit(self._draft)
             self.evaluations.saved(evaluation)
-            keep(saved.parent, self.saving.keep_last_n, global_steps)
+            prune(saved.parent, self.saving.keep_last_n, global_steps)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs besides what verl saves, in plain values."""
@@ -250,8 +250,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Save model, optimizer and data position under `folder`; return the checkpoint's own folder."""
         return self._commit(self._write(folder))
 
-    def _write(self, folder: Path) -> Draft:
-        draft = Draft(folder, self.global_steps)
+    def _write(self, folder: Path) -> PendingCheckpoint:
+        draft = PendingCheckpoint(folder, self.global_steps)
         self.config.trainer.default_local_dir, usual = str(draft.path.parent), self.config.trainer.default_local_dir
         try:
             self._save_checkpoint()
@@ -262,7 +262,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         draft.seal(lambda sentence: self.emit("warning", sentence))
         return draft
 
-    def _commit(self, draft: Draft) -> Path:
+    def _commit(self, draft: PendingCheckpoint) -> Path:
         self._draft = None
         saved = draft.commit()
         self.emit("checkpoint", str(saved))

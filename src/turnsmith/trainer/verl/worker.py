@@ -14,11 +14,11 @@ from turnsmith.inference.chat import Chat
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import answer_for_stacks
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
-from turnsmith.rollout.in_flight import NotedEngine
-from turnsmith.rollout.ledger import Entry, part_settled, settle_groups
+from turnsmith.rollout.in_flight import TrackedEngine
+from turnsmith.rollout.ledger import LedgerEntry, settle_groups, split_settled
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
-from turnsmith.trainer.verl.agent_loop import EpisodeRoom, open_room
+from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trajectory import Trajectory
 
@@ -30,7 +30,7 @@ class Finished:
     """What ended in a worker since it was last asked."""
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
 
     def __add__(self, other: Finished) -> Finished:
         return Finished(self.report + other.report, self.entries + other.entries)
@@ -42,8 +42,8 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
-        self.room = EpisodeRoom(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer))
-        open_room(self.room)
+        self.room = EpisodeContext(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer))
+        set_episode_context(self.room)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
         """Write the episodes that ended to the run folder, and say how they went.
@@ -52,19 +52,23 @@ class EpisodeWorker(_VerlWorker):
             step: The step that they are trained in.
             groups: Only episodes of these groups, and of groups that were dropped; the others wait for their step.
         """
-        finished, self.room.finished = part_settled(self.room.finished, groups, self.config.actor_rollout_ref.rollout.n)
+        finished, self.room.finished = split_settled(
+            self.room.finished, groups, self.config.actor_rollout_ref.rollout.n
+        )
         settle_groups(finished)
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
             await asyncio.to_thread(write_episodes, self.room.plan.run_dir, step, attempts, part=self.part)
-        return Finished(report_of(played.trajectory for played in finished), [Entry.of(played) for played in finished])
+        return Finished(
+            report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
+        )
 
     async def evaluate(
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
     ) -> list[Trajectory]:
         """Play this worker's share of an evaluation. Training hears nothing of these episodes."""
         plan, name = replace(plan, parser=self.room.parser), "evaluation"
-        engine = NotedEngine(self.llm_client, self.room.activity, name)
+        engine = TrackedEngine(self.llm_client, self.room.activity, name)
         mine = plan.starts()[place::workers]
         try:
             return (await run_evaluation(environment, engine, self.room.chat, plan, starts=mine)).trajectories

@@ -23,7 +23,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.rollout.ledger import Attempt, Entry, Ledger, group_of, name_of
+from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, episode_name, group_name
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.worker import EpisodeWorker, Finished
@@ -116,7 +116,7 @@ class EpisodeWorkers:
             try:
                 handed: Finished = ray.get(answer)  # type: ignore[assignment]
                 self._finished += handed
-                over = {group_of(entry.episode_id) for entry in handed.entries}
+                over = {group_name(entry.episode_id) for entry in handed.entries}
                 under_way = {uid for chunk in crew.given for uid in _uids(chunk)} - over
                 crew.given, crew.losses = _rows(crew.given, under_way), 0
             except RayActorError:
@@ -199,10 +199,10 @@ class EpisodeWorkers:
                 self.ledger.lose(names, seconds)
             else:  # its group was dropped, and how its episodes ended is lost with the process
                 attempt = Attempt(Outcome.WORKER_LOST.value, 0, seconds)
-                self.ledger.end(Entry(name, "", Decision.DROPPED, [attempt]) for name in names)
+                self.ledger.end(LedgerEntry(name, "", Decision.DROPPED, [attempt]) for name in names)
 
     def _names(self, uid: str) -> list[str]:
-        return [name_of(uid, session) for session in range(self._group_size)]
+        return [episode_name(uid, session) for session in range(self._group_size)]
 
     def _here(self, coroutine: Any) -> Any:
         """Wait for something that this process's own worker does, and look after the other processes meanwhile."""

@@ -27,7 +27,13 @@ def test_every_message_comes_back_as_itself():
     ]
     for request in requests:
         assert m.read_request(m.encode(request)) == request
-    for reply in (m.Ready(0), m.Told(1, "text", True), m.Scored(2, 0.5, {}), m.Answer(3), m.Failed(4, "why")):
+    for reply in (
+        m.Ready(0),
+        m.ToolReply(1, "text", True),
+        m.ScoreReply(2, 0.5, {}),
+        m.BoolReply(3),
+        m.ErrorReply(4, "why"),
+    ):
         assert m.read_reply(m.encode(reply)) == reply
 
 

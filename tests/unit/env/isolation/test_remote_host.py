@@ -66,10 +66,10 @@ async def check_tools() -> None:
     told = []
     for mode in ("thread", "process"):
         host = await started(Counter, mode)
-        from turnsmith.rollout.turn import Toolbox
+        from turnsmith.rollout.turn import EpisodeTools
         from turnsmith.tools.parsing import FunctionCallingParser
 
-        registry = Toolbox(host.environment, ToolRegistry(), FunctionCallingParser()).registry
+        registry = EpisodeTools(host.environment, ToolRegistry(), FunctionCallingParser()).registry
         calls = [
             ToolCall("add", {"amount": 5}),
             ToolCall("add", {"amount": "6"}),

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from turnsmith.env.isolation.frames import MOST_FRAME, TooLong
+from turnsmith.env.isolation.frames import MOST_FRAME, FrameTooLong
 from turnsmith.env.isolation.wire import Channel
 
 
@@ -96,7 +96,7 @@ async def test_the_end_is_told_once_and_only_if_it_comes_from_outside():
 
 async def test_a_long_message_is_not_sent():
     ends = Ends()
-    with pytest.raises(TooLong, match="more than the 20,971,520 allowed"):
+    with pytest.raises(FrameTooLong, match="more than the 20,971,520 allowed"):
         ends.channel.send(bytes(MOST_FRAME + 1))
     ends.channel.close()
     ends.raw.close()

@@ -178,17 +178,17 @@ def llm_server_manager() -> None:
 def both_configs() -> list[dict[str, Any]]:
     """The keys we set, on a CPU and on a GPU."""
     from turnsmith.config import ConfigStore
-    from turnsmith.trainer.config.to_verl import overrides
+    from turnsmith.trainer.config.to_verl import verl_keys
 
     keys: list[dict[str, Any]] = []
     for device in ("cpu", "cuda"):
         config = ConfigStore()
         config.model.device = device
-        keys.append(overrides(config, model_path="m", run_dir="r", starts="s", steps=1))
+        keys.append(verl_keys(config, model_path="m", run_dir="r", starts="s", steps=1))
     return keys
 
 
-@seam("overrides in trainer/config/to_verl.py")
+@seam("verl_keys in trainer/config/to_verl.py")
 def config_keys() -> None:
     """Every key that we set should exist in the config that verl composes"""
     from omegaconf import OmegaConf
@@ -204,7 +204,7 @@ def config_keys() -> None:
     same(sorted(missing), [])
 
 
-@seam("overrides in trainer/config/to_verl.py")
+@seam("verl_keys in trainer/config/to_verl.py")
 def config_keys_that_we_add() -> None:
     """Every key that we add should be a field of the dataclass it ends up in"""
     from dataclasses import fields

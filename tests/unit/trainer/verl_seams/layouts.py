@@ -89,12 +89,12 @@ def add_layout(layout: Layout) -> None:
     def check() -> None:
         from turnsmith.config import ConfigStore
         from turnsmith.config_sources import apply_overrides
-        from turnsmith.trainer.config.to_verl import own_keys
+        from turnsmith.trainer.config.to_verl import keys_we_set
         from turnsmith.trainer.config.verl_defaults import compose
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])
-        parts = accept(compose(own_keys(config, model_path=model_folder())))
+        parts = accept(compose(keys_we_set(config, model_path=model_folder())))
         engines = [parts[name].engine for name in ("actor", "ref", "critic")]
         same([engine.ulysses_sequence_parallel_size for engine in engines], [layout.sequence] * 3)
         same({engine.strategy for engine in engines}, {"fsdp2"})
@@ -107,7 +107,7 @@ def add_layout(layout: Layout) -> None:
 
     check.__name__ = f"layout.{layout.name}"
     check.__doc__ = f"verl should accept the config of {layout.name} (nodes x GPUs, tensor and sequence parallel sizes)"
-    seam("own_keys in trainer/config/to_verl.py")(check)
+    seam("keys_we_set in trainer/config/to_verl.py")(check)
 
 
 for each in LAYOUTS:

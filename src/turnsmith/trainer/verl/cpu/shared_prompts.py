@@ -19,7 +19,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """A row of what the model gets: a prompt, and the episodes that go on from it."""
 
     prompt: tuple[int, ...]
@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TokenPositions:
     """Where in the model's output the tokens that an episode said are predicted."""
 
     row: torch.Tensor
@@ -40,7 +40,7 @@ class Places:
     episode: torch.Tensor
 
 
-def rows_of(prompts: Sequence[Sequence[int]], responses: Sequence[int], width: int) -> list[Row]:
+def pack_rows(prompts: Sequence[Sequence[int]], responses: Sequence[int], width: int) -> list[PackedRow]:
     """Which episodes share a row.
 
     Args:
@@ -49,18 +49,18 @@ def rows_of(prompts: Sequence[Sequence[int]], responses: Sequence[int], width: i
         width: Of the model: the wider it is, the less does attention count, which grows with the square of a row.
 
     Example:
-        >>> [row.episodes for row in rows_of([[1] * 50, [2] * 50, [1] * 50], [10, 10, 10], width=64)]
+        >>> [row.episodes for row in pack_rows([[1] * 50, [2] * 50, [1] * 50], [10, 10, 10], width=64)]
         [[0, 2], [1]]
-        >>> [row.episodes for row in rows_of([[1], [1]], [900, 900], width=64)]
+        >>> [row.episodes for row in pack_rows([[1], [1]], [900, 900], width=64)]
         [[0], [1]]
     """
     groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for episode, prompt in enumerate(prompts):
         groups[tuple(prompt)].append(episode)
-    rows: list[Row] = []
+    rows: list[PackedRow] = []
     for prompt, episodes in groups.items():
-        alone = [Row(prompt, [episode], len(prompt) + responses[episode]) for episode in episodes]
-        together = Row(prompt, episodes, len(prompt) + sum(responses[episode] for episode in episodes))
+        alone = [PackedRow(prompt, [episode], len(prompt) + responses[episode]) for episode in episodes]
+        together = PackedRow(prompt, episodes, len(prompt) + sum(responses[episode] for episode in episodes))
         is_less = _work(together.length, width) < sum(_work(row.length, width) for row in alone)
         rows += [together] if is_less else alone
     return rows
@@ -83,7 +83,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         episodes = [one.tolist() for one in micro_batch["input_ids"].unbind()]
         responses = [len(ids) - prompt for ids, prompt in zip(episodes, prompts, strict=True)]
         texts = [ids[:prompt] for ids, prompt in zip(episodes, prompts, strict=True)]
-        rows = rows_of(texts, responses, self.model_config.hf_config.hidden_size)
+        rows = pack_rows(texts, responses, self.model_config.hf_config.hidden_size)
         if all(len(row.episodes) == 1 for row in rows):
             rows.sort(key=lambda row: row.episodes)
         else:
@@ -97,7 +97,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> Any:
         """Log-probs, and the entropy if asked for, in verl's order; 0 where a token is part of a prompt."""
-        places: Places | None = output_args.get("places")
+        places: TokenPositions | None = output_args.get("places")
         if places is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         logits = output.logits[places.row, places.column].float()
@@ -129,7 +129,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         )
 
 
-def _shared_inputs(rows: list[Row], episodes: list[list[int]]) -> dict[str, torch.Tensor]:
+def _shared_inputs(rows: list[PackedRow], episodes: list[list[int]]) -> dict[str, torch.Tensor]:
     longest = max(row.length for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     positions = torch.zeros_like(ids)
@@ -152,7 +152,7 @@ def _shared_inputs(rows: list[Row], episodes: list[list[int]]) -> dict[str, torc
     return {"input_ids": ids, "attention_mask": sees, "position_ids": positions}
 
 
-def _places(rows: list[Row], episodes: list[list[int]], prompts: list[int], skipped: int) -> Places:
+def _places(rows: list[PackedRow], episodes: list[list[int]], prompts: list[int], skipped: int) -> TokenPositions:
     found: list[tuple[int, int, int, int, int]] = []
     begins = [0]
     for ids in episodes:
@@ -169,4 +169,4 @@ def _places(rows: list[Row], episodes: list[list[int]], prompts: list[int], skip
                 for place, (column, label) in enumerate(zip(columns, said, strict=True))
             ]
             begin += len(said)
-    return Places(*(torch.tensor(column, dtype=torch.long) for column in zip(*found, strict=True)))
+    return TokenPositions(*(torch.tensor(column, dtype=torch.long) for column in zip(*found, strict=True)))

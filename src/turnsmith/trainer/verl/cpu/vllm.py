@@ -1,6 +1,6 @@
 """What real vLLM needs to run on a CPU inside verl, from outside both.
 
-`register` is a vLLM general plugin (entry-point group `vllm.general_plugins`), so it runs in every vLLM process.
+`register_with_vllm` is a vLLM general plugin (entry-point group `vllm.general_plugins`): it runs in every vLLM process.
 It does nothing unless vLLM runs on its CPU platform.
 """
 
@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 
-def register() -> None:
+def register_with_vllm() -> None:
     """Let vLLM take new weights on a CPU, and leave the cores to the one process that computes."""
     from vllm.platforms import current_platform
 
