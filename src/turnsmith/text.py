@@ -1,14 +1,16 @@
-"""What a terminal shows, as plain strings: numbers and times as people read them, small pictures, lines that fit."""
+"""Text helpers that every package may use: strings that UTF-8 can hold, and numbers and times for people to read."""
 
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 _BARS = "▁▂▃▄▅▆▇█"
+_PAIR, _SURROGATE = re.compile("[\ud800-\udbff][\udc00-\udfff]"), re.compile("[\ud800-\udfff]")
 
 
 def number(value: Any) -> str:
@@ -76,3 +78,20 @@ def wrapped(text: str, width: int) -> Iterator[str]:
     for line in text.splitlines():
         margin = " " * (len(line) - len(line.lstrip()) + 4)
         yield from textwrap.wrap(line, max(20, width), subsequent_indent=margin) or [""]
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with the replacement character for each lone surrogate, which no tokenizer, file or socket can hold.
+
+    Always returns a plain `str`, also for a subclass of it.
+
+    Example:
+        >>> replace_surrogates("caf\\u00e9 \\ud83d") == "caf\\u00e9 \\ufffd"
+        True
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+        return _SURROGATE.sub("\ufffd", text)
+    return str.__str__(text)

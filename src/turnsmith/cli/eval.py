@@ -67,14 +67,12 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, show and record it. The exit status is 1 if no episode could be counted, 130 after Ctrl-C."""
-    from turnsmith.cli.environment import locate_environment
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
-    environment = locate_environment(args.environment)
     config = read_settings(args)
-    spec = EnvironmentSpec.of(environment, config.environment).isolated()
+    spec = EnvironmentSpec.of(args.environment, config.environment).isolated()
     check_isolation(spec)
     plan = plan_of(args, config)
     earlier = _earlier(args.compare, plan)

@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from turnsmith import __version__
 from turnsmith.cli import eval as evaluation
 from turnsmith.cli import export, model, play, report, resume, runs, serve_env, train
 from turnsmith.errors import TurnsmithError
+from turnsmith.importing import add_to_path
 
 _COMMANDS = (train, resume, runs, report, evaluation, play, serve_env, export, model)
 
@@ -42,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.overrides = [*args.overrides, *extra]
     elif extra:
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
+    if hasattr(args, "environment"):
+        add_to_path(Path.cwd())  # as for a script that is run here
     try:
         return int(args.run(args) or 0)
     except TurnsmithError as error:

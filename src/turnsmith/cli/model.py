@@ -39,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{args.folder} already exists and is not an empty folder; choose another.")
-    import_module(f"turnsmith.models.{args.name}").build(folder)
+    getattr(import_module(f"turnsmith.models.{args.name}"), f"build_{args.name}")(folder)
     print(f"{args.name} is in {args.folder}")
     return 0

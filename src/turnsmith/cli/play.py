@@ -64,16 +64,14 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Let the person play one episode, and record it."""
-    from turnsmith.cli.environment import locate_environment
     from turnsmith.cli.person import PersonEngine, ShownChat
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.sync.engines import load_tokenizer
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
-    environment = locate_environment(args.environment)
     config = read_settings(args)
-    spec = EnvironmentSpec.of(environment, config.environment)
+    spec = EnvironmentSpec.of(args.environment, config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
     chat = ShownChat(tokenizer)

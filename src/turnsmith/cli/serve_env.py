@@ -43,16 +43,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     import socket
 
-    from turnsmith.cli.environment import locate_environment
     from turnsmith.config import EnvironmentConfig
     from turnsmith.env.isolation.server import serve_forever
     from turnsmith.env.isolation.settings import Isolation
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.errors import ConfigError
 
-    environment = locate_environment(args.environment)
-    spec = EnvironmentSpec(environment)
-    spec.load()  # says now what is wrong with it, if something is
+    spec = EnvironmentSpec.of(args.environment)
     settings = EnvironmentConfig(isolation_workers=args.workers, isolation_memory_gib=args.memory_gib)
     try:
         listener = socket.create_server((args.host, args.port))
@@ -61,5 +58,5 @@ def run(args: argparse.Namespace) -> int:
     with listener:
         port = listener.getsockname()[1]
         print(f"Serving {spec.name}; play in it with environment.isolation=tcp://{args.host}:{port}", flush=True)
-        serve_forever(listener, Isolation.of(settings), environment)
+        serve_forever(listener, Isolation.of(settings), str(spec.target))
     return 0

@@ -55,19 +55,16 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Train, or with --dry-run say what would be trained."""
-    from turnsmith.cli.environment import locate_environment
-
-    environment = locate_environment(args.environment)
     config = read_config(args.config, args.model, args.overrides)
     if args.dry_run:
         from turnsmith.env.spec import EnvironmentSpec
 
-        EnvironmentSpec.of(environment, config.environment)  # A dry run says so, too, if it cannot be built.
+        EnvironmentSpec.of(args.environment, config.environment)  # A dry run says so, too, if it cannot be built.
         print_plan(config)
         return 0
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer(config, environment, reward_fn=None)
+    trainer = RayPPOTrainer(config, args.environment)
     try:
         trainer.fit()
     finally:

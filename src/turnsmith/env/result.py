@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.errors import EnvironmentFailure
+from turnsmith.text import replace_surrogates
 
 MOST_TEXT = 2**22
 """Characters of one observation: more than any model reads, and little enough to be kept many times over."""
@@ -74,10 +75,7 @@ def read_text(name: str, text: Any) -> str:
         raise EnvironmentFailure(
             f"{name} gave a text of {len(text):,} characters; {MOST_TEXT:,} are the most that an environment may say."
         )
-    if text.isascii():
-        return text
-    # Half a surrogate pair is legal in a Python string but not in UTF-8: no tokenizer and no file can hold it.
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return replace_surrogates(text)
 
 
 def _flag(name: str, what: str, value: Any) -> bool:

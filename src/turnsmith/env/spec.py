@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
+from turnsmith.importing import absolute_name, import_object
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class EnvironmentSpec:
         if isinstance(environment, EnvironmentSpec):
             spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
-            spec = cls(_absolute(environment), config)
+            spec = cls(absolute_name(environment), config)
         elif isinstance(environment, type):
             spec = cls(environment, config)
         else:
@@ -146,48 +143,9 @@ def _arguments(found: type, config: EnvironmentConfig, hint: str = "") -> dict[s
     return given
 
 
-def _absolute(target: str) -> str:
-    # Another process may start in another folder.
-    file, _, name = target.rpartition(":")
-    return f"{Path(file).absolute()}:{name}" if file.endswith(".py") else target
-
-
 @lru_cache(maxsize=256)
 def _load(target: str) -> type:
-    module_name, colon, name = target.rpartition(":")
-    if not (colon and module_name and name):
-        raise ConfigError(f"{target!r} does not name an environment: write module:Name or path/to/file.py:Name.")
-    try:
-        module = load_module(module_name)
-    except Exception as error:
-        raise ConfigError(
-            f"Cannot import {module_name!r} for the environment: {type(error).__name__}: {error}"
-        ) from error
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = import_object(target)
     if not isinstance(found, type):
-        classes = sorted(n for n, v in vars(module).items() if isinstance(v, type) and hasattr(v, "step"))
-        raise ConfigError(
-            f"{module_name} has no class {name!r}. Classes with a step method: {', '.join(classes) or '-'}."
-        )
+        raise ConfigError(f"{target} is not a class: an environment is a class with `reset` and `step`.")
     return found
-
-
-def load_module(name: str) -> Any:
-    """The module `package.module`, or the one in `path/to/file.py`."""
-    return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-
-
-def _load_file(path: Path) -> Any:
-    if not path.is_file():
-        raise ConfigError(f"There is no file {str(path)!r}.")
-    # Registered under a name of its own, so that dataclasses and pickle inside the file find their module.
-    name = f"turnsmith_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{str(path)!r} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

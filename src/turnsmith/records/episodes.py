@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from turnsmith.errors import RecordError
 from turnsmith.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, SPLIT_COLUMNS
 from turnsmith.records.files import replacing
-from turnsmith.records.json_text import clean_text, to_json
+from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.text import replace_surrogates
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 _TOKENS_IN_BLOCK = 4_000_000
@@ -118,7 +119,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "step": [step] * len(episodes),
         "seed": [episode.seed for episode in episodes],
         "outcome": [None if episode.outcome is None else episode.outcome.value for episode in episodes],
-        "error": [clean_text(episode.error) for episode in episodes],
+        "error": [replace_surrogates(episode.error) for episode in episodes],
         "score": [episode.score for episode in episodes],
         "reward": [episode.total_reward for episode in episodes],
         "seconds": [episode.seconds for episode in episodes],
@@ -135,8 +136,8 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "turn_weights_version": [[turn.weights_version for turn in episode.turns] for episode in episodes],
         "generate_seconds": [[turn.generate_seconds for turn in episode.turns] for episode in episodes],
         "step_seconds": [[turn.step_seconds for turn in episode.turns] for episode in episodes],
-        "states": [[clean_text(state) for state in episode.states] for episode in episodes],
-        "actions": [[clean_text(action) for action in episode.actions] for episode in episodes],
+        "states": [[replace_surrogates(state) for state in episode.states] for episode in episodes],
+        "actions": [[replace_surrogates(action) for action in episode.actions] for episode in episodes],
         "dones": [episode.dones for episode in episodes],
         "infos": [to_json(episode.infos) for episode in episodes],
         "reward_shares": [to_json(episode.reward_shares) for episode in episodes],
@@ -153,7 +154,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
 
 
 def _message(message: dict[str, str]) -> dict[str, str]:
-    return {"role": message["role"], "content": clean_text(message["content"])}
+    return {"role": message["role"], "content": replace_surrogates(message["content"])}
 
 
 def _swaps(turn: TurnRecord) -> list[dict[str, int]]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
+from turnsmith.text import replace_surrogates
+
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DEEPEST = 50
 
@@ -35,16 +37,16 @@ def _plain(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return clean_text(str(value))
+        return replace_surrogates(str(value))
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _name(value)
     if depth == 0:
-        return clean_text(_text(value))
+        return replace_surrogates(_text(value))
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {clean_text(_text(key)): _plain(item, depth - 1) for key, item in items}
+        return {replace_surrogates(_text(key)): _plain(item, depth - 1) for key, item in items}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item, depth - 1) for item in cast("list[Any]", value)]
     return _foreign(value, depth)
@@ -58,7 +60,7 @@ def _foreign(value: Any, depth: int) -> Any:
             return _plain(to_list(), depth - 1)
         except Exception:  # noqa: BLE001  (a record must not fail because a user's object does)
             pass
-    return clean_text(_text(value))
+    return replace_surrogates(_text(value))
 
 
 def _name(value: float) -> str:
@@ -70,17 +72,3 @@ def _text(value: Any) -> str:
         return str(value)
     except Exception:  # noqa: BLE001  (as above)
         return f"<{type(value).__name__}>"
-
-
-def clean_text(text: str) -> str:
-    """The text with half characters (lone surrogates), which UTF-8 cannot hold, written out as escapes.
-
-    Example:
-        >>> clean_text("a" + chr(0xD800))
-        'a\\\\ud800'
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
-    return text

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from turnsmith.text import replace_surrogates
+
 
 class BadArguments(Exception):
     """The model passed arguments that do not fit; the message is a sentence for the model."""
@@ -83,7 +85,7 @@ class _Walk:
         if len(value) > self.bounds.string:
             raise BadArguments(f"A text in the arguments is longer than {self.bounds.string} characters.")
         if not value.isascii():
-            value = clean_text(value)
+            value = replace_surrogates(value)
             self.spend(len(value.encode()))
         else:
             self.spend(len(value))
@@ -111,17 +113,3 @@ def _power(digits: int) -> int:
     if digits not in _powers:
         _powers[digits] = 10**digits
     return _powers[digits]
-
-
-def clean_text(text: str) -> str:
-    """Make it a text that files and tokenizers can hold.
-
-    Half a surrogate pair is legal in a Python string but not in UTF-8; it becomes the replacement character.
-
-    Example:
-        >>> clean_text("caf\\u00e9 \\ud83d") == "caf\\u00e9 \\ufffd"
-        True
-    """
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from turnsmith.tools.bounds import BadArguments, clean_text
+from turnsmith.text import replace_surrogates
+from turnsmith.tools.bounds import BadArguments
 
 
 def explain(error: Any, parameters: dict[str, Any]) -> str:
@@ -113,7 +114,7 @@ def short(value: object, limit: int = 80) -> str:
         "'xxxxxxxxxxxxxxxx..."
     """
     try:
-        text = clean_text(repr(value))
+        text = replace_surrogates(repr(value))
     except Exception:
         text = type(value).__name__
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -121,4 +122,4 @@ def short(value: object, limit: int = 80) -> str:
 
 def short_name(name: str, limit: int = 80) -> str:
     """A name as the model wrote it, on one line and not too long."""
-    return clean_text(" ".join(name[: limit * 2].split()))[:limit]
+    return replace_surrogates(" ".join(name[: limit * 2].split()))[:limit]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
-from turnsmith.tools.bounds import clean_text
+from turnsmith.text import replace_surrogates
 
 Count = Callable[[str], Sequence[int]]
 """A tokenizer's encode: only the length of what it gives is used."""
@@ -79,14 +79,14 @@ def cut(text: str, tokens: int, count: Count | None = None) -> tuple[str, bool]:
     """
     # No tokenizer makes more tokens than there are bytes, so most results need no counting at all.
     if len(text) * (1 if text.isascii() else 4) < tokens:
-        return clean_text(text), False
+        return replace_surrogates(text), False
     whole, half = len(text), tokens * _WIDEST // 2
     if whole <= 2 * half:
-        text = clean_text(text)
+        text = replace_surrogates(text)
         if _length(text, count) <= tokens:
             return text, False
         half = (whole + 1) // 2
-    return _join(clean_text(text[:half]), clean_text(text[-half:]), whole, tokens, count), True
+    return _join(replace_surrogates(text[:half]), replace_surrogates(text[-half:]), whole, tokens, count), True
 
 
 _WIDEST = 8

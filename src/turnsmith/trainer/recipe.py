@@ -5,28 +5,25 @@ Code is never written to a run folder. What has no name, such as a lambda, has t
 
 from __future__ import annotations
 
-import ast
 import hmac
-import importlib
 import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
+from turnsmith.importing import import_name
 from turnsmith.records.files import write_text
 from turnsmith.records.signing_key import signature, signing_key
 from turnsmith.tools.bounds import Bounds
 from turnsmith.tools.registry import ToolRegistry
 
 _FILE = "resume.json"
-_LOADED_FROM_FILE = "turnsmith_user_"
 
 
 @dataclass
@@ -133,67 +130,3 @@ def _signature(recipe: dict[str, Any]) -> str:
         return signature(json.dumps(recipe, sort_keys=True).encode(), signing_key())
     except RecordError:
         return ""
-
-
-def import_name(found: Any) -> str | None:
-    """`module:name` or `path/to/file.py:name` of a class, function or tool; None if it cannot be imported.
-
-    Example:
-        >>> import_name(Path)
-        'pathlib:Path'
-        >>> import_name(lambda: None) is None
-        True
-    """
-    module = sys.modules.get(str(getattr(found, "__module__", None)))
-    name = getattr(found, "__qualname__", None)
-    if module is None or not name:
-        return None
-    try:
-        known = attrgetter(name)(module)
-    except AttributeError:
-        return None
-    if known is not found and known is not getattr(found, "function", found):  # a tool that was made of a function
-        return None
-    file = getattr(module, "__file__", None)
-    if module.__name__ == "__main__":
-        return f"{Path(file).absolute()}:{name}" if file and _is_guarded(Path(file)) else None
-    return f"{file}:{name}" if module.__name__.startswith(_LOADED_FROM_FILE) else f"{module.__name__}:{name}"
-
-
-def import_object(name: str) -> Any:
-    """What `import_name` named. A file is imported as the module that it is, so that other processes can, too.
-
-    Raises:
-        RecordError: It is not there any more.
-    """
-    place, _, attribute = name.rpartition(":")
-    try:
-        if place.endswith(".py"):
-            file = Path(place)
-            add_to_path(str(file.parent))
-            module = importlib.import_module(file.stem)
-            if Path(str(module.__file__)).resolve() != file.resolve():
-                raise RecordError(f"{name!r} cannot be imported: the module {file.stem} is {module.__file__}.")
-        else:
-            module = importlib.import_module(place)
-        return attrgetter(attribute)(module)
-    except (ImportError, AttributeError) as error:
-        raise RecordError(f"{name!r}, which the run was made from, cannot be imported: {error}") from error
-
-
-def add_to_path(folder: str) -> None:
-    """Make a folder importable here and in the processes that we start, which inherit PYTHONPATH."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if folder not in inherited:
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *inherited])
-
-
-def _is_guarded(script: Path) -> bool:
-    """Whether importing a script does not run it: its work is under `if __name__ == "__main__":`."""
-    try:
-        body = ast.parse(script.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return False
-    return any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in body)

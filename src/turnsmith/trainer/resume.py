@@ -11,6 +11,7 @@ from turnsmith import config_sources
 from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
+from turnsmith.importing import add_to_path, import_object
 from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, saved_steps
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
@@ -19,7 +20,7 @@ from turnsmith.records.run_state import this_process
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import check_fit
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.recipe import Recipe, add_to_path, import_object
+from turnsmith.trainer.recipe import Recipe
 from turnsmith.trainer.starting import steps_in_epoch
 from turnsmith.trainer.validation import Validation
 

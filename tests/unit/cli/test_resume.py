@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnsmith import BaseEnvironment, ToolRegistry, tool
+from turnsmith import ToolRegistry, tool
 from turnsmith.cli.main import main
 from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.config_sources import to_dict
@@ -23,7 +21,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.trainer import RayPPOTrainer, resume
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.recipe import Recipe, import_name, import_object
+from turnsmith.trainer.recipe import Recipe
 from turnsmith.trainer.resume import Parts, reopen
 
 
@@ -183,36 +181,3 @@ def test_a_folder_of_before_cannot_be_resumed(tmp_path: Path) -> None:
     (run.path / "resume.json").unlink()
     with pytest.raises(RecordError, match=r"has no resume\.json"):
         reopen(run.path, Parts())
-
-
-SCRIPT = """\
-import json, sys
-from turnsmith import BaseEnvironment
-from turnsmith.trainer.recipe import import_name
-
-class Game(BaseEnvironment):
-    def reset(self): return ""
-    def step(self, action): return "", 0.0, True, {}
-
-def pay(trajectory): return 1.0
-"""
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_script_is_imported_again_if_that_does_not_run_it(tmp_path: Path, guarded: bool) -> None:
-    script = tmp_path / "my_script.py"
-    guard = 'if __name__ == "__main__":\n    ' if guarded else ""
-    script.write_text(f"{SCRIPT}{guard}print(json.dumps([import_name(Game), import_name(pay)]))\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    names = json.loads(done.stdout)
-    assert names == ([f"{script}:Game", f"{script}:pay"] if guarded else [None, None])
-    if guarded:
-        game = import_object(names[0])
-        assert issubclass(game, BaseEnvironment)
-        assert sys.modules[game.__module__].pay is import_object(names[1])
-
-
-def test_a_name_that_is_gone_is_said() -> None:
-    assert import_name(GuessNumber) == "turnsmith.env.examples.guess_number:GuessNumber"
-    with pytest.raises(RecordError, match="which the run was made from, cannot be imported"):
-        import_object("turnsmith.env.examples.guess_number:GuessLetter")

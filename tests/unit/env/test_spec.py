@@ -97,8 +97,8 @@ def test_a_file_is_loaded(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        ("no_colon", "does not name an environment"),
-        ("no.such.module:Game", "Cannot import 'no.such.module'"),
+        ("no_colon", "is not a name to import"),
+        ("no.such.module:Game", "There is no module 'no'"),
         ("turnsmith.env.examples.guess_number:Gess", "GuessNumber"),
         ("missing.py:Game", "no file '.*missing.py'"),
         (int, "no method reset and no step"),

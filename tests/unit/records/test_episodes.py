@@ -87,7 +87,7 @@ def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> No
     odd.infos = [{"object": object(), "nan": float("nan")}]
     odd.error = "\ud800"
     (read,) = read_episodes(write_episodes(tmp_path, 1, [odd]))
-    assert read.actions == ["\\ud800"]
+    assert read.actions == ["\ufffd"]
     assert read.infos[0]["nan"] == "NaN"
 
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import pickle
 import sys
-from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.isolation.messages import BadMessage, Define, encode, read_dict
-from turnsmith.env.spec import EnvironmentSpec, load_module
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency, describe_failure
-
-_LOADED_FROM_FILE = "turnsmith_user_"
+from turnsmith.importing import import_folder, import_name, import_object
 
 
 def define_spec(spec: EnvironmentSpec, number: int, *, plain: bool) -> Define:
@@ -67,7 +64,7 @@ def unpack_function(sent: Define) -> Any:
     """The function that `define_function` sent."""
     try:
         _look_in(sent.folders)
-        return _import(sent.name) if sent.name else _unpickle(sent.pickled)
+        return import_object(sent.name) if sent.name else _unpickle(sent.pickled)
     except Exception as error:
         told = describe_failure(f"Loading the reward function {sent.name}", error)
         raise EnvironmentFailure(f"{told} (in the worker process)") from error
@@ -93,50 +90,18 @@ def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
 
 
 def _pack(found: Any) -> tuple[str, list[str], bytes]:
-    """The name to import something by and where to look for its module; or a pickle."""
-    name = getattr(found, "__qualname__", None)
+    """The name to import something by and the folder that its module is in; or a pickle."""
     module = sys.modules.get(str(getattr(found, "__module__", None)))
-    if name and module is not None and _is_there(found, name, module):
-        file = Path(str(getattr(module, "__file__", None)))
-        if module.__name__.startswith(_LOADED_FROM_FILE):
-            return f"{file.absolute()}:{name}", [], b""
-        folder = _import_folder(module)
-        if folder is not None:
-            return f"{module.__name__}:{name}", [folder], b""
-    folder = _import_folder(module)  # of what it refers to there
+    folder = import_folder(module)
+    # A script is not run again in a worker, guarded or not: what it defines is sent as it is now.
+    name = import_name(found) if module is not None and module.__name__ != "__main__" else None
+    if name and (folder or name.rpartition(":")[0].endswith(".py")):
+        return name, [folder] if folder else [], b""
     return "", [folder] if folder else [], _pickle(found)
-
-
-def _is_there(found: Any, name: str, module: Any) -> bool:
-    try:
-        return module.__name__ != "__main__" and attrgetter(name)(module) is found
-    except AttributeError:
-        return False
-
-
-def _import_folder(module: Any) -> str | None:
-    """Where an import of this module has to look to find it; None if it never would."""
-    file = Path(str(getattr(module, "__file__", None)))
-    if not file.is_file():
-        return None
-    if file.stem == "__init__":
-        file = file.parent
-    for part in reversed(module.__name__.split(".")):
-        if file.name.partition(".")[0] != part:
-            return None
-        file = file.parent
-    return str(file.absolute())
 
 
 def _look_in(folders: list[str]) -> None:
     sys.path += [folder for folder in folders if folder not in sys.path]
-
-
-def _import(name: str) -> Any:
-    place, _, attribute = name.rpartition(":")
-    loaded = sys.modules.get(f"{_LOADED_FROM_FILE}{Path(place).stem}") if place.endswith(".py") else None
-    is_same = loaded is not None and str(loaded.__file__) == place  # loaded for an environment of that file
-    return attrgetter(attribute)(loaded if is_same else load_module(place))
 
 
 def _pickle(value: Any) -> bytes:
@@ -167,7 +132,7 @@ def _pickle(value: Any) -> bytes:
 def _is_importable(module: Any) -> bool:
     if getattr(module, "__file__", None) is None:
         return getattr(module, "__spec__", None) is not None  # built in, and not made by hand
-    return _import_folder(module) is not None
+    return import_folder(module) is not None
 
 
 def _unpickle(pickled: bytes) -> Any:

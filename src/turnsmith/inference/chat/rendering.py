@@ -22,6 +22,7 @@ from typing import Any
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.control_tokens import ControlTokens
 from turnsmith.inference.chat.template import ChatTemplate, MaskedTools, Message, Slot, TemplatePieces, ToolSchema
+from turnsmith.text import replace_surrogates
 
 __all__ = ["Chat", "Message", "ToolSchema"]
 
@@ -241,11 +242,11 @@ class Chat:
         # Someone else's call with truncation or padding leaves that on in the shared tokenizer: then go through the
         # slow door, which puts it right.
         if backend is None or backend.truncation is not None or backend.padding is not None:
-            return list(self._tokenizer.encode(_whole(text), add_special_tokens=False))
+            return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False))
         try:
             return backend.encode(text, add_special_tokens=False).ids
         except TypeError:  # half a surrogate pair is no text to it
-            return backend.encode(_whole(text), add_special_tokens=False).ids
+            return backend.encode(replace_surrogates(text), add_special_tokens=False).ids
 
 
 _Piece = tuple[str, Sequence[int] | None, str]
@@ -284,11 +285,6 @@ def _told_by_user(messages: Sequence[Message]) -> list[Message]:
         told.append({"role": role, "content": text})
         joins = is_tool
     return told
-
-
-def _whole(text: str) -> str:
-    """The text with a replacement character for each half of a surrogate pair that stands alone."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:

@@ -6,13 +6,13 @@ gets wrong is a `FormatProblem`: a value with a sentence that tells the model ho
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from turnsmith.text import replace_surrogates
 from turnsmith.tools.definition import ToolCall
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ PLAIN_INPUT = "input"
 """The argument that holds a call's input when the model gave plain text instead of named arguments."""
 THINKING, AFTER_THINKING = "<think>", "</think>"
 _LONG = 4096
-_HALVES = re.compile("[\ud800-\udfff]+")
 
 
 class ProblemKind(StrEnum):
@@ -126,8 +125,7 @@ class TextParser(ActionParser):
         """Read the calls. Never raises."""
         if len(text) > self.max_chars:
             return too_large(len(text), self.max_chars)
-        if not text.isascii():
-            text = without_lone_surrogates(text)
+        text = replace_surrogates(text)
         start = thinking_end(text)
         return unfinished_thinking() if start < 0 else self._read_answer(text, start)
 
@@ -140,15 +138,6 @@ def too_large(length: int, limit: int) -> ParsedAction:
     """The answer to a text that is not read because of its length."""
     sentence = f"The answer has {length:,} characters; at most {limit:,} are read, so nothing was done. Be shorter."
     return ParsedAction(problem=FormatProblem(ProblemKind.TOO_LARGE, sentence))
-
-
-def without_lone_surrogates(text: str) -> str:
-    """The text with halves of characters replaced: no tokenizer, file or JSON reader takes them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _HALVES.sub("\ufffd", text)
-    return text
 
 
 def find_tag(text: str, tag: str, start: int) -> int:

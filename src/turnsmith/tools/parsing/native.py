@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from turnsmith.text import replace_surrogates
 from turnsmith.tools.parsing import base
 from turnsmith.tools.parsing.base import MAX_CALLS, ActionParser, FormatProblem, ParsedAction, ProblemKind
 from turnsmith.tools.parsing.calls import MAX_NAME, Turn, show
@@ -81,7 +82,7 @@ class NativeParser(ActionParser):
         """Read the calls from text. Never raises."""
         if self._renderer is None or len(text) > self.max_chars:
             return self._plain.parse(text)
-        clean = base.without_lone_surrogates(text)
+        clean = replace_surrogates(text)
         try:
             ids = list(self._tokenizer.encode(clean, add_special_tokens=False))
         except Exception:  # noqa: BLE001 - whatever a tokenizer makes of it, the text itself can still be read
@@ -115,7 +116,7 @@ class NativeParser(ActionParser):
         return "" if self._renderer is not None else self._plain.instructions(definitions)
 
     def _checked(self, response: Any) -> ParsedAction:
-        content = base.without_lone_surrogates(response.content or "")
+        content = replace_surrogates(response.content or "")
         if response.reasoning_complete is False:
             return base.unfinished_thinking()
         if self.family == "llama-3" and not response.tool_calls:

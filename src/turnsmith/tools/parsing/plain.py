@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from turnsmith.tools.parsing.base import ActionParser, ParsedAction, too_large, without_lone_surrogates
+from turnsmith.text import replace_surrogates
+from turnsmith.tools.parsing.base import ActionParser, ParsedAction, too_large
 
 if TYPE_CHECKING:
     from turnsmith.tools.definition import ToolDefinition
@@ -25,7 +26,7 @@ class PlainTextParser(ActionParser):
         """The text, and nothing else."""
         if len(text) > self.max_chars:
             return too_large(len(text), self.max_chars)
-        return ParsedAction(text if text.isascii() else without_lone_surrogates(text))
+        return ParsedAction(replace_surrogates(text))
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Nothing: there is no format to teach."""

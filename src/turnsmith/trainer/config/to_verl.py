@@ -35,7 +35,7 @@ def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
         "data.train_files": starts,
         "data.val_files": starts,
         "data.custom_cls.path": "pkg://turnsmith.trainer.verl.dataset",
-        "data.custom_cls.name": "EpisodeStarts",
+        "data.custom_cls.name": "EpisodeDataset",
         "data.max_prompt_length": inference.max_prompt_tokens,
         "data.max_response_length": inference.max_episode_tokens,
         "data.train_batch_size": training.batch_size // training.group_size,

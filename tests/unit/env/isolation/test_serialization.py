@@ -44,10 +44,11 @@ def test_a_class_of_a_file_travels_by_its_path(tmp_path: Path):
         "def reward(trajectory, environment): return 1.0\n"
     )
     spec = EnvironmentSpec.of(f"{tmp_path}/board_game.py:Board")
-    assert sent(spec).name == sent(EnvironmentSpec(spec.load())).name == f"{tmp_path}/board_game.py:Board"
-    reward = sys.modules["turnsmith_user_board_game"].reward
+    assert sent(spec).name == f"{tmp_path}/board_game.py:Board"
+    assert sent(EnvironmentSpec(spec.load())).name == "board_game:Board"
+    reward = sys.modules["board_game"].reward
     definition = define_function(reward, 1)
-    assert definition.name == f"{tmp_path}/board_game.py:reward"
+    assert (definition.name, definition.folders) == ("board_game:reward", [str(tmp_path)])
     assert unpack_function(definition) is reward, "the file is not run a second time"
 
 

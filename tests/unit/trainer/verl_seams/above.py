@@ -164,7 +164,7 @@ def agent_loop_worker_tq() -> None:
     same(parameters(base.__init__), ["config", "llm_client", "teacher_client", "reward_loop_worker_handles"])
 
 
-@seam("EpisodeTrainer.load and EpisodeStarts in trainer/verl")
+@seam("EpisodeTrainer.load and EpisodeDataset in trainer/verl")
 def loader_keeps_the_state_of_the_dataset() -> None:
     """PPOTrainer should read its train_dataset by a StatefulDataLoader, anew when train_dataloader_it is None"""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer

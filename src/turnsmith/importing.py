@@ -1,0 +1,174 @@
+"""Names to import things by: `package.module:Name` or `path/to/file.py:Name`, the same in every process.
+
+Environments, reward functions, tools and everything that users register are named this way on the command line, in
+config files and in run folders. Code itself is never written to a run folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from turnsmith.errors import ConfigError
+
+_FROM_FILE = "turnsmith_user_"
+"""Prefix of the module name of a file whose own name is taken, by a module of the standard library for example."""
+
+
+def import_object(name: str) -> Any:
+    """Import what a name stands for.
+
+    Raises:
+        ConfigError: The module cannot be imported, or does not have it; suggests what it has.
+
+    Example:
+        >>> import_object("pathlib:Path")
+        <class 'pathlib.Path'>
+        >>> import_object("pathlib:Pth")
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: pathlib has no 'Pth'. Did you mean 'Path'?
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not (colon and place and attribute):
+        raise ConfigError(f"{name!r} is not a name to import: write module:Name or path/to/file.py:Name.")
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    try:
+        return attrgetter(attribute)(module)
+    except AttributeError:
+        own = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        hint = _did_you_mean(attribute, own) or (f" It defines {', '.join(own)}." if own else "")
+        raise ConfigError(f"{place} has no {attribute!r}.{hint}") from None
+
+
+def import_name(found: Any) -> str | None:
+    """The name that `import_object` finds a class, function or tool by; None if it has none, like a lambda.
+
+    A script that does its work under `if __name__ == "__main__":` counts as a file that can be imported.
+
+    Example:
+        >>> import_name(Path), import_name(lambda: None)
+        ('pathlib:Path', None)
+    """
+    module = sys.modules.get(str(getattr(found, "__module__", None)))
+    name = getattr(found, "__qualname__", None)
+    if module is None or not name:
+        return None
+    try:
+        known = attrgetter(name)(module)
+    except AttributeError:
+        return None
+    if known is not found and known is not getattr(found, "function", found):  # a tool made from a function
+        return None
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__":
+        return f"{Path(file).absolute()}:{name}" if file and _is_guarded(Path(file)) else None
+    return f"{file}:{name}" if module.__name__.startswith(_FROM_FILE) else f"{module.__name__}:{name}"
+
+
+def absolute_name(name: str) -> str:
+    """The same name for a process that starts in another folder."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).expanduser().absolute()}:{attribute}" if place.endswith(".py") else name
+
+
+def import_folder(module: ModuleType | None) -> str | None:
+    """The folder that has to be on the import path for `module` to be found; None if no folder would do.
+
+    Example:
+        >>> import_folder(importlib.util) == str(Path(os.__file__).parent)
+        True
+    """
+    file = Path(str(getattr(module, "__file__", None)))
+    if module is None or not file.is_file():
+        return None
+    if file.stem == "__init__":
+        file = file.parent
+    for part in reversed(module.__name__.split(".")):
+        if file.name.partition(".")[0] != part:
+            return None
+        file = file.parent
+    return str(file.absolute())
+
+
+def add_to_path(folder: str | Path) -> None:
+    """Make a folder importable here and in the processes that this one starts, which inherit PYTHONPATH."""
+    folder = str(folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if folder not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *inherited])
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise ConfigError(f"There is no module {missing!r} to import.{_similar_module(missing)}") from error
+        raise ConfigError(f"Importing {name} failed: {error}.") from error
+    except Exception as error:
+        raise ConfigError(f"Importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The module in a file, under the file's own name where that leads to it, so that other processes find it, too."""
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        beside = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise ConfigError(f"There is no file {str(path)!r}.{_did_you_mean(path.name, beside)}")
+    for name in (path.stem, _FROM_FILE + path.stem):
+        loaded = sys.modules.get(name)
+        if loaded is not None and _is_same_file(getattr(loaded, "__file__", None), path):
+            return loaded
+    add_to_path(path.parent)
+    found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+    if path.stem not in sys.modules and found is not None and _is_same_file(found.origin, path):
+        return _import_module(path.stem)
+    spec = importlib.util.spec_from_file_location(_FROM_FILE + path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{str(path)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look for the module of a class here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise ConfigError(f"Importing {path} failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _is_same_file(file: str | None, path: Path) -> bool:
+    return bool(file) and Path(str(file)).resolve() == path.resolve()
+
+
+def _similar_module(missing: str) -> str:
+    package, _, last = missing.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", ()) if package else sys.path[:2]
+    here = [file.stem for folder in folders for file in Path(folder or ".").glob("*.py")]
+    return _did_you_mean(last, here)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    lowered = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), list(lowered), n=1)
+    return f" Did you mean {lowered[close[0]]!r}?" if close else ""
+
+
+def _is_guarded(script: Path) -> bool:
+    """Whether a script can be imported without running: its work is under `if __name__ == "__main__":`."""
+    try:
+        body = ast.parse(script.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in body)
