@@ -151,8 +151,8 @@ class EnvironmentConfig:
     """Most steps that the environment allows; the example environments keep to it."""
     # Defaults of the class, not of each object: 10^5 environments have a config each.
     isolation: str = "auto"
-    """Where environments run: `loop`, `thread`, `process`, `ray`, `tcp://host:port`, or `auto`: threads for those that
-    ship with turnsmith, worker processes for all other code; docs/isolation.md."""
+    """Where environments run: `loop`, `thread`, `process`, `tcp://host:port`, or `auto`: threads for those that ship
+    with turnsmith, worker processes for all others; docs/isolation.md."""
     isolation_workers: int = 0
     """Worker processes that host environments, hundreds each; 0: one for each core, but at most 8."""
     isolation_memory_gib: float = 0.0

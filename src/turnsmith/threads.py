@@ -1,10 +1,7 @@
-"""A bounded pool of threads for code that may block, shared by all environments of a process.
+"""A bounded pool of daemon threads for code that may block, shared by all environments of a process.
 
-Not `concurrent.futures`: its threads are joined when Python exits, so one environment that hangs would keep the process
-alive for ever; these are daemons. It also costs less for each call.
-
-Most calls return at once. An event loop that has nothing else to do therefore waits a moment for the thread: a call
-that returns within that moment costs half of one that has to wake the event loop up.
+Not `concurrent.futures`: Python joins its threads at exit, so one environment that hangs would keep the process alive
+for ever.
 """
 
 from __future__ import annotations
@@ -15,50 +12,77 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
-PATIENCE = 0.0002
-"""Seconds that an idle event loop waits for a thread; what arrives meanwhile is late by as much at the most."""
-STREAK = 0.005
-"""Seconds after which the event loop gets its turn in any case, so that timers and sockets are looked at."""
 
 
-class _Job:
-    """One call."""
+class ThreadCall(Generic[Result]):
+    """A call that a thread of the pool makes, or will make when one is free."""
 
-    __slots__ = ("args", "claim", "error", "function", "future", "loop", "over", "value")
+    __slots__ = ("_args", "_function", "_is_wanted", "future", "started_at")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.function = function
-        self.args = args
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.over: threading.Lock | None = None
-        """Opened when the call has returned; None if nobody waits for it outside the event loop."""
-        self.claim = threading.Lock()
-        """Taken by whoever is first: the thread that has a result, or the waiter that gives up."""
+    def __init__(self, function: Callable[..., Result], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._is_wanted = True
+        self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        """Done when the call has returned. It stays valid when the caller stops waiting: a thread cannot be stopped."""
+        self.future.add_done_callback(_mark_retrieved)
+        self.started_at = 0.0
+        """`time.monotonic()` when a thread began it; 0 while it waits for one."""
 
-    def settle(self) -> None:
-        """Hand the result to the future."""
-        future, error = self.future, self.error
-        if future.done():
-            return
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not returned yet."""
+        return not self.future.done()
+
+    async def wait(self, limit: float | None = None) -> Result:
+        """Wait for the call to return. If the waiter is cancelled before a thread has begun the call, none will.
+
+        Raises:
+            TimeoutError: It has run for `limit` seconds. Time in the queue for a free thread does not count.
+        """
+        remaining = limit
+        try:
+            while not (await asyncio.wait((self.future,), timeout=remaining))[0]:
+                if limit is not None and self.started_at:
+                    remaining = self.started_at + limit - time.monotonic()
+                    if remaining <= 0:
+                        raise TimeoutError
+        except asyncio.CancelledError:
+            self._is_wanted = bool(self.started_at)
+            raise
+        return self.future.result()
+
+    def run(self) -> None:
+        """Make the call, in a thread of the pool."""
+        self.started_at = time.monotonic()
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self._function(*self._args) if self._is_wanted else None
+        except BaseException as raised:  # sys.exit() in user code must cost its episode, not this thread
+            error = raised
+        try:
+            self.future.get_loop().call_soon_threadsafe(self._settle, value, error)
+        except RuntimeError:  # the event loop was closed meanwhile: nobody waits any more
+            pass
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
         if error is None:
-            future.set_result(self.value)
+            self.future.set_result(value)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            future.set_exception(error)
+            self.future.set_exception(error)
         else:
             # A future refuses StopIteration, and SystemExit would end the event loop.
             replacement = RuntimeError(f"{type(error).__name__}: {error}")
             replacement.__cause__ = error
-            future.set_exception(replacement)
+            self.future.set_exception(replacement)
 
 
 class ThreadPool:
-    """At most `limit` daemon threads, started when needed. Waiting work holds no thread.
+    """At most `limit` daemon threads, started when they are needed. Waiting calls hold no thread.
 
     Example:
         >>> asyncio.run(ThreadPool(limit=2).run(pow, 2, 10))
@@ -67,69 +91,49 @@ class ThreadPool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._calls: SimpleQueue[ThreadCall[Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._free = 0
-        self._looked = 0.0
-        """When an event loop last had its turn."""
+        self._idle = 0
+        self._process = os.getpid()
 
-    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Call `function(*args)` in a thread and wait for it without blocking the event loop.
+    async def run(self, function: Callable[..., Result], *args: Any, limit: float | None = None) -> Result:
+        """Call `function(*args)` in a thread and wait for it, as `ThreadCall.wait` does."""
+        return await self.start(function, *args).wait(limit)
 
-        When the waiting task is cancelled the call still runs to its end: a thread cannot be stopped from outside.
-        """
-        return await self.start(function, *args)
-
-    def start(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
-        """Begin `function(*args)` in a thread; the future is done when it returns."""
-        loop = asyncio.get_running_loop()
-        job = _Job(loop, function, args)
+    def start(self, function: Callable[..., Result], *args: Any) -> ThreadCall[Result]:
+        """Queue `function(*args)` for the next free thread."""
+        call = ThreadCall(function, args)
         with self._lock:
-            self._free -= 1
-            is_free = self._free >= 0
-            grow = not is_free and self._threads < self.limit
+            self._idle -= 1
+            grow = self._idle < 0 and self._threads < self.limit
             if grow:
                 self._threads += 1
-                self._free += 1
-        # What is ready to run is known only to asyncio itself; another loop than its own is never kept waiting.
-        waits = is_free and not getattr(loop, "_ready", True) and time.monotonic() - self._looked < STREAK
-        if waits:
-            job.over = threading.Lock()
-            job.over.acquire()
-        self._jobs.put(job)
+                self._idle += 1
+        self._calls.put(call)
         if grow:
             threading.Thread(target=self._work, name=f"turnsmith-environment-{self._threads}", daemon=True).start()
-        # Whoever loses the claim knows that the other one has it: then the result is there.
-        if job.over is not None and (job.over.acquire(timeout=PATIENCE) or not job.claim.acquire(blocking=False)):
-            job.settle()
-        return job.future
+        return call
 
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
-            try:
-                job.value = job.function(*job.args)
-            except BaseException as raised:  # sys.exit() in user code must cost its episode, not this thread
-                job.error = raised
+            call = self._calls.get()
+            call.run()
+            if os.getpid() != self._process:  # user code forked, and this is the child: it has nothing more to do
+                os._exit(0)
+            del call  # an idle thread must not keep an episode's objects alive
             with self._lock:
-                self._free += 1
-            if job.over is not None and job.claim.acquire(blocking=False):
-                job.over.release()
-            else:
-                try:
-                    job.loop.call_soon_threadsafe(self._settle, job)
-                except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
-                    pass
-            del job  # an idle thread must not keep an episode's objects alive
+                self._idle += 1
 
-    def _settle(self, job: _Job) -> None:
-        self._looked = time.monotonic()
-        job.settle()
+
+def _mark_retrieved(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging the exception of a call that nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def is_cancelled_from_outside(error: BaseException) -> bool:
-    """Whether the current task itself is being cancelled, and not just something that it waited for."""
+    """Whether the current task itself is being cancelled, and not just something that it awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
@@ -144,13 +148,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-_shared: tuple[int, ThreadPool] | None = None
+_shared: ThreadPool | None = None
 
 
 def shared_threads() -> ThreadPool:
-    """The pool of this process (a forked child gets its own, because threads do not survive a fork)."""
+    """The pool of this process."""
     global _shared
-    if _shared is None or _shared[0] != os.getpid():
+    if _shared is None:
         # Environments mostly wait (for a service, a subprocess), so more threads than cores, but never without bound.
-        _shared = os.getpid(), ThreadPool(limit=min(64, 16 + 4 * cores()))
-    return _shared[1]
+        _shared = ThreadPool(limit=min(64, 16 + 4 * cores()))
+    return _shared
+
+
+def _forget_shared_threads() -> None:
+    global _shared
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_forget_shared_threads)  # threads do not survive a fork

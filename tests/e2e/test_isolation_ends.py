@@ -18,7 +18,7 @@ from tests.e2e.isolated import assert_none_left, run, spec, started, until, work
 from tests.e2e.isolated import mark as mark  # every test here is checked by it
 from tests.e2e.marked_processes import processes_with
 from turnsmith import EnvironmentConfig
-from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.env.isolation.pool import isolation_status
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, WorkerLost
 
@@ -81,7 +81,7 @@ def test_nothing_is_left_when_the_parent_is_killed(number: signal.Signals, mark:
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == b"ready\n"
-        assert len(processes_with(mark)) >= 9  # itself, two keepers, two workers, four that were forked away
+        assert len(processes_with(mark)) >= 9  # itself, two supervisors, two workers, four that were forked away
         os.kill(process.pid, number)
         process.wait(timeout=20)
     assert_none_left(mark, seconds=5)
@@ -125,33 +125,6 @@ def test_an_environment_server(mark: str) -> None:
         os.kill(server.pid, signal.SIGINT)
         assert server.wait(timeout=20) == 130
     assert_none_left(mark, seconds=5)
-
-
-def test_workers_on_ray(mark: str) -> None:
-    import ray
-
-    async def play() -> None:
-        config = EnvironmentConfig(isolation="ray", isolation_workers=2, call_seconds=60.0, max_steps=100)
-        found = EnvironmentSpec.of(Faulty, config)
-        with pytest.raises(WorkerLost, match=r"needs Ray: call ray.init\(\) first"):
-            await started(found)
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-        try:
-            host, neighbour = await started(found, 1), await started(found, 2)
-            before = await neighbour.step("look")
-            with pytest.raises(WorkerLost, match="was killed by SIGSEGV"):
-                await host.step("segfault")
-            assert (await neighbour.step("look")).observation == before.observation
-            fresh = await started(found, 3)
-            assert worker_of((await fresh.step("look")).observation) != worker_of(before.observation)
-            for one in (host, neighbour, fresh):
-                await one.close()
-            await close_workers()
-        finally:
-            ray.shutdown()
-
-    run(play)
-    assert_none_left(mark, seconds=20)
 
 
 def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_folder: str) -> None:

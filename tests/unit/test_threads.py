@@ -1,8 +1,10 @@
-"""The pool of threads: quick calls are waited for, slow ones hold nobody up, and timers always get their turn."""
+"""The thread pool: calls hold nobody up, time limits count the work alone, and threads survive whatever is raised."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -16,31 +18,16 @@ def raise_it(error: BaseException) -> None:
     raise error
 
 
-async def warm(pool: ThreadPool) -> None:
-    """Start its first thread; the event loop has its turn meanwhile, so that the next quick call is waited for."""
-    await pool.run(int)
-
-
-async def test_a_quick_call_is_done_before_the_event_loop_has_its_turn_and_off_its_thread() -> None:
+async def test_a_call_runs_off_the_event_loop_and_does_not_hold_it_up() -> None:
     pool = ThreadPool(limit=2)
-    waited_for = 0
-    for _ in range(50):
-        await warm(pool)
-        call = pool.start(threading.get_ident)
-        waited_for += call.done()
-        assert await call != threading.get_ident()
-    assert waited_for, "no call was ever waited for"
-
-
-async def test_a_slow_call_does_not_hold_up_the_event_loop() -> None:
-    pool = ThreadPool(limit=2)
-    for _ in range(5):
-        await warm(pool)
-        release = threading.Event()
-        call = pool.start(release.wait, 10)
-        assert not call.done()
-        release.set()  # the event loop runs on, or this would never come
-        assert await call is True
+    assert await pool.run(threading.get_ident) != threading.get_ident()
+    release = threading.Event()
+    call = pool.start(release.wait, 10)
+    await asyncio.sleep(0.01)
+    assert call.is_running
+    release.set()  # the event loop runs on, or this would never come
+    assert await call.wait() is True
+    assert not call.is_running
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -57,32 +44,79 @@ async def test_what_a_call_raises_comes_out_of_its_future(
         time.sleep(0.0 if quick else 0.01)
         raise_it(raised)
 
-    await warm(pool)
     with pytest.raises(seen):
         await pool.run(fail)
     assert await pool.run(int) == 0, "the thread is gone"
 
 
-async def test_quick_calls_one_after_another_leave_timers_their_turn() -> None:
+async def test_a_time_limit_counts_the_call_and_not_the_queue_before_it() -> None:
     pool = ThreadPool(limit=1)
-    calls = 0
-
-    async def call_for_ever() -> None:
-        nonlocal calls
-        while True:
-            await pool.run(int)
-            calls += 1
-
+    block = pool.start(time.sleep, 0.3)
+    assert await pool.run(int, limit=0.1) == 0, "it waited for a thread for longer than its limit"
+    await block.wait()
+    release = threading.Event()
+    call = pool.start(release.wait, 10)
+    began = time.monotonic()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(call_for_ever(), 0.1)
-    assert calls > 10
+        await call.wait(0.1)
+    assert 0.1 <= time.monotonic() - began < 2
+    assert call.is_running, "a thread cannot be stopped"
+    release.set()
+    assert await call.wait() is True
 
 
-async def test_others_that_are_ready_are_never_kept_waiting() -> None:
+async def test_cancelling_the_waiter_leaves_the_call_alone() -> None:
     pool = ThreadPool(limit=1)
-    await warm(pool)
-    asyncio.get_running_loop().call_soon(lambda: None)
-    assert not pool.start(int).done()
+    release = threading.Event()
+    call = pool.start(release.wait, 10)
+    waiter = asyncio.ensure_future(call.wait())
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait((waiter,))
+    assert call.is_running
+    release.set()
+    assert await call.wait() is True
+
+
+async def test_a_call_that_was_given_up_in_the_queue_is_never_made() -> None:
+    pool, calls = ThreadPool(limit=1), list[int]()
+    release = threading.Event()
+    block = pool.start(release.wait, 10)
+    waiter = asyncio.ensure_future(pool.run(calls.append, 1))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait((waiter,))
+    release.set()
+    await block.wait()
+    assert await pool.run(int) == 0
+    assert calls == []
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    call = ThreadPool(limit=1).start(raise_it, ValueError("no"))
+    while call.is_running:
+        await asyncio.sleep(0.001)
+    del call
+    assert caplog.text == ""
+
+
+def test_a_forked_child_ends_with_its_call() -> None:
+    code = """
+import asyncio, os, sys
+from turnsmith.threads import ThreadPool, shared_threads
+pool = ThreadPool(limit=1)
+async def main():
+    forked = await pool.run(os.fork)
+    assert os.waitpid(forked, 0)[1] == 0, "the child left the call with an error"
+    assert await pool.run(int) == 0
+asyncio.run(main())
+before = shared_threads()
+child = os.fork()
+if child == 0:
+    os._exit(int(shared_threads() is before))
+assert os.waitpid(child, 0)[1] == 0, "threads do not survive a fork"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 async def test_never_more_calls_at_once_than_threads() -> None:

@@ -1,6 +1,6 @@
-"""What the user writes: environments, how they are built anywhere, and how they are run without blocking.
+"""Environments: what the user writes, how it is built in any process, and how it runs without blocking.
 
-This floor knows nothing of models, tokens or training.
+Knows nothing of models, tokens or training.
 """
 
 from __future__ import annotations

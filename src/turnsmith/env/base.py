@@ -1,4 +1,4 @@
-"""The class that users inherit from to write an environment."""
+"""The base class of environments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from turnsmith.config import EnvironmentConfig
 
 
 class BaseEnvironment(ABC):
-    """One episode's world: text out, text in, a reward for every action.
+    """An environment: observations out, actions in, a reward for every action, all as text and numbers.
 
-    Write `reset` and `step`; all else has a default. Methods may be plain (they run in a thread, so they may block) or
-    `async`. An object serves one episode; the next one gets a fresh object.
+    Write `reset` and `step`; everything else has a default. Methods may be plain (they run in a thread, so they may
+    block) or `async`. Every episode gets a fresh object.
 
     Example:
         >>> class Echo(BaseEnvironment):
@@ -30,17 +30,17 @@ class BaseEnvironment(ABC):
     # Class-level defaults, so that a subclass which forgets `super().__init__` still works.
     config: EnvironmentConfig = EnvironmentConfig()
     state: Any = None
-    """Free for the user."""
+    """For your own use."""
     done: bool = False
-    """Whether the task is over. Setting it inside `step` ends the episode, whatever `step` returns."""
+    """Whether the task is over. Setting it ends the episode, whatever `step` returns."""
     step_count: int = 0
-    """Actions so far. Counted for you when `step` does not count itself."""
+    """Actions taken so far. Counted for you unless `step` does so itself."""
     max_steps: int = 10
-    """After this many actions the episode is cut."""
+    """The episode is truncated after this many actions."""
     last_observation: str = ""
-    """What the model was told last; kept for you."""
+    """The last observation; kept for you."""
     reward_range: tuple[float, float] | None = None
-    """The least and the most that an episode can get, if you declare it; training warns of a reward outside it."""
+    """Lowest and highest possible reward of an episode, if you declare it; training warns of rewards outside it."""
 
     def __init__(self, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
         if config is None:
@@ -55,7 +55,7 @@ class BaseEnvironment(ABC):
 
     @property
     def _done(self) -> bool:
-        # The older name of `done`; environments written against it keep working.
+        # The older name of `done`, for environments written against it.
         return self.done
 
     @_done.setter
@@ -66,28 +66,29 @@ class BaseEnvironment(ABC):
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Start the episode and return the first observation, a string.
 
-        Write it as `reset(self) -> str`. Take a parameter `seed` to be given the episode's seed (episodes of one group
-        get the same), and `task` to be given the dataset's row as a dict. Gymnasium's `(observation, info)` is fine.
+        Write it as `reset(self) -> str`. Add a parameter `seed` to receive the episode's seed (the same for all
+        episodes of a group) and `task` to receive the dataset's row as a dict. Gymnasium's `(observation, info)` is
+        accepted as well.
         """
 
     @abstractmethod
     def step(self, action: str) -> Any:
-        """Do what the model said, and return `(observation, reward, done, info)`.
+        """Apply the model's action and return `(observation, reward, done, info)`.
 
         Gymnasium's `(observation, reward, terminated, truncated, info)` and a `StepResult` are accepted as well.
         """
 
     def get_state_description(self) -> str:
-        """The current state as text; by default the last observation."""
+        """The current state as text; the last observation by default."""
         return self.last_observation
 
     def get_prompt_prefix(self) -> str:
-        """The system prompt, asked for after `reset`; an empty string means none."""
+        """The system prompt, called after `reset`; an empty string means none."""
         return ""
 
     def is_done(self) -> bool:
-        """Whether the episode is over: the task is done, or `max_steps` actions were taken."""
+        """Whether the episode is over: the task is done, or `max_steps` actions have been taken."""
         return self.done or self.step_count >= self.max_steps
 
     def close(self) -> Any:
-        """Release what the environment holds. Called once, also after a failure."""
+        """Release resources. Called once, also after a failure."""

@@ -1,4 +1,4 @@
-"""What an episode sees of its environment, wherever that runs."""
+"""The interface between an episode and its environment, wherever that runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from turnsmith.env.spec import EnvironmentSpec
 
 
 class Host(Protocol):
-    """One episode's environment, wherever it runs. What it does wrong comes out as an `EnvironmentFailure`."""
+    """The environment of one episode. Whatever goes wrong in it is raised as an `EnvironmentFailure`."""
 
     environment: Any
-    """The user's object, or what stands for it here; None before `reset`."""
+    """The user's object, or a `RemoteEnvironment` for it; None before `reset`."""
 
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 def open_host(spec: EnvironmentSpec) -> Host:
-    """A host for one episode, where the spec says that its environments run.
+    """A host for one episode, in the mode of its spec.
 
     Example:
         >>> type(open_host(EnvironmentSpec("my_game:MyGame", isolation="process"))).__name__

@@ -1,4 +1,4 @@
-"""Reading what the user's code returned or raised: one shape for what is right, one sentence for what is wrong."""
+"""Validates what an environment returned, and turns it into one type: `StepResult`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from turnsmith.errors import EnvironmentFailure
 from turnsmith.text import replace_surrogates
 
 MOST_TEXT = 2**22
-"""Characters of one observation: more than any model reads, and little enough to be kept many times over."""
+"""Limit on the characters of one observation: more than any model reads."""
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step gave, in one shape whatever the environment returned. A `step` may return one itself.
+    """The result of one step, whatever form the environment returned it in. A `step` may return one itself.
 
     Example:
         >>> StepResult("You are out.", reward=1.0, terminated=True).done
@@ -27,12 +27,12 @@ class StepResult:
     terminated: bool = False
     """The task is over."""
     truncated: bool = False
-    """The episode was cut (the environment's own step limit)."""
+    """The episode was stopped early (the environment's own step limit)."""
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
-        """Whether no further step may follow."""
+        """Whether the episode is over."""
         return self.terminated or self.truncated
 
 
@@ -49,12 +49,12 @@ def read_step(name: str, returned: Any) -> StepResult:
         turnsmith.errors.EnvironmentFailure: Game.step returned the reward None; it must be a finite number.
     """
     if isinstance(returned, StepResult):
-        # Checked like the others, and never handed on itself: the environment may keep and change its own object.
+        # Validated like the others, and copied: the environment may keep and change its own object.
         returned = (returned.observation, returned.reward, returned.terminated, returned.truncated, returned.info)
     if not isinstance(returned, (tuple, list)) or len(returned) not in (4, 5):
-        got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+        what = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
         raise EnvironmentFailure(
-            f"{name} returned {got}; it must return (observation, reward, done, info) "
+            f"{name} returned {what}; it must return (observation, reward, done, info) "
             "or (observation, reward, terminated, truncated, info) or a StepResult."
         )
     observation, reward, *ends, info = returned
@@ -68,24 +68,22 @@ def read_step(name: str, returned: Any) -> StepResult:
 
 
 def read_text(name: str, text: Any) -> str:
-    """Check that it is a string, and make it one that files and tokenizers can hold."""
+    """Check that `text` is a string, and make it one that files and tokenizers can hold."""
     if not isinstance(text, str):
-        raise EnvironmentFailure(f"{name} gave a text of type {type(text).__name__}; it must be a string.")
+        raise EnvironmentFailure(f"{name} returned text of type {type(text).__name__}; it must be a string.")
     if len(text) > MOST_TEXT:
-        raise EnvironmentFailure(
-            f"{name} gave a text of {len(text):,} characters; {MOST_TEXT:,} are the most that an environment may say."
-        )
+        raise EnvironmentFailure(f"{name} returned a text of {len(text):,} characters; the limit is {MOST_TEXT:,}.")
     return replace_surrogates(text)
 
 
 def _flag(name: str, what: str, value: Any) -> bool:
     if value is True or value is False:
         return value
-    # `in` instead of isinstance: NumPy has a bool of its own.
+    # `in` rather than isinstance: NumPy has its own bool.
     try:
         if value in (True, False):
             return bool(value)
-    except Exception:  # an array, which has no single truth
+    except Exception:  # an array has no single truth value
         pass
     raise EnvironmentFailure(f"{name} returned {what} = {_short(value)}; it must be True or False.")
 

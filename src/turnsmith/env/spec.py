@@ -1,4 +1,4 @@
-"""How to build an environment, in any process on any node: a class, or `module:Name`, and its config."""
+"""How to build an environment in any process on any node: a class or `module:Name`, and its config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnsmith.importing import absolute_name, import_object
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """A recipe for fresh environments.
+    """Builds fresh environments.
 
     Example:
         >>> spec = EnvironmentSpec.of("turnsmith.env.examples.guess_number:GuessNumber", EnvironmentConfig(highest=8))
@@ -29,14 +29,14 @@ class EnvironmentSpec:
     """The class, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
     config: EnvironmentConfig | None = None
     isolation: str = ""
-    """Where its environments run, in place of what `config.isolation` says."""
+    """Where its environments run; overrides `config.isolation`."""
 
     @classmethod
     def of(cls, environment: object, config: EnvironmentConfig | None = None) -> EnvironmentSpec:
         """Make a spec from a class, `module:Name`, an object or a spec, and check that it can be built.
 
-        An object stands for its class and its own config (every episode gets a fresh object); `config` is used where
-        the environment brings none.
+        An object stands for its class and its own config, because every episode gets a fresh object; `config` is used
+        if the environment has none of its own.
         """
         if isinstance(environment, EnvironmentSpec):
             spec = environment if environment.config is not None else replace(environment, config=config)
@@ -53,7 +53,7 @@ class EnvironmentSpec:
             raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
         abstract = sorted(getattr(found, "__abstractmethods__", ()))
         if abstract:
-            raise ConfigError(f"{spec.name} cannot be built: write its method {' and '.join(abstract)}.")
+            raise ConfigError(f"{spec.name} cannot be built: it lacks the method {' and '.join(abstract)}.")
         _arguments(found, spec.config or EnvironmentConfig(), hint)
         Isolation.of(spec.config, spec.isolation)
         return spec
@@ -65,17 +65,17 @@ class EnvironmentSpec:
 
     @property
     def mode(self) -> str:
-        """Where its environments run: `thread` unless told; `auto` is only decided by `isolated`."""
-        said = self.isolation or str(getattr(self.config, "isolation", "auto"))
-        return "thread" if said == "auto" else said
+        """Where its environments run; `auto` means `thread` here, and is decided by `isolated`."""
+        mode = self.isolation or str(getattr(self.config, "isolation", "auto"))
+        return "thread" if mode == "auto" else mode
 
     @property
     def call_seconds(self) -> float:
-        """How long one call of the environment may take."""
+        """Timeout of one call of the environment, in seconds."""
         return float(getattr(self.config, "call_seconds", EnvironmentConfig.call_seconds))
 
     def isolated(self) -> EnvironmentSpec:
-        """The same spec with `auto` decided: code that does not ship with turnsmith gets processes of its own.
+        """The same spec with `auto` decided: environments that do not ship with turnsmith run in worker processes.
 
         Example:
             >>> EnvironmentSpec.of("turnsmith.env.examples:GuessNumber").isolated().mode
@@ -95,7 +95,7 @@ class EnvironmentSpec:
         return _load(self.target) if isinstance(self.target, str) else self.target
 
     def build(self) -> Any:
-        """A fresh environment. Each gets its own copy of the config, so that one episode cannot change another's."""
+        """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
         found = self.load()
         config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
         return found(**_arguments(found, config))
@@ -115,30 +115,30 @@ def _config_of(environment: object) -> EnvironmentConfig | None:
 
 
 @lru_cache(maxsize=256)
-def _parameters(found: type) -> tuple[inspect.Parameter, ...]:
-    if found.__init__ is object.__init__:
+def _parameters(environment: type) -> tuple[inspect.Parameter, ...]:
+    if environment.__init__ is object.__init__:
         return ()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(p for p in inspect.signature(found).parameters.values() if p.kind in named)
+    return tuple(p for p in inspect.signature(environment).parameters.values() if p.kind in named)
 
 
-def _arguments(found: type, config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
-    """What to call the class with: the config as `config`, and settings of the config by name."""
+def _arguments(environment: type, config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
+    """Arguments for the class: the config as `config`, and settings of the config by name."""
     given: dict[str, Any] = {}
     needed: list[str] = []
-    for parameter in _parameters(found):
+    for parameter in _parameters(environment):
         if parameter.name == "config":
             given["config"] = config
         elif parameter.name in vars(config):
             given[parameter.name] = vars(config)[parameter.name]
         elif parameter.default is inspect.Parameter.empty:
             needed.append(parameter.name)
-    if len(needed) == 1 and not given and _parameters(found)[0].name == needed[0]:
-        return {needed[0]: config}  # `def __init__(self, cfg)`: the config under a name of the user's own
+    if len(needed) == 1 and not given and _parameters(environment)[0].name == needed[0]:
+        return {needed[0]: config}  # `def __init__(self, cfg)`: the config under another name
     if needed:
         settings = " ".join(f"environment.{name}=..." for name in needed)
         raise ConfigError(
-            f"{found.__name__} cannot be built: its __init__ needs {', '.join(needed)}. Set {settings}.{hint}"
+            f"{environment.__name__} cannot be built: its __init__ needs {', '.join(needed)}. Set {settings}.{hint}"
         )
     return given
 

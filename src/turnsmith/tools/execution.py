@@ -122,41 +122,20 @@ async def _stop(task: asyncio.Task[Any]) -> None:
         task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class _Work:
-    """One call in a thread."""
-
-    __slots__ = ("arguments", "episode_id", "function", "is_late")
-
-    def __init__(self, function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> None:
-        self.function = function
-        self.arguments = arguments
-        self.episode_id = episode_id
-        self.is_late = False
-
-    def __call__(self) -> CallOutcome:
-        if self.is_late:  # it waited for a free thread for so long that nobody wants it done any more
-            return CallOutcome(error=ToolTimeout())
-        if self.episode_id:
-            _episode.set(self.episode_id)
-        try:
-            return CallOutcome(self.function(**self.arguments))
-        except BaseException as error:  # sys.exit() too
-            return CallOutcome(error=error)
+def _call(function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> CallOutcome:
+    if episode_id:
+        _episode.set(episode_id)
+    try:
+        return CallOutcome(function(**arguments))
+    except BaseException as error:  # sys.exit() too
+        return CallOutcome(error=error)
 
 
 async def _in_thread(
     function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str
 ) -> CallOutcome:
-    work = _Work(function, arguments, episode_id)
-    future: asyncio.Future[CallOutcome] = shared_threads().start(contextvars.copy_context().run, work)
-    timer = asyncio.get_running_loop().call_later(limit, _expire, future)
+    run_in_context = contextvars.copy_context().run
     try:
-        return await future
-    finally:
-        timer.cancel()
-        work.is_late = True
-
-
-def _expire(future: asyncio.Future[CallOutcome]) -> None:
-    if not future.done():
-        future.set_result(CallOutcome(error=ToolTimeout()))
+        return await shared_threads().run(run_in_context, _call, function, arguments, episode_id, limit=limit)
+    except TimeoutError:
+        return CallOutcome(error=ToolTimeout())

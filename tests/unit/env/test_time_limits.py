@@ -93,7 +93,7 @@ async def test_waiting_for_a_thread_takes_nothing_off_the_time():
     await asyncio.gather(*(host.reset() for host in hosts))
     block = threads.start(time.sleep, 0.25)
     assert [result.observation for result in await asyncio.gather(*(host.step("a") for host in hosts))] == ["next"] * 2
-    await block
+    await block.wait()
 
 
 async def test_in_the_loop_nothing_leaves_its_thread():

@@ -44,7 +44,7 @@ def test_code_of_the_users_runs_in_processes_and_ours_in_threads():
         ({"isolation": "tcp://host:70000"}, "is not an address"),
         ({"isolation_workers": -1}, "environment.isolation_workers=-1 must be"),
         ({"isolation_memory_gib": float("nan")}, "environment.isolation_memory_gib=nan must be"),
-        ({"isolation_processes": 0}, "environment.isolation_processes=0 must be a number from 1 on"),
+        ({"isolation_processes": 0}, "environment.isolation_processes=0 must be a number of at least 1"),
         ({"call_seconds": 0}, "environment.call_seconds=0 must be a number above 0"),
     ],
 )

@@ -1,19 +1,18 @@
-"""Where environments run when not in this process: worker processes, Ray actors, or a server elsewhere.
+"""Environments in other processes: workers on this machine, or an environment server elsewhere.
 
-    settings    what `environment.isolation` says
-    messages    what the two sides say to each other
-    frames      where a message ends, and how long it may be
-    channel     messages over a socket, on an event loop
-    keeper      the process around a worker, which leaves nothing behind
-    worker      the other side: hosts many environments
-    crew        its threads, which read the connection themselves
-    marks       which environment is doing something, should the process end by it
-    shipping    how the user's classes and functions get there
-    launching   how a worker is started or reached
-    link        one worker, as seen from here
-    pool        the workers of one event loop
-    remote      the face that episodes see: a host like any other
-    server      workers for whoever connects
+    settings            `environment.isolation*`
+    remote_host         what an episode uses: a host like `EnvironmentHost`, whose environment is in a worker
+    remote_environment  stands for the user's object, which is elsewhere
+    pool                the workers of one event loop, and which environment goes where
+    connection          one worker: calls, replies, and what happens when it is lost
+    launch              starting a worker process, or connecting to a server
+    wire                messages over a socket
+    messages            the protocol
+    serialization       sending the user's classes and functions
+    codec               sending a trajectory
+    supervisor          the process around a worker, which limits it and leaves no process behind
+    worker              the process that hosts the environments
+    server              `turnsmith serve-env`
 
 Importing this package loads none of them.
 """

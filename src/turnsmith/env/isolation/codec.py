@@ -1,4 +1,4 @@
-"""An episode as bytes, for a reward function that runs where the environment is."""
+"""A trajectory as bytes, for a reward function that runs in the environment's worker."""
 
 from __future__ import annotations
 
@@ -8,89 +8,38 @@ from typing import Any
 import msgspec
 
 from turnsmith.errors import EnvironmentFailure
-from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory, TurnRecord
-
-
-class _Episode(msgspec.Struct, array_like=True):
-    states: list[str]
-    actions: list[str]
-    rewards: list[float]
-    dones: list[bool]
-    infos: list[dict[str, Any]]
-    messages: list[dict[str, str]]
-    turns: list[tuple[int, int, str, int, float, float, tuple[tuple[int, int], ...]]]
-    ids: bytes
-    log_probs: bytes
-    mask: bytes
-    prompt_length: int
-    outcome: str
-    episode_id: str
-    group_id: str
-    seed: int
-    exact: bool
+from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 
 def pack_trajectory(trajectory: Trajectory) -> bytes:
-    """What a reward function may read of an episode that has ended.
+    """A trajectory as bytes.
 
     Example:
-        >>> there = unpack_trajectory(pack_trajectory(Trajectory(actions=["left"], rewards=[1.0])))
-        >>> there.actions, there.total_reward
+        >>> copy = unpack_trajectory(pack_trajectory(Trajectory(actions=["left"], rewards=[1.0])))
+        >>> copy.actions, copy.total_reward
         (['left'], 1.0)
     """
-    tokens = trajectory.tokens
-    episode = _Episode(
-        trajectory.states,
-        trajectory.actions,
-        trajectory.rewards,
-        trajectory.dones,
-        trajectory.infos,
-        trajectory.messages,
-        [
-            (
-                turn.start,
-                turn.stop,
-                turn.stop_reason,
-                turn.weights_version,
-                turn.generate_seconds,
-                turn.step_seconds,
-                turn.swaps,
-            )
-            for turn in trajectory.turns
-        ],
-        tokens.ids.tobytes(),
-        tokens.log_probs.tobytes(),
-        tokens.mask.tobytes(),
-        tokens.prompt_length,
-        trajectory.outcome or "",
-        trajectory.episode_id,
-        trajectory.group_id,
-        trajectory.seed,
-        trajectory.exact,
-    )
     try:
-        return msgspec.msgpack.encode(episode)
+        return msgspec.msgpack.encode(trajectory, enc_hook=_encode_array)
     except (Exception, RecursionError) as error:
-        raise EnvironmentFailure(f"The episode cannot be sent to its environment: {error}") from error
+        raise EnvironmentFailure(f"The trajectory cannot be sent to its environment's worker: {error}") from error
 
 
 def unpack_trajectory(packed: bytes) -> Trajectory:
-    """The episode that `pack_trajectory` packed."""
-    episode = msgspec.msgpack.decode(packed, type=_Episode)
-    return Trajectory(
-        episode.states,
-        episode.actions,
-        episode.rewards,
-        episode.dones,
-        episode.infos,
-        episode.messages,
-        turns=[TurnRecord(*turn) for turn in episode.turns],
-        tokens=TokenBuffer(
-            array("i", episode.ids), array("f", episode.log_probs), array("b", episode.mask), episode.prompt_length
-        ),
-        outcome=Outcome(episode.outcome) if episode.outcome else None,
-        episode_id=episode.episode_id,
-        group_id=episode.group_id,
-        seed=episode.seed,
-        exact=episode.exact,
-    )
+    """The trajectory in the bytes of `pack_trajectory`."""
+    fields = msgspec.msgpack.decode(packed)
+    tokens = fields["tokens"]
+    arrays = (array(*tokens[name]) for name in ("ids", "log_probs", "mask"))
+    fields |= {
+        "tokens": TokenBuffer(*arrays, prompt_length=tokens["prompt_length"]),
+        "turns": [TurnRecord(**turn | {"swaps": tuple(map(tuple, turn["swaps"]))}) for turn in fields["turns"]],
+        "outcome": Outcome(fields["outcome"]) if fields["outcome"] else None,
+        "decision": Decision(fields["decision"]),
+    }
+    return Trajectory(**fields)
+
+
+def _encode_array(value: Any) -> Any:
+    if isinstance(value, array):
+        return value.typecode, value.tobytes()
+    raise TypeError(f"{type(value).__name__} is not plain data")

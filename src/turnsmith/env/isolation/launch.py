@@ -1,4 +1,4 @@
-"""How a worker is started or reached, and how it ended."""
+"""Starts a worker process, or connects to a server of them, and says how a worker ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
 
-_KEEPER_SECONDS = 40.0
-"""Longest wait for a keeper to end what it keeps; it needs this long only for processes that cannot be killed."""
+_SUPERVISOR_SECONDS = 40.0
+"""Longest wait for a supervisor to end its worker; it needs this long only for processes that cannot be killed."""
 _CONNECT_SECONDS = 30.0
 
 
@@ -24,35 +24,33 @@ class WorkerHandle(Protocol):
 
     connection: socket.socket
 
-    async def ended(self) -> str:
-        """Wait until nothing of it is left, once the connection is closed; how it ended, as in `was killed by ...`."""
+    async def wait(self) -> str:
+        """Wait until no process of it is left, once the connection is closed; returns how it ended."""
         ...
 
 
 async def launch(isolation: Isolation) -> WorkerHandle:
-    """Start a worker, or connect to one."""
-    try:
-        if isolation.mode == "process":
-            return LocalWorker(isolation)
-        if isolation.mode == "tcp":
-            return RemoteWorker(await connect(isolation.address), "The environment server closed the connection")
-        from turnsmith.env.isolation.ray_workers import launch_on_ray
+    """Start a worker on this machine, or connect to a server's.
 
-        return await launch_on_ray(isolation)
+    Raises:
+        WorkerLost: That is not possible.
+    """
+    try:
+        return LocalWorker(isolation) if isolation.mode == "process" else await ServerWorker.connect(isolation.address)
     except OSError as error:
         where = "{}:{}".format(*isolation.address) if isolation.mode == "tcp" else "this machine"
         raise WorkerLost(f"No worker for environments could be reached on {where}: {error}.") from error
 
 
 def start_supervisor(connection: socket.socket, memory: int, processes: int, only: str = "") -> subprocess.Popen[bytes]:
-    """Start a worker, in its keeper, that speaks over `connection`; the caller closes its own copy of that."""
+    """Start a worker under its supervisor, on `connection`; the caller closes its own copy of that."""
     limits = (str(memory), str(processes))
     return subprocess.Popen(
-        # By path: the keeper itself must not load this package, which would make it ten times as large.
+        # By path: the supervisor itself must not import this package, which would make it ten times as large.
         [sys.executable, "-P", supervisor.__file__, str(connection.fileno()), *limits, *([only] if only else [])],
         pass_fds=(connection.fileno(),),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us; what becomes of workers is ours to say
+        start_new_session=True,  # Ctrl-C is for the process that started it, which then ends its workers
         env={**os.environ, supervisor.SEARCH_PATH: os.pathsep.join(sys.path)},
     )
 
@@ -64,47 +62,42 @@ class LocalWorker:
         self.connection, there = socket.socketpair()
         self._isolation = isolation
         try:
-            self._keeper = start_supervisor(there, isolation.memory, isolation.processes)
+            self._supervisor = start_supervisor(there, isolation.memory, isolation.processes)
         finally:
             there.close()
 
-    async def ended(self) -> str:
-        """Wait for its keeper."""
+    async def wait(self) -> str:
+        """Wait for its supervisor to exit."""
         loop = asyncio.get_running_loop()
-        until, pause = loop.time() + _KEEPER_SECONDS, 0.001
-        while self._keeper.poll() is None:
-            if loop.time() > until:
-                self._keeper.kill()  # takes the worker with it
+        deadline, pause = loop.time() + _SUPERVISOR_SECONDS, 0.001
+        while self._supervisor.poll() is None:
+            if loop.time() > deadline:
+                self._supervisor.kill()  # takes the worker with it
             await asyncio.sleep(pause)
             pause = min(0.05, 2 * pause)
-        return describe_exit(self._keeper.returncode, self._isolation)
+        return describe_exit(self._supervisor.returncode, self._isolation)
 
 
-class RemoteWorker:
-    """A worker that somebody else has started."""
+class ServerWorker:
+    """A worker that an environment server has started for this connection, and looks after."""
 
-    def __init__(self, connection: socket.socket, reason: str, handle: Any = None) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._reason = reason
-        self._handle = handle
 
-    async def ended(self) -> str:
-        """Its own side looks after it."""
-        if self._handle is not None:
-            self._handle.end()
-        return f"is gone: {self._reason}"
+    @classmethod
+    async def connect(cls, address: tuple[str, int]) -> ServerWorker:
+        """Connect to `turnsmith serve-env`."""
+        connection = await asyncio.to_thread(socket.create_connection, address, _CONNECT_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(connection)
 
-
-async def connect(address: tuple[str, int], token: bytes = b"") -> socket.socket:
-    """A connection to a worker's server, after saying the token if it wants one."""
-    connection = await asyncio.to_thread(socket.create_connection, address, _CONNECT_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(token)
-    return connection
+    async def wait(self) -> str:
+        """There is nothing to wait for here."""
+        return "is gone: the environment server closed the connection"
 
 
 def describe_exit(code: int, isolation: Isolation) -> str:
-    """How a worker ended, by the exit code of its keeper.
+    """How a worker ended, by the exit code of its supervisor.
 
     Example:
         >>> describe_exit(139, Isolation("process")), describe_exit(3, Isolation("process"))

@@ -1,7 +1,7 @@
-"""What the two sides of a worker say to each other: typed, checked when read, never pickled.
+"""The protocol between an episode's process and a worker: typed messages, validated when read, never pickled.
 
-A request has the number of its call, and so has its one answer. Fields that hold the user's own data (`info`, a tool's
-schema) travel packed inside the message, so that they can be measured before they are unpacked.
+Each request has the number of its call, and so has its one reply. Fields that hold the user's own data (`info`, a
+tool's schema) travel packed inside the message, so that their size is known before they are unpacked.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from turnsmith.errors import EnvironmentFailure, MissingDependency
 try:
     import msgspec
 except ImportError as error:
-    raise MissingDependency("Environments in processes of their own need msgspec: pip install msgspec.") from error
+    raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 1
-"""Goes up when messages change; both sides must have the same."""
-MOST_FREE = 2**20
-"""Bytes of the user's own data in one message: a byte can unpack to a hundred."""
+PROTOCOL = 2
+"""Version of these messages; both sides must have the same."""
+MAX_USER_DATA_BYTES = 2**20
+"""Limit on the user's own data in one message: one byte can unpack to a hundred."""
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
-    """Something that one side says."""
+    """Base of all messages."""
 
     call: int
-    """Which call this is, or answers."""
+    """Which call this is, or replies to."""
 
 
-# What the worker is asked.
+# Requests.
 
 
 class Define(Message, tag=1):
-    """From now on `number` is this class with this config, or this function. Not answered; a fault shows on use."""
+    """Let `number` stand for this class and config, or this function. Has no reply; a fault shows on use."""
 
     number: int
     name: str
     """`module:Name` or `path/to/file.py:Name`; empty if it is pickled."""
     folders: list[str]
-    """Where to look for the module besides the import path."""
+    """Folders to add to the import path."""
     pickled: bytes = b""
     config: bytes = b""
-    """Of a class: its settings, packed as a dict, or as one pickle."""
+    """Settings of a class, packed as a dict, or as one pickle."""
     config_is_pickled: bool = False
     call_seconds: float = 0.0
 
 
 class Reset(Message, tag=2):
-    """Build environment `environment` as `number` says, and start its episode."""
+    """Build environment `environment` from definition `number` and start its episode."""
 
     environment: int
     number: int
@@ -63,7 +63,7 @@ class Step(Message, tag=3):
 
 
 class IsOver(Message, tag=4):
-    """Say whether the task is over."""
+    """Ask whether the task is over."""
 
     environment: int
 
@@ -74,12 +74,12 @@ class UseTool(Message, tag=5):
     environment: int
     name: str
     arguments: str
-    """As JSON, which has whole numbers of any length."""
+    """As JSON, which has integers of any length."""
     episode: str
 
 
 class Score(Message, tag=6):
-    """Call reward function `number` with the episode and the environment."""
+    """Call reward function `number` with the trajectory and the environment."""
 
     environment: int
     number: int
@@ -88,20 +88,20 @@ class Score(Message, tag=6):
 
 
 class Close(Message, tag=7):
-    """Close the environment and forget it, when what it still does has ended."""
+    """Close the environment and forget it, once its current call has ended."""
 
     environment: int
 
 
 class Ping(Message, tag=8):
-    """Say that you can still answer."""
+    """Ask for any reply at all."""
 
 
-# What it answers.
+# Replies.
 
 
 class Ready(Message, tag=20):
-    """The first thing a worker says."""
+    """The first message of a worker."""
 
     protocol: int = PROTOCOL
 
@@ -116,7 +116,7 @@ class ResetReply(Message, tag=21):
 
 
 class StepReply(Message, tag=22):
-    """What a step gave."""
+    """The result of a step."""
 
     observation: str
     reward: float
@@ -137,20 +137,20 @@ class ToolReply(Message, tag=23):
 
 
 class ScoreReply(Message, tag=24):
-    """What the reward function paid; as text, if it is no number."""
+    """What the reward function returned; as text, if it is not a number."""
 
-    paid: float | str
+    reward: float | str
     shares: dict[str, float]
 
 
 class BoolReply(Message, tag=25):
-    """Yes, or no; or just that it was done."""
+    """Yes or no; or just that it was done."""
 
     yes: bool = True
 
 
 class ErrorReply(Message, tag=26):
-    """The user's code raised, broke its contract or took too long."""
+    """The user's code raised, broke its contract or timed out."""
 
     sentence: str
     is_late: bool = False
@@ -158,14 +158,13 @@ class ErrorReply(Message, tag=26):
 
 
 class ExitReport(Message, tag=27):
-    """The last thing that is said, by the worker's keeper: how it exited, and who was doing something then."""
+    """The last message, sent by the worker's supervisor: the exit code."""
 
     code: int
-    busy: list[int]
 
 
 class ToolInfo(msgspec.Struct, array_like=True):
-    """What is known of one of the environment's tools."""
+    """One of the environment's tools, as the model is told about it."""
 
     name: str
     description: str
@@ -186,7 +185,10 @@ BadMessage = msgspec.MsgspecError
 
 
 def pack(what: str, value: Any) -> msgspec.Raw:
-    """The user's own data as bytes, or a sentence why it cannot travel.
+    """The user's own data as bytes.
+
+    Raises:
+        EnvironmentFailure: It is not plain data, or too large; `what` begins the sentence.
 
     Example:
         >>> read_dict(pack("Game.step: info", {"lives": 3}))
@@ -194,21 +196,21 @@ def pack(what: str, value: Any) -> msgspec.Raw:
         >>> pack("Game.step: info", {"socket": object()})
         Traceback (most recent call last):
         turnsmith.errors.EnvironmentFailure: Game.step: info cannot leave its process: object is not plain data. \
-Return texts, numbers, lists and dicts.
+Return strings, numbers, lists and dicts.
     """
     try:
         packed = _packer.encode(value)
     except (Exception, RecursionError) as error:
         raise EnvironmentFailure(
             f"{what} cannot leave its process: {str(error)[:200].removesuffix('.') or type(error).__name__}. "
-            "Return texts, numbers, lists and dicts."
+            "Return strings, numbers, lists and dicts."
         ) from None
-    if len(packed) > MOST_FREE:
-        raise EnvironmentFailure(f"{what} takes {len(packed):,} bytes; {MOST_FREE:,} are the most.")
+    if len(packed) > MAX_USER_DATA_BYTES:
+        raise EnvironmentFailure(f"{what} takes {len(packed):,} bytes; the limit is {MAX_USER_DATA_BYTES:,}.")
     return msgspec.Raw(packed)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump(mode="json")
     if hasattr(value, "tolist"):  # NumPy
@@ -216,4 +218,4 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 
-_packer = msgspec.msgpack.Encoder(enc_hook=_plain)
+_packer = msgspec.msgpack.Encoder(enc_hook=_to_plain)

@@ -1,8 +1,7 @@
-"""The workers of one event loop: where the next environment goes, how many there may be, and their end.
+"""The workers of one event loop: where the next environment goes, how many workers there may be, and their end.
 
-An environment that brings its worker down is tried again, by the run's failure policy, and may do it again. So when a
-worker is lost, the starts of those environments that were doing something at that moment are remembered, and the next
-episodes from these starts get a worker each.
+An environment that brings its worker down takes the others in it along. All of their episodes are retried, by the
+failure policy; those that had a call in progress, any of which may be the culprit, are retried alone in a worker.
 """
 
 from __future__ import annotations
@@ -14,18 +13,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.connection import Connection, Start
+from turnsmith.env.isolation.connection import Connection
 from turnsmith.env.isolation.serialization import define_function, define_spec
 from turnsmith.env.isolation.settings import ENVIRONMENTS, Isolation
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import WorkerLost
 
-_REMEMBERED = 64
-"""Most classes and functions whose packed form is kept."""
-_SUSPECTS = 256
-"""Most starts that are kept apart."""
-_APART = 8
-"""Most workers for them, with one environment each while there are enough."""
+_MAX_DEFINITIONS = 64
+"""Classes and functions whose packed form is cached."""
+_MAX_SUSPECTS = 1024
+_SOLO_WORKERS = 8
+"""Workers for suspects, with one environment each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +36,20 @@ class IsolationStatus:
     """
 
     workers: int = 0
-    """Worker processes that take environments; at most `environment.isolation_workers`, and eight for episodes from
-    starts that have brought a worker down before."""
+    """Worker processes that take environments: at most `environment.isolation_workers`, and eight more that host one
+    environment each, for episodes that were running when a worker was lost."""
     draining: int = 0
-    """Workers that take no more, because a call in them hangs; at most as many."""
+    """Workers that take no more environments, because a call in them hangs; at most `environment.isolation_workers`."""
     environments: int = 0
     """Environments that they host; at most 1000 each."""
     waiting: int = 0
     """Episodes that wait for a place."""
     calls: int = 0
-    """Calls that wait for an answer; at most one for each environment."""
+    """Calls that wait for a reply; at most one for each environment."""
     bytes_in_flight: int = 0
-    """Bytes of messages that wait to be sent, or have come in part."""
+    """Bytes of messages that wait to be sent, or were received in part."""
     lost: int = 0
-    """Workers that ended before they should have, so far."""
+    """Workers that were lost so far."""
 
 
 class WorkerPool:
@@ -59,85 +57,84 @@ class WorkerPool:
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
-        self._links: list[Connection] = []
-        self._apart: list[Connection] = []
-        self._suspects: dict[Start, None] = {}
+        self._workers: list[Connection] = []
+        self._solo_workers: list[Connection] = []
         self._draining: list[Connection] = []
         self._ended: set[Connection] = set()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._defined: dict[int, tuple[Any, m.Define]] = {}
+        self._suspects: dict[tuple[int, int], None] = {}
+        self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
+        """Episodes that wait for a place, and those that wait for one alone in a worker."""
+        self._definitions: dict[int, tuple[Any, m.Define]] = {}
         self._environments = 0
         self._numbers = 0
         self._lost = 0
-        # Cancelled when the event loop ends, by whoever runs it: then all workers end, too.
         self.closing: set[asyncio.Task[None]] = set()
         """Environments that are being closed with nobody waiting for it."""
-        self._guard = asyncio.get_running_loop().create_task(self._until_the_end())
+        # Cancelled when the event loop ends, by whoever runs it: then all workers end, too.
+        self._guard = asyncio.get_running_loop().create_task(self._close_at_the_end())
 
-    async def place(self, start: Start) -> tuple[Connection, int]:
+    async def place(self, definition: int, seed: int) -> tuple[Connection, int]:
         """A worker that is ready and a number for one more environment in it; waits while all workers are full."""
-        while (link := self._roomiest(is_suspect=start in self._suspects)) is None:
+        start = (definition, seed)
+        while (worker := self._least_busy(alone=start in self._suspects)) is None:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
+            self._waiting[start in self._suspects].append(waiter)
             try:
                 await waiter
-            finally:
-                if not waiter.done():
-                    self._waiting.remove(waiter)
+            except asyncio.CancelledError:
+                if not waiter.cancelled():  # it was woken, and another one may take the place
+                    self._wake_waiting()
+                raise
         self._environments += 1
         environment = self._environments
-        link.environments[environment] = start
+        worker.environments[environment] = start
         try:
-            await asyncio.shield(link.ready)
+            await asyncio.shield(worker.ready)
         except BaseException as error:
-            self.release(link, environment)
-            if isinstance(error, asyncio.CancelledError) and link.ready.cancelled():
-                raise WorkerLost(await link.fate()) from None
+            self.release(worker, environment)
+            if isinstance(error, asyncio.CancelledError) and worker.ready.cancelled():
+                raise WorkerLost(await worker.wait_until_lost()) from None
             raise
-        return link, environment
+        return worker, environment
 
-    def release(self, link: Connection, environment: int, *, is_stuck: bool = False) -> None:
-        """The environment is closed; or it is stuck, and then its worker gets no more and ends after the others."""
-        start = link.environments.pop(environment, None)
+    def release(self, worker: Connection, environment: int, *, is_stuck: bool = False) -> None:
+        """Give a place free: the environment is closed; or it is stuck, and then its worker is drained."""
+        start = worker.environments.pop(environment, None)
         if is_stuck and start is not None:
             self._suspect(start)
-        if is_stuck or link.is_draining:
-            link.drain()
-            self._sort_out()
-        elif link in self._apart and not link.environments:
-            link.end("was not needed any more")
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                break
+        elif start is not None and worker.is_open:  # it was played to its end
+            self._suspects.pop(start, None)
+        if is_stuck or worker.is_draining:
+            worker.drain()
+            self._limit_draining()
+        self._wake_waiting()
 
-    def definition(self, found: Any) -> m.Define:
-        """What to tell a worker about a spec or a function; the same for the same object."""
-        known = self._defined.get(id(found))
-        if known is not None and known[0] is found:
+    def definition(self, target: EnvironmentSpec | Any) -> m.Define:
+        """The message that defines a spec or a function; the same for the same object."""
+        known = self._definitions.get(id(target))
+        if known is not None and known[0] is target:
             return known[1]
         self._numbers += 1
-        if isinstance(found, EnvironmentSpec):
-            definition = define_spec(found, self._numbers, plain=self._isolation.mode == "tcp")
+        if isinstance(target, EnvironmentSpec):
+            definition = define_spec(target, self._numbers, plain=self._isolation.mode == "tcp")
         else:
-            definition = define_function(found, self._numbers)
-        if len(self._defined) >= _REMEMBERED:
-            del self._defined[next(iter(self._defined))]
-        self._defined[id(found)] = (found, definition)
+            definition = define_function(target, self._numbers)
+        if len(self._definitions) >= _MAX_DEFINITIONS:
+            del self._definitions[next(iter(self._definitions))]
+        self._definitions[id(target)] = (target, definition)
         return definition
 
     def status(self) -> IsolationStatus:
-        """What they do right now."""
-        self._sort_out()
-        links = [*self._links, *self._apart, *self._draining]
+        """What the workers do right now."""
+        self._limit_draining()
+        workers = [*self._workers, *self._solo_workers, *self._draining]
         return IsolationStatus(
-            workers=len(self._links) + len(self._apart),
+            workers=len(self._workers) + len(self._solo_workers),
             draining=len(self._draining),
-            environments=sum(len(link.environments) for link in links),
-            waiting=len(self._waiting),
-            calls=sum(link.pending for link in links),
-            bytes_in_flight=sum(link.bytes_in_flight for link in links),
+            environments=sum(len(worker.environments) for worker in workers),
+            waiting=sum(not waiter.done() for queue in self._waiting.values() for waiter in queue),
+            calls=sum(worker.pending for worker in workers),
+            bytes_in_flight=sum(worker.bytes_in_flight for worker in workers),
             lost=self._lost,
         )
 
@@ -146,59 +143,64 @@ class WorkerPool:
         self._guard.cancel()
         await asyncio.wait((self._guard,))
 
-    async def _close(self) -> None:
-        """End all workers and wait until nothing of them is left."""
-        links = {*self._links, *self._apart, *self._draining, *self._ended}
-        for link in links:
-            link.end("was closed")
-        await asyncio.gather(*(link.gone() for link in links))
-        self._ended.clear()
+    def _least_busy(self, *, alone: bool) -> Connection | None:
+        """The worker with the fewest environments, or a new one; None if there is no place at all."""
+        self._limit_draining()
+        workers, limit, capacity = (
+            (self._solo_workers, _SOLO_WORKERS, 1) if alone else (self._workers, self._isolation.workers, ENVIRONMENTS)
+        )
+        worker = min(workers, key=lambda worker: len(worker.environments), default=None)
+        if (worker is None or worker.environments) and len(workers) < limit:
+            worker = Connection(self._isolation, self._forget)
+            workers.append(worker)
+        return worker if worker is not None and len(worker.environments) < capacity else None
 
-    def _roomiest(self, *, is_suspect: bool) -> Connection | None:
-        """The worker with the fewest environments, or a new one; None if there is no room at all."""
-        self._sort_out()
-        links, most = (self._apart, _APART) if is_suspect else (self._links, self._isolation.workers)
-        found = min(links, key=lambda link: len(link.environments), default=None)
-        if (found is None or found.environments) and len(links) < most:
-            found = Connection(self._isolation, self._forget)
-            links.append(found)
-        return found if found is not None and len(found.environments) < ENVIRONMENTS else None
-
-    def _sort_out(self) -> None:
-        """Take no more environments where a call hangs; of such workers there are at most as many as of the others."""
-        for links in (self._links, self._apart):
-            for link in [link for link in links if link.is_draining]:
-                links.remove(link)
-                self._draining.append(link)
+    def _limit_draining(self) -> None:
+        """Take draining workers out of use; there are at most as many of them as of the others."""
+        for workers in (self._workers, self._solo_workers):
+            for worker in [worker for worker in workers if worker.is_draining]:
+                workers.remove(worker)
+                self._draining.append(worker)
         while len(self._draining) > self._isolation.workers:
             self._draining[0].end("was ended because calls in it hung, as in others")
 
-    def _forget(self, link: Connection) -> None:
+    def _forget(self, worker: Connection) -> None:
         """A worker has ended, or is about to."""
-        self._ended = {one for one in self._ended if not one.why_lost} | {link}
-        for links in (self._links, self._apart, self._draining):
-            if link in links:
-                links.remove(link)
-        for start in link.suspects:
+        self._ended = {ended for ended in self._ended if not ended.why_lost} | {worker}
+        for workers in (self._workers, self._solo_workers, self._draining):
+            if worker in workers:
+                workers.remove(worker)
+        for start in worker.suspects:
             self._suspect(start)
-        self._lost += bool(link.environments)
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiting.clear()
+        self._lost += bool(worker.environments)
+        for _ in worker.environments or (None,):
+            self._wake_waiting()
 
-    def _suspect(self, start: Start) -> None:
+    def _suspect(self, start: tuple[int, int]) -> None:
         self._suspects[start] = None
-        if len(self._suspects) > _SUSPECTS:
+        if len(self._suspects) > _MAX_SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
 
-    async def _until_the_end(self) -> None:
+    def _wake_waiting(self) -> None:
+        """Let the next episode of each kind look for a place again."""
+        for queue in self._waiting.values():
+            while queue:
+                waiter = queue.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+                    break
+
+    async def _close_at_the_end(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             await loop.create_future()
         finally:
             _pools.get(loop, {}).pop(self._isolation, None)
-            await self._close()
+            workers = {*self._workers, *self._solo_workers, *self._draining, *self._ended}
+            for worker in workers:
+                worker.end("was closed")
+            await asyncio.gather(*(worker.wait_until_ended() for worker in workers))
+            self._ended.clear()
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Isolation, WorkerPool]] = WeakKeyDictionary()
@@ -214,9 +216,9 @@ def pool_for(isolation: Isolation) -> WorkerPool:
 
 def isolation_status() -> IsolationStatus:
     """What the workers of all event loops of this process do right now, added up."""
-    found = [pool.status() for pools in list(_pools.values()) for pool in pools.values()]
-    fields = IsolationStatus.__slots__
-    return IsolationStatus(**{name: sum(getattr(one, name) for one in found) for name in fields})
+    statuses = [pool.status() for pools in list(_pools.values()) for pool in pools.values()]
+    names = IsolationStatus.__slots__
+    return IsolationStatus(**{name: sum(getattr(status, name) for status in statuses) for name in names})
 
 
 async def close_workers() -> None:

@@ -1,4 +1,4 @@
-"""What stands for an environment that is somewhere else."""
+"""Stands for an environment object that is in another process."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ if TYPE_CHECKING:
     from turnsmith.trajectory import Trajectory
 
 
-class _Caller(Protocol):
+class _Scorer(Protocol):
     async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any: ...
 
 
 class RemoteEnvironment:
-    """The `environment` of a host whose environment is in another process: only its tools and a reward reach it.
+    """The `environment` of a `RemoteHost`: only the object's tools and reward functions can be called from here.
 
     Example:
         >>> RemoteEnvironment("Game", None, []).board
         Traceback (most recent call last):
-        AttributeError: Game runs in another process, where its 'board' is; environment.isolation=thread keeps it here.
+        AttributeError: Game runs in another process, so its 'board' cannot be read here; with \
+environment.isolation=thread it can.
     """
 
-    def __init__(self, name: str, host: _Caller | None, tools: list[Tool]) -> None:
+    def __init__(self, name: str, host: _Scorer | None, tools: list[Tool]) -> None:
         self._name = name
         self._host = host
         self.remote_tools = tools
-        """Its `@tool` methods; calling one calls it where it is."""
+        """Its `@tool` methods; calling one calls it in the worker."""
 
     async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any:
-        """Call `function(trajectory, environment)` where the environment is; returns what it pays."""
+        """Call `function(trajectory, environment)` in the worker; returns what it returned."""
         if self._host is None:
             raise RuntimeError("there is no worker")
         return await self._host.score(function, trajectory, seconds)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"{self._name} runs in another process, where its {name!r} is; environment.isolation=thread keeps it here."
+            f"{self._name} runs in another process, so its {name!r} cannot be read here; with "
+            "environment.isolation=thread it can."
         )

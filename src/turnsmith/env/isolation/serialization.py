@@ -1,6 +1,6 @@
-"""How the user's classes and functions get to a worker: by a name to import; only what has none is pickled.
+"""Sends the user's classes and functions to a worker: by the name to import them by; only what has none is pickled.
 
-Pickles go one way, from the process that trains to the workers it has started itself. Nothing that comes back from a
+Pickles go one way, from the process that runs episodes to workers that it has started itself. Nothing that comes from a
 worker is ever unpickled.
 """
 
@@ -18,12 +18,12 @@ from turnsmith.importing import import_folder, import_name, import_object
 
 
 def define_spec(spec: EnvironmentSpec, number: int, *, plain: bool) -> Define:
-    """A spec as a message; `plain`: to where nothing may be pickled.
+    """A spec as a message; with `plain`, nothing is pickled.
 
     Raises:
         ConfigError: It cannot be sent.
     """
-    if plain or isinstance(spec.target, str):  # a server has a class of its own, and only looks whether it is this one
+    if plain or isinstance(spec.target, str):  # a server has its own class, and only checks that it is the same one
         name, folders, pickled = spec.name if plain else str(spec.target), list[str](), b""
     else:
         name, folders, pickled = _pack(spec.target)
@@ -40,34 +40,36 @@ def define_function(function: Any, number: int) -> Define:
     return Define(0, number, *_pack(function))
 
 
-def unpack_spec(sent: Define, only: str) -> EnvironmentSpec:
-    """The spec that `define_spec` sent. `only`: what this place hosts, whatever was sent."""
-    if only and (sent.pickled or sent.config_is_pickled):
-        raise EnvironmentFailure("This server reads nothing that is pickled: settings must be plain data.")
-    if only and sent.name != EnvironmentSpec(only).name:
-        raise EnvironmentFailure(f"This server hosts {EnvironmentSpec(only).name}, not {sent.name[:200]}.")
+def unpack_spec(definition: Define, only: str) -> EnvironmentSpec:
+    """The spec in a message; a server that hosts `only` one environment takes no other, and no pickles."""
+    if only and (definition.pickled or definition.config_is_pickled):
+        raise EnvironmentFailure("This server accepts no pickles: settings must be plain data.")
+    if only and definition.name != EnvironmentSpec(only).name:
+        raise EnvironmentFailure(f"This server hosts {EnvironmentSpec(only).name}, not {definition.name[:200]}.")
     try:
-        target: Any = only or sent.name
+        target: Any = only or definition.name
         if not only:
-            _look_in(sent.folders)
-            target = target or _unpickle(sent.pickled)
+            _add_to_path(definition.folders)
+            target = target or _unpickle(definition.pickled)
         config: Any = None
-        if sent.config:
-            config = _unpickle(sent.config) if sent.config_is_pickled else EnvironmentConfig(**read_dict(sent.config))
+        if definition.config_is_pickled:
+            config = _unpickle(definition.config)
+        elif definition.config:
+            config = EnvironmentConfig(**read_dict(definition.config))
     except Exception as error:
-        told = str(error) if isinstance(error, ConfigError) else describe_failure(f"Loading {sent.name}", error)
-        raise EnvironmentFailure(f"{told} (in the worker process)") from error
+        reason = str(error) if isinstance(error, ConfigError) else describe_failure(f"Loading {definition.name}", error)
+        raise EnvironmentFailure(f"{reason} (in the worker process)") from error
     return EnvironmentSpec(target, config, isolation="thread")
 
 
-def unpack_function(sent: Define) -> Any:
-    """The function that `define_function` sent."""
+def unpack_function(definition: Define) -> Any:
+    """The function in a message."""
     try:
-        _look_in(sent.folders)
-        return import_object(sent.name) if sent.name else _unpickle(sent.pickled)
+        _add_to_path(definition.folders)
+        return import_object(definition.name) if definition.name else _unpickle(definition.pickled)
     except Exception as error:
-        told = describe_failure(f"Loading the reward function {sent.name}", error)
-        raise EnvironmentFailure(f"{told} (in the worker process)") from error
+        reason = describe_failure(f"Loading the reward function {definition.name}", error)
+        raise EnvironmentFailure(f"{reason} (in the worker process)") from error
 
 
 def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
@@ -78,29 +80,29 @@ def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
         try:
             settings = dict(vars(config))
             packed = encode(settings)
-            if read_dict(packed) == settings:  # tuples, for one, would come out as lists
+            if read_dict(packed) == settings:  # tuples, for example, would become lists
                 return packed, False
         except (TypeError, ValueError, OverflowError, RecursionError, BadMessage):
             pass
     if plain:
         raise ConfigError(
-            f"The settings of {spec.name} cannot be sent to a server: only texts, numbers, lists and dicts can."
+            f"The settings of {spec.name} cannot be sent to a server: only strings, numbers, lists and dicts can."
         )
     return _pickle(config), True
 
 
-def _pack(found: Any) -> tuple[str, list[str], bytes]:
+def _pack(target: Any) -> tuple[str, list[str], bytes]:
     """The name to import something by and the folder that its module is in; or a pickle."""
-    module = sys.modules.get(str(getattr(found, "__module__", None)))
+    module = sys.modules.get(str(getattr(target, "__module__", None)))
     folder = import_folder(module)
     # A script is not run again in a worker, guarded or not: what it defines is sent as it is now.
-    name = import_name(found) if module is not None and module.__name__ != "__main__" else None
+    name = import_name(target) if module is not None and module.__name__ != "__main__" else None
     if name and (folder or name.rpartition(":")[0].endswith(".py")):
         return name, [folder] if folder else [], b""
-    return "", [folder] if folder else [], _pickle(found)
+    return "", [folder] if folder else [], _pickle(target)
 
 
-def _look_in(folders: list[str]) -> None:
+def _add_to_path(folders: list[str]) -> None:
     sys.path += [folder for folder in folders if folder not in sys.path]
 
 
@@ -113,10 +115,10 @@ def _pickle(value: Any) -> bytes:
             "pip install cloudpickle, or define it at the top of a module."
         ) from error
     module = sys.modules.get(str(getattr(value, "__module__", None)))
-    # A module that cannot be imported elsewhere is sent along; cloudpickle would send its name.
-    sent_along = module is not None and not _is_importable(module)
+    # A module that cannot be imported in the worker is pickled by value; cloudpickle would send its name.
+    by_value = module is not None and not _is_importable(module)
     try:
-        if sent_along:
+        if by_value:
             cloudpickle.register_pickle_by_value(module)
         return cloudpickle.dumps(value)
     except Exception as error:
@@ -125,7 +127,7 @@ def _pickle(value: Any) -> bytes:
             f"({type(error).__name__}: {error}): define it at the top of a module, or set environment.isolation=thread."
         ) from error
     finally:
-        if sent_along:
+        if by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 

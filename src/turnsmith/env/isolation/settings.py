@@ -1,4 +1,4 @@
-"""What `environment.isolation` says, checked."""
+"""The settings `environment.isolation*`, validated."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from turnsmith.errors import ConfigError
 from turnsmith.threads import cores
 
 HERE = ("loop", "thread")
-"""Modes without a process of their own."""
-ELSEWHERE = ("process", "ray")
+"""Modes that run environments in the process of the episode."""
 TCP = "tcp://"
 ENVIRONMENTS = 1000
-"""Most environments that one worker hosts at a time; further episodes wait for a place."""
+"""Limit on environments in one worker; further episodes wait for a place."""
 _MOST_WORKERS = 8
 _PROCESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Where environments run, and what the workers there may use.
+    """Where environments run, and what each worker may use.
 
     Example:
         >>> from turnsmith.config import EnvironmentConfig
@@ -31,24 +30,24 @@ class Isolation:
         ('10.0.0.7', 9000)
         >>> Isolation.of(EnvironmentConfig(isolation="docker"))
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process, ray \
-or tcp://host:port.
+        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process or \
+tcp://host:port.
     """
 
     mode: str
-    """`auto`, `loop`, `thread`, `process`, `ray` or `tcp`."""
+    """`auto`, `loop`, `thread`, `process` or `tcp`."""
     workers: int = 1
     memory: int = 0
-    """Bytes that one worker may take."""
+    """Memory limit of one worker, in bytes."""
     address: tuple[str, int] = ("", 0)
     """Of the server, in mode `tcp`."""
     processes: int = _PROCESSES
-    """Processes that the environments of one worker may start."""
+    """Limit on processes that the environments of one worker may have started."""
 
     @classmethod
-    def of(cls, config: Any, said: str = "") -> Isolation:
-        """Read the settings of an environment; `said` wins over what they say about the mode."""
-        said = said or str(getattr(config, "isolation", "auto"))
+    def of(cls, config: Any, mode: str = "") -> Isolation:
+        """Read the settings of an environment; `mode` overrides its `isolation`."""
+        mode = mode or str(getattr(config, "isolation", "auto"))
         workers = getattr(config, "isolation_workers", 0)
         gib = getattr(config, "isolation_memory_gib", 0.0)
         seconds = getattr(config, "call_seconds", 120.0)
@@ -59,19 +58,18 @@ or tcp://host:port.
             ("isolation_processes", processes, 1),
         ):
             if not _is_number(value) or value < least:
-                raise ConfigError(f"environment.{name}={value!r} must be a number from {least} on.")
+                raise ConfigError(f"environment.{name}={value!r} must be a number of at least {least}.")
         if not _is_number(seconds) or not seconds > 0:
             raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
         workers = int(workers) or min(_MOST_WORKERS, cores())
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
-        if said.startswith(TCP):
-            return cls("tcp", workers, memory, _address(said), int(processes))
-        if said not in ("auto", *HERE, *ELSEWHERE):
+        if mode.startswith(TCP):
+            return cls("tcp", workers, memory, _address(mode), int(processes))
+        if mode not in ("auto", *HERE, "process"):
             raise ConfigError(
-                f"environment.isolation={said!r} is unknown: use auto, {', '.join((*HERE, *ELSEWHERE))} or "
-                "tcp://host:port."
+                f"environment.isolation={mode!r} is unknown: use auto, {', '.join(HERE)}, process or tcp://host:port."
             )
-        return cls(said, workers, memory, processes=int(processes))
+        return cls(mode, workers, memory, processes=int(processes))
 
 
 def _is_number(value: Any) -> bool:
@@ -82,8 +80,8 @@ def _machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _address(said: str) -> tuple[str, int]:
-    host, colon, port = said.removeprefix(TCP).rstrip("/").rpartition(":")
+def _address(mode: str) -> tuple[str, int]:
+    host, colon, port = mode.removeprefix(TCP).rstrip("/").rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"environment.isolation={said!r} is not an address: write tcp://host:port.")
+        raise ConfigError(f"environment.isolation={mode!r} is not an address: write tcp://host:port.")
     return host.strip("[]"), int(port)

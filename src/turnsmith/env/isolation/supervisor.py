@@ -1,19 +1,17 @@
-"""The process around a worker: it starts it, watches what it uses, and leaves nothing behind.
+"""The process around a worker: starts it, limits what it uses, and leaves no process behind.
 
-Run as a script, with the Python standard library only, because it stays as long as the worker does and must be small.
-It forks once. The child becomes the worker, in a session of its own, and runs the user's code; the supervisor runs none
-of it, so nothing that the user's code does can stop it. It is the reaper of all that the worker starts: a process
-that was forked away twice, or has a session of its own, still becomes the supervisor's child, and is found and killed.
+Run as a script with the standard library only, because it lives as long as the worker and must be small. It forks once.
+The child becomes the worker, in a session of its own, and runs the user's code. The supervisor runs none of it, so
+nothing that the user's code does can stop it. It is the subreaper of everything the worker starts: a process that was
+forked twice or has its own session still becomes the supervisor's child, is found, and is killed.
 
-It ends everything when the worker ends, when a limit is passed, when the other end of the connection is closed, and
-when the process that started it dies, however that dies. Then it says how the worker ended, and which environments were
-doing something at that moment: that, the two write down in memory that they share.
+It ends everything when the worker exits, when a limit is exceeded, when the other end of the connection is closed, and
+when the process that started it dies, however that dies. Then it reports the exit code over the connection.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import resource
 import select
@@ -26,77 +24,75 @@ OUT_OF_MEMORY, TOO_MANY_PROCESSES = 240, 241
 """The supervisor's exit codes for a worker that took too much; else the worker's own, 128 + N after signal N."""
 SEARCH_PATH = "TURNSMITH_WORKER_PATH"
 """The variable that carries the import path of the process that started the supervisor."""
-SLOTS = 512
-"""How many environments of a worker can be doing something at a time."""
-_TICK = 0.25
-_GRACE = 1.0
-"""Seconds that a worker has to close its environments once nobody listens to it any more."""
-_ROOM = 2**30
-"""Address space beyond the limit, for threads and what is mapped but not used: the limit itself is on what is used."""
+_CHECK_SECONDS = 0.25
+_GRACE_SECONDS = 1.0
+"""Time for a worker to close its environments once the connection is closed."""
+_EXTRA_ADDRESS_SPACE = 2**30
+"""Beyond the memory limit, for threads and what is mapped but not used: the limit itself is on resident memory."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main(argv: list[str]) -> int:
-    """Fork the worker and keep it; the arguments are the connection, bytes, processes and what it may serve."""
+def supervise(argv: list[str]) -> int:
+    """Fork the worker and supervise it.
+
+    Args:
+        argv: Descriptor of the connection, memory limit in bytes, process limit, and the one environment to serve.
+    """
     connection, memory, processes = (int(word) for word in argv[:3])
     only = argv[3] if len(argv) > 3 else ""
     os.set_inheritable(connection, False)  # programs that an environment starts must not hold it open
-    starter = os.getppid()
+    parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    supervisor = Supervisor(connection, memory, processes, mmap.mmap(-1, 8 * SLOTS))
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.doubt(starter))
-    # Sent when the thread that started us ends, too; `doubt` looks whether the process is really gone.
+    supervisor = Supervisor(connection, memory, processes)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.check_parent(parent))
+    # The kernel also sends it when just the thread that started us ends; `check_parent` tells the two apart.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != starter:
+    if os.getppid() != parent:
         return 0
     supervisor.child = os.fork()
     if supervisor.child == 0:
         _become_worker(supervisor, only)
-    return supervisor.keep()
+    return supervisor.run()
 
 
 class Supervisor:
-    """Watches over one worker and all that it starts."""
+    """Supervises one worker and all that it starts."""
 
-    def __init__(self, connection: int, memory: int, processes: int, busy: mmap.mmap) -> None:
+    def __init__(self, connection: int, memory: int, processes: int) -> None:
         self.connection = connection
         self.memory = memory
         self.processes = processes
-        self.busy = busy
-        """The numbers of the environments that are doing something; 0: none in this slot."""
         self.child = 0
         self.status: int | None = None
         self.is_orphan = False
 
-    def doubt(self, starter: int) -> None:
-        """Somebody wants us to end: a person, or the kernel because our starter, or just one of its threads, ended."""
-        self.is_orphan = os.getppid() != starter
+    def check_parent(self, parent: int) -> None:
+        """Note whether the process that started us is gone."""
+        self.is_orphan = os.getppid() != parent
 
-    def keep(self) -> int:
-        """Wait for the end; returns the exit code."""
+    def run(self) -> int:
+        """Wait until the worker ends or has to be ended; returns the exit code."""
         poll = select.poll()
         poll.register(self.connection, select.POLLRDHUP)
         try:
             poll.register(os.pidfd_open(self.child), select.POLLIN)
-        except OSError:  # an old kernel: then the child's end is seen at the next tick
+        except OSError:  # an old kernel: then the worker's end is seen at the next check
             pass
-        verdict = 0
-        while self.status is None and not verdict:
-            events = poll.poll(_TICK * 1000)
+        exceeded = 0
+        while self.status is None and not exceeded:
+            events = poll.poll(_CHECK_SECONDS * 1000)
             self.reap()
             if self.is_orphan or any(descriptor == self.connection for descriptor, _ in events):
-                self.wait_for_child(_GRACE)
+                self.wait_for_child(_GRACE_SECONDS)
                 break
-            verdict = self.judge() if not events else 0
+            exceeded = self.exceeded_limit() if not events else 0
         self.end_all()
-        self.report(verdict or self.code())
-        return verdict or self.code()
+        self.report(exceeded or self.code())
+        return exceeded or self.code()
 
     def report(self, code: int) -> None:
-        """Tell the other side, if it is still there, as message 27 of `messages`, packed by hand."""
-        busy = [number for number in memoryview(self.busy).cast("q") if number]
-        packed = b"".join(b"\xd3" + number.to_bytes(8, "big") for number in busy)
-        message = b"\x94\x1b\x00\xcc" + bytes([code & 255]) + b"\xdc" + len(busy).to_bytes(2, "big") + packed
+        """Send the exit code to the other side, if it is still there: an `ExitReport`, packed by hand."""
+        message = b"\x93\x1b\x00\xcc" + bytes([code & 255])
         poll = select.poll()
         poll.register(self.connection, select.POLLOUT)
         try:
@@ -105,18 +101,18 @@ class Supervisor:
         except OSError:
             pass
 
-    def judge(self) -> int:
-        """Whether the worker and all that it started take too much, and of what."""
+    def exceeded_limit(self) -> int:
+        """The exit code of a limit that the worker and all it started exceed; 0: none."""
         family = descendants()
         if self.processes and len(family) > self.processes:
             return TOO_MANY_PROCESSES
-        # Forked processes share most of their memory; only when the simple sum is too much is it worth finding out.
+        # Forked processes share most of their memory. Only where the plain sum is too much is that worth working out.
         if self.memory and sum(map(_resident, family)) > self.memory and sum(map(_own_share, family)) > self.memory:
             return OUT_OF_MEMORY
         return 0
 
     def reap(self) -> None:
-        """Collect what has ended: the worker, and orphans of it, which are ours."""
+        """Collect exit statuses: of the worker, and of its orphans, which became our children."""
         try:
             while True:
                 ended, status = os.waitpid(-1, os.WNOHANG)
@@ -128,21 +124,21 @@ class Supervisor:
             return
 
     def wait_for_child(self, seconds: float) -> None:
-        """Give the worker a moment to end by itself."""
+        """Give the worker a moment to exit by itself."""
         until = time.monotonic() + seconds
         while self.status is None and time.monotonic() < until:
             time.sleep(0.005)
             self.reap()
 
     def end_all(self) -> None:
-        """Kill whatever is left, until nothing is."""
+        """Kill all descendants until none is left."""
         try:
             os.killpg(self.child, signal.SIGKILL)
         except ProcessLookupError:
             pass
         until = time.monotonic() + 30.0
         while (family := descendants()) and time.monotonic() < until:
-            # All stand still before the first one dies: else those that fork could outrun us.
+            # All are stopped before the first one is killed: else those that fork could outrun us.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for process in family:
                     try:
@@ -153,7 +149,7 @@ class Supervisor:
             self.reap()
 
     def code(self) -> int:
-        """The worker's own end as an exit code."""
+        """The worker's own exit code."""
         if self.status is None:
             return 0
         code = os.waitstatus_to_exitcode(self.status)
@@ -161,7 +157,7 @@ class Supervisor:
 
 
 def descendants() -> list[int]:
-    """All living processes below this one."""
+    """All living descendants of this process."""
     found: list[int] = []
     waiting = [os.getpid()]
     while waiting:
@@ -206,34 +202,35 @@ def _become_worker(supervisor: Supervisor, only: str) -> None:
         sys.path[:] = os.environ.pop(SEARCH_PATH, os.pathsep.join(sys.path)).split(os.pathsep)
         from turnsmith.env.isolation.worker import serve
 
-        serve(supervisor.connection, memoryview(supervisor.busy).cast("q"), only)
+        serve(supervisor.connection, only)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-    # Like the end of any script: `atexit` and open files count, then no way leads back into the supervisor's own code.
+    # Exit like any script, with `atexit` and flushed files, and never return into the supervisor's own code.
     raise SystemExit(code)
 
 
 def _set_limits(memory: int, processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
-        # What asks for too much at once gets a MemoryError in its own place; what leaks is found by `judge`.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory + _ROOM, memory + _ROOM))
-    if processes and os.getuid() != 0:  # the kernel holds root to no number
+        # A single huge allocation raises MemoryError where it is made; `exceeded_limit` notices leaks.
+        most_data = memory + _EXTRA_ADDRESS_SPACE
+        resource.setrlimit(resource.RLIMIT_DATA, (most_data, most_data))
+    if processes and os.getuid() != 0:  # the kernel does not limit root
         most = _tasks_of_user() + processes
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
         if hard == resource.RLIM_INFINITY or most < hard:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-    try:  # should the machine run out of memory, this goes before anything that cannot be replaced
+    try:  # should the machine run out of memory, the kernel kills this before anything that cannot be replaced
         Path("/proc/self/oom_score_adj").write_text("800")
     except OSError:
         pass
 
 
 def _tasks_of_user() -> int:
-    """Processes and threads of this user now: the kernel counts them together."""
+    """Processes and threads of this user: the kernel counts them together."""
     tasks = 0
     for entry in Path("/proc").iterdir():
         try:
@@ -249,4 +246,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(supervise(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Messages over a socket, on an event loop.
+"""Messages over a socket: each is sent as four bytes of length and its own bytes.
 
-Nothing is read that could not be held: a message that says it is longer than it may be ends the connection.
+A message that announces more than the limit ends the connection before anything of it is kept.
 """
 
 from __future__ import annotations
@@ -10,26 +10,98 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from turnsmith.env.isolation.frames import FrameReader, FrameTooLong, frame
+MAX_MESSAGE_BYTES = 20 * 2**20
+"""Room for the longest observation in the widest characters, and what comes with it."""
+_HEADER_BYTES = 4
+_READ_BYTES = 2**16
 
-_AT_ONCE = 2**16
+
+class MessageTooLong(Exception):
+    """A message is longer than any may be."""
+
+
+def frame(message: bytes) -> bytes:
+    """A message as it is sent.
+
+    Raises:
+        MessageTooLong: It is longer than any may be.
+    """
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise MessageTooLong(f"a message of {len(message):,} bytes, more than the {MAX_MESSAGE_BYTES:,} allowed")
+    return len(message).to_bytes(_HEADER_BYTES, "little") + message
+
+
+class MessageReader:
+    """Cuts a byte stream into messages. Keeps at most one incomplete message.
+
+    Example:
+        >>> reader = MessageReader()
+        >>> stream = frame(b"hello") + frame(b"you")
+        >>> [bytes(message) for message in reader.feed(stream[:12])]
+        [b'hello']
+        >>> reader.buffered, [bytes(message) for message in reader.feed(stream[12:])]
+        (3, [b'you'])
+    """
+
+    __slots__ = ("_needed", "_partial")
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._needed = _HEADER_BYTES
+        """Bytes that the buffer must reach before there can be a message in it."""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of an incomplete message."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The messages that are complete now.
+
+        Raises:
+            MessageTooLong: The next message is longer than any may be; nothing of it is kept.
+        """
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return []
+            data, self._partial = bytes(self._partial), bytearray()
+        view, start, messages = memoryview(data), 0, list[memoryview]()
+        self._needed = _HEADER_BYTES
+        while len(data) - start >= _HEADER_BYTES:
+            length = int.from_bytes(view[start : start + _HEADER_BYTES], "little")
+            if length > MAX_MESSAGE_BYTES:
+                raise MessageTooLong(
+                    f"it sent a message of {length:,} bytes, more than the {MAX_MESSAGE_BYTES:,} allowed"
+                )
+            if len(data) - start - _HEADER_BYTES < length:
+                self._needed = _HEADER_BYTES + length
+                break
+            start += _HEADER_BYTES + length
+            messages.append(view[start - length : start])
+        self._partial += view[start:]
+        return messages
 
 
 class Channel:
-    """One end of a connection. `receive` gets each message's bytes; `lost` is called once, with what was wrong, which
-    is nothing if the other side has just closed its end.
+    """One end of a connection, on an event loop.
+
+    Args:
+        connection: A connected socket; the channel closes it.
+        receive: Called with each message.
+        lost: Called once when the other side is gone, with what was wrong; empty if it just closed its end.
 
     Example:
         >>> async def greet() -> bytes:
         ...     here, there = socket.socketpair()
-        ...     heard = asyncio.get_running_loop().create_future()
-        ...     ear = Channel(there, lambda message: heard.set_result(bytes(message)), lambda reason: None)
-        ...     mouth = Channel(here, lambda message: None, lambda reason: None)
-        ...     mouth.send(b"hello")
-        ...     answer = await heard
-        ...     mouth.close()
-        ...     ear.close()
-        ...     return answer
+        ...     received = asyncio.get_running_loop().create_future()
+        ...     server = Channel(there, lambda message: received.set_result(bytes(message)), lambda reason: None)
+        ...     client = Channel(here, lambda message: None, lambda reason: None)
+        ...     client.send(b"hello")
+        ...     message = await received
+        ...     client.close()
+        ...     server.close()
+        ...     return message
         >>> asyncio.run(greet())
         b'hello'
     """
@@ -43,21 +115,21 @@ class Channel:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()
-        self._frames = FrameReader()
+        self._reader = MessageReader()
         self.unsent_bytes = 0
         self.is_open = True
         self._loop.add_reader(connection, self._read)
 
     @property
     def bytes_in_flight(self) -> int:
-        """What waits to be sent, and what has come of a message that is not whole yet."""
-        return self.unsent_bytes + self._frames.held
+        """Bytes that wait to be sent, and bytes of an incomplete message that was received."""
+        return self.unsent_bytes + self._reader.buffered
 
     def send(self, message: bytes) -> None:
-        """Send a message; what the socket does not take at once waits here. After the end it goes nowhere.
+        """Send a message; what the socket does not take at once is buffered. A closed channel drops it.
 
         Raises:
-            FrameTooLong: It is longer than a message may be.
+            MessageTooLong: It is longer than any may be.
         """
         if not self.is_open:
             return
@@ -67,7 +139,7 @@ class Channel:
                 sent = self._connection.send(framed)
             except (BlockingIOError, InterruptedError):
                 pass
-            except OSError:  # the reader finds out, and says why
+            except OSError:  # `_read` notices it as well, and reports why
                 return
         if sent < len(framed):
             if not self._unsent:
@@ -83,11 +155,11 @@ class Channel:
         self._loop.remove_reader(self._connection)
         self._loop.remove_writer(self._connection)
         self._unsent.clear()
-        self._frames = FrameReader()
+        self._reader = MessageReader()
         self.unsent_bytes = 0
         self._connection.close()
 
-    def _end(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self.is_open:
             self.close()
             self._lost(reason)
@@ -104,26 +176,24 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._end(f"the connection broke ({error.strerror or error})")
+            self._fail(f"the connection broke ({error.strerror or error})")
             return
         self._loop.remove_writer(self._connection)
 
     def _read(self) -> None:
         try:
-            data = self._connection.recv(_AT_ONCE)
+            data = self._connection.recv(_READ_BYTES)
+            messages = self._reader.feed(data)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._end(f"the connection broke ({error.strerror or error})")
+            self._fail(f"the connection broke ({error.strerror or error})")
+            return
+        except MessageTooLong as error:
+            self._fail(str(error))
             return
         if not data:
-            self._end("")
-            return
-        try:
-            found = self._frames.feed(data)
-        except FrameTooLong as error:
-            self._end(str(error))
-            return
-        for message in found:
+            self._fail("")
+        for message in messages:
             if self.is_open:
                 self._receive(message)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from typing import Any
 
 from turnsmith import BaseEnvironment, ToolError, current_episode, tool
@@ -90,3 +92,54 @@ def twice_the_total(trajectory: Any, environment: Any) -> float:
     """A reward that needs the object itself."""
     trajectory.reward_shares = {"total": float(environment.total)}
     return 2.0 * environment.total + len(trajectory.actions)
+
+
+class Forker(BaseEnvironment):
+    """Harms the process that it runs in."""
+
+    def reset(self) -> str:
+        return "start"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return str(getattr(self, action)()), 0.0, False, {}
+
+    def daemon(self) -> int:
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+            os.write(writer, str(child).encode())
+            os._exit(0)
+        return int(os.read(reader, 20))
+
+    def exit(self) -> None:
+        os._exit(3)
+
+    def crash(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def leak(self) -> None:
+        kept = []
+        while True:
+            kept.append(bytearray(b"x" * 2**24))
+            time.sleep(0.01)
+
+    def bomb(self) -> None:
+        for _ in range(12):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        time.sleep(60)
+
+
+class Sleeper(BaseEnvironment):
+    """Sleeps for as long as it is told."""
+
+    def reset(self) -> str:
+        return "start"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        time.sleep(float(action))
+        return "awake", 0.0, False, {}

@@ -67,7 +67,7 @@ def test_plain_data_and_arrays_of_numbers_travel():
         ({"lock": object()}, "object is not plain data"),
         ({"number": 10**30}, "info cannot leave its process"),
         ({"text": "\ud800"}, "info cannot leave its process"),
-        ({"text": "x" * 2**21}, "info takes 2,097,1.. bytes; 1,048,576 are the most"),
+        ({"text": "x" * 2**21}, "info takes 2,097,1.. bytes; the limit is 1,048,576"),
     ],
 )
 def test_what_cannot_travel_is_told_in_a_sentence(value: dict, sentence: str):

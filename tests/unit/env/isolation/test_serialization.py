@@ -96,9 +96,9 @@ def test_a_server_reads_no_pickles_and_hosts_only_its_own():
     class Local(Counter):
         pass
 
-    with pytest.raises(ConfigError, match="only texts, numbers, lists and dicts can"):
+    with pytest.raises(ConfigError, match="only strings, numbers, lists and dicts can"):
         sent(EnvironmentSpec(Counter, EnvironmentConfig(pair=(1, 2))), plain=True)
-    with pytest.raises(EnvironmentFailure, match="reads nothing that is pickled"):
+    with pytest.raises(EnvironmentFailure, match="accepts no pickles"):
         unpack_spec(sent(EnvironmentSpec(Local)), "games:Chess")
     definition = sent(EnvironmentSpec(Local), plain=True)
     assert (definition.name, definition.pickled) == ("Local", b"")

@@ -8,8 +8,7 @@ import socket
 
 import pytest
 
-from turnsmith.env.isolation.frames import MOST_FRAME, FrameTooLong
-from turnsmith.env.isolation.wire import Channel
+from turnsmith.env.isolation.wire import MAX_MESSAGE_BYTES, Channel, MessageTooLong
 
 
 class Ends:
@@ -72,7 +71,7 @@ async def test_what_the_other_side_does_not_take_waits_and_is_counted():
 
 async def test_a_message_that_is_too_long_ends_the_connection_unread():
     ends = Ends()
-    ends.raw.sendall((MOST_FRAME + 1).to_bytes(4, "little") + b"x" * 100)
+    ends.raw.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little") + b"x" * 100)
     await ends.until(1)
     assert ends.lost == ["it sent a message of 20,971,521 bytes, more than the 20,971,520 allowed"]
     assert ends.heard == []
@@ -96,7 +95,7 @@ async def test_the_end_is_told_once_and_only_if_it_comes_from_outside():
 
 async def test_a_long_message_is_not_sent():
     ends = Ends()
-    with pytest.raises(FrameTooLong, match="more than the 20,971,520 allowed"):
-        ends.channel.send(bytes(MOST_FRAME + 1))
+    with pytest.raises(MessageTooLong, match="more than the 20,971,520 allowed"):
+        ends.channel.send(bytes(MAX_MESSAGE_BYTES + 1))
     ends.channel.close()
     ends.raw.close()
