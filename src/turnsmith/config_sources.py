@@ -1,8 +1,7 @@
 """Reads settings from YAML files, dictionaries and command lines into a `ConfigStore`, and writes them out again.
 
-A name that no setting has is an error which names the closest one that exists; a value of the wrong type is an error
-as well. Two places are open: `environment` takes any name, because it belongs to the user, and `verl` takes dotted
-names that only verl can judge.
+An unknown setting is an error that suggests the closest one; so is a value of the wrong type. Two sections are open:
+`environment` takes any name, because it belongs to the user, and `verl` takes dotted names that only verl knows.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.errors import ConfigError
+from turnsmith.importing import absolute_name
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
 _OPEN_SECTIONS = ("environment", "verl")
@@ -41,7 +41,7 @@ def load(path: str | Path) -> ConfigStore:
     if tree is None:
         return ConfigStore()
     if not isinstance(tree, dict):
-        raise ConfigError(f"The config file {path} must hold sections such as `training:`, not a {_kind(tree)}.")
+        raise ConfigError(f"The config file {path} must hold sections such as `training:`, not {_kind(tree)}.")
     try:
         return from_dict(cast("dict[str, Any]", tree))
     except ConfigError as error:
@@ -66,29 +66,27 @@ def from_dict(tree: Mapping[str, Any]) -> ConfigStore:
         if settings is None:  # An empty section in YAML.
             continue
         if not isinstance(settings, Mapping):
-            raise ConfigError(f"{section} is a section and needs settings in it, not a {_kind(settings)}.")
+            raise ConfigError(f"{section} is a section and needs settings in it, not {_kind(settings)}.")
         for name, value in cast("Mapping[Any, Any]", settings).items():
             _set(config, section, str(name), value)
     return config
 
 
 def to_dict(config: ConfigStore) -> dict[str, dict[str, Any]]:
-    """All settings as nested dictionaries, defaults included; a misspelt attribute is an error here too.
+    """All settings as nested dictionaries, defaults included; a value of the wrong type is an error here too.
 
     Example:
         >>> config = ConfigStore()
         >>> config.verl["trainer.balance_batch"] = False
         >>> to_dict(config)["verl"]
         {'trainer.balance_batch': False}
-        >>> config.training.learning_rat = 1e-3
+        >>> config.training.adv_estimator = "gpro"
         >>> to_dict(config)
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: There is no setting training.learning_rat. Did you mean training.learning_rate?
+        turnsmith.errors.ConfigError: training.adv_estimator must be one of grpo, dr_grpo, grpo_passk, rloo, opo, \
+reinforce_plus_plus, reinforce_plus_plus_baseline, gae, or module:name of your own, not 'gpro'. Did you mean grpo?
     """
     tree: dict[str, dict[str, Any]] = {}
-    for name in vars(config):
-        if name not in _section_names():
-            raise ConfigError(_unknown(name))
     for section in _section_names():
         value = getattr(config, section)
         if isinstance(value, EnvironmentConfig):
@@ -103,9 +101,9 @@ def to_dict(config: ConfigStore) -> dict[str, dict[str, Any]]:
 
 
 def apply_overrides(config: ConfigStore, overrides: Sequence[str]) -> ConfigStore:
-    """Set `section.name=value` texts, as from a command line, in `config` itself; also returns it. The last one wins.
+    """Apply `section.name=value` overrides, as from a command line, to `config` itself; also returns it.
 
-    Values are written as in YAML: `true`, `3`, `1e-4`, `[1, 2]`, `null`; anything else is text.
+    The last one wins. Values are written as in YAML: `true`, `3`, `1e-4`, `[1, 2]`, `null`; anything else is a string.
 
     Example:
         >>> config = apply_overrides(ConfigStore(), ["training.learning_rate=1e-4", "environment.map.size=3"])
@@ -127,12 +125,12 @@ def apply_overrides(config: ConfigStore, overrides: Sequence[str]) -> ConfigStor
 
 
 def known_keys() -> list[str]:
-    """The dotted names of all settings with a fixed place, in the order of the config."""
+    """The dotted names of all built-in settings, in the order of the config."""
     return [f"{section}.{name}" for section in _section_names() for name in _settings(section)]
 
 
 def _set(config: ConfigStore, section: str, name: str, value: Any) -> None:
-    """Set one setting, checked; `name` may be dotted in the two open sections."""
+    """Set one setting, validated; `name` may be dotted in the two open sections."""
     if section == "verl":
         config.verl.update(_flatten(name, value))
     elif section == "environment":
@@ -149,7 +147,7 @@ def _checked(section: str, name: str, value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of the containers only: what a user put into them may not be copyable."""
+    """A copy of the containers only: what a user put in them may not be copyable."""
     if isinstance(value, Mapping):
         return {name: _copied(item) for name, item in cast("Mapping[Any, Any]", value).items()}
     return [_copied(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
@@ -160,7 +158,7 @@ def _set_environment(environment: EnvironmentConfig, name: str, value: Any) -> N
     fixed = _settings("environment")
     is_taken = hasattr(EnvironmentConfig, first) and first not in fixed
     if not first.isidentifier() or first.startswith("_") or is_taken or (first in fixed and rest):
-        raise ConfigError(f"environment.{name} cannot be used as a setting: {first!r} is not free for a name.")
+        raise ConfigError(f"environment.{name} cannot be used as a setting: {first!r} is reserved.")
     if first in fixed:
         value = _coerce(f"environment.{first}", value, fixed[first])
     if not rest:
@@ -170,7 +168,7 @@ def _set_environment(environment: EnvironmentConfig, name: str, value: Any) -> N
     for part in rest[:-1]:
         holder = cast("dict[str, Any]", holder).setdefault(part, {}) if isinstance(holder, dict) else None
     if not isinstance(holder, dict):
-        raise ConfigError(f"environment.{name} cannot be set: a part of that name already holds a single value.")
+        raise ConfigError(f"environment.{name} cannot be set: part of that name already holds a single value.")
     holder[rest[-1]] = value
 
 
@@ -185,17 +183,16 @@ def _flatten(name: str, value: Any) -> dict[str, Any]:
 
 
 def _read_value(section: str, name: str, text: str) -> Any:
-    """The value a command-line text stands for; a setting that is text is taken as it was typed."""
+    """The value of a text on the command line; a setting that is a string takes the text as it was typed."""
     value = _read_scalar(text)
-    expected = _settings(section).get(name)
-    allowed = get_args(expected) if isinstance(expected, UnionType) else (expected,)
+    allowed = _members(_settings(section).get(name))
     if str in allowed and not isinstance(value, str) and not (value is None and NoneType in allowed):
         return text
     return value
 
 
 def _read_scalar(text: str) -> Any:
-    """YAML's reading where it is a number, true, false, null, quoted, `[...]` or `{...}`; else the text itself.
+    """Parse the text as YAML if it is a number, true, false, null, quoted, `[...]` or `{...}`; else return it as it is.
 
     Block YAML would turn the sentence `Note: be short` into a section and lose what follows a ` #`.
     """
@@ -212,43 +209,78 @@ def _read_scalar(text: str) -> Any:
 
 
 def _coerce(key: str, value: Any, expected: Any) -> Any:
-    """`value` as the type that the setting `key` has, if nothing is lost by it."""
-    allowed = get_args(expected) if isinstance(expected, UnionType) else (expected,)
+    """`value` as the type of the setting `key`, if nothing is lost by the conversion."""
+    allowed = _members(expected)
     if value is None and NoneType in allowed:
         return None
     if isinstance(value, int) and value.bit_length() > 63:  # neither a float nor anything that verl is given holds it
         raise ConfigError(f"{key} is too large a number.")
-    if isinstance(value, Path) and str in allowed:
-        return str(value)
+    if isinstance(value, Path):
+        value = str(value)
     for kind in allowed:
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise ConfigError(f"{key} must be a finite number, not {value}.")
-            return float(value)
-        if kind is int and isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-            return int(value)
-        if kind in (str, bool) and isinstance(value, kind):
-            return value
-        if kind == list[str] and (texts := _texts(value)) is not None:
-            return texts
-    wanted = " or ".join(_WORDS[kind] for kind in allowed)
-    hint = " Put it in quotes." if str in allowed and not isinstance(value, dict | list) else ""
-    raise ConfigError(f"{key} must be {wanted}, not {value!r} ({_kind(value)}).{hint}")
+        converted = _convert(key, value, kind)
+        if converted is not None:
+            return converted
+    raise ConfigError(f"{key} must be {_described(allowed)}, not {value!r}{_hint(value, allowed)}")
 
 
-def _texts(value: Any) -> list[str] | None:
-    """`value` as a new list of texts, of which one alone may stand without a list; None if it is not that."""
-    items: list[Any] = cast("list[Any]", list(value)) if isinstance(value, list | tuple) else [value]
-    return items if all(isinstance(item, str) for item in items) else None
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """`value` as one type; None if it is of another."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and is_number:
+        if not math.isfinite(value):
+            raise ConfigError(f"{key} must be a finite number, not {value}.")
+        return float(value)
+    if kind is int:
+        return int(value) if is_number and value == value // 1 else None
+    if kind is ImportName:
+        return ImportName(absolute_name(value)) if isinstance(value, str) and ":" in value else None
+    if get_origin(kind) is Literal:
+        return value if value in get_args(kind) else None
+    if get_origin(kind) is list:
+        items = cast("list[Any]", list(value)) if isinstance(value, list | tuple) else [value]
+        return [_coerce(key, item, get_args(kind)[0]) for item in items]
+    return value if kind in (str, bool) and isinstance(value, kind) else None
 
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-_WORDS.update({NoneType: "null", list[str]: "a list of texts"})
+def _members(expected: Any) -> tuple[Any, ...]:
+    """The types that a setting takes, without the union around them."""
+    return get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+
+
+def _described(allowed: tuple[Any, ...]) -> str:
+    names = [
+        f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else _TYPE_NAMES[get_origin(kind) or kind]
+        for kind in allowed
+    ]
+    return ", or ".join(names) if any(get_origin(kind) is Literal for kind in allowed) else " or ".join(names)
+
+
+def _hint(value: Any, allowed: tuple[Any, ...]) -> str:
+    choices = [choice for kind in allowed if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices:
+        close = get_close_matches(str(value), choices, n=1)
+        return f". Did you mean {close[0]}?" if close else "."
+    return f" ({_kind(value)})." + (
+        " Put it in quotes." if str in allowed and not isinstance(value, dict | list) else ""
+    )
+
+
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    NoneType: "null",
+    list: "a list",
+    ImportName: "module:name of your own",
+}
 
 
 def _kind(value: Any) -> str:
-    words = {bool: "true/false value", int: "whole number", float: "number", str: "text", list: "list", dict: "section"}
-    return words.get(type(value), "null" if value is None else type(value).__name__)
+    if isinstance(value, dict):
+        return "a section"
+    return "null" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _section_names() -> tuple[str, ...]:
@@ -257,13 +289,13 @@ def _section_names() -> tuple[str, ...]:
 
 @cache
 def _settings(section: str) -> dict[str, Any]:
-    """Name and type of each setting in a section; of an open section, only the ones that are fixed."""
+    """Name and type of each setting in a section; of an open section, only the built-in ones."""
     kind = get_type_hints(ConfigStore)[section]
     return dict(get_type_hints(kind)) if is_dataclass(kind) or kind is EnvironmentConfig else {}
 
 
 def _unknown(key: str) -> str:
-    """The sentence for a setting that does not exist, with the closest one that does."""
+    """The error for an unknown setting, with the closest one that exists."""
     section, _, name = key.partition(".")
     if not name and section in _section_names():
         return f"{section} is a section: set one of its settings, as in {section}.name=value."
@@ -276,7 +308,7 @@ def _unknown(key: str) -> str:
 
 
 def _closest(key: str) -> str | None:
-    """The known name that the user most likely meant: misspelt, abbreviated (`lr`), or put into the wrong section."""
+    """The setting that the user most likely meant: misspelt, abbreviated (`lr`), or put into the wrong section."""
     known = known_keys()
     section, _, name = key.rpartition(".")
     own = [item for item in known if item.startswith(f"{section}.")]

@@ -52,7 +52,7 @@ def test_a_run_that_cannot_go_on_says_so_and_leaves_no_process(chaos: Chaos) -> 
         else:
             assert life.code == 2
             assert " was lost" in life.told or "out of reach" in life.told
-            assert f"`turnsmith resume {chaos.path}` goes on from step " in life.told
+            assert f"`turnsmith resume {chaos.path}` continues from step " in life.told
         assert life.seconds_to_end < 60
         assert life.left_over == []
 

@@ -50,7 +50,7 @@ def test_attempts_that_were_given_up_are_recorded_under_names_of_their_own(shake
 def test_a_step_in_which_nothing_works_stops_the_run_in_words_and_saves_what_there_is(shaken: ShakenRun) -> None:
     assert f"Step {shaken.last_step + 1}: none of {EPISODES} episodes can be trained on" in shaken.told
     assert "Shaky.step raised KeyError: 'sword'" in shaken.told
-    assert f"`turnsmith resume {shaken.run.path}` goes on from step {shaken.last_step}." in shaken.told
+    assert f"`turnsmith resume {shaken.run.path}` continues from step {shaken.last_step}." in shaken.told
     assert newest_checkpoint(shaken.run.checkpoints_dir).step == shaken.last_step
 
 

@@ -63,7 +63,7 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
             wait_for_call(getattr(runner, method).remote(), runner, watchdog, lambda kind, content: None)
         assert time.monotonic() - began > 3.0
         told = str(raised.value)
-        assert "Nothing has moved for 3 s in the phase 'generate'" in told or "for 4 s" in told
+        assert "The run has made no progress for 3 s in phase 'generate'" in told or "for 4 s" in told
         assert where in told
         stacks = (run.path / "stacks.txt").read_text()
         assert f"in {method}" in stacks

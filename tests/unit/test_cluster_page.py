@@ -29,7 +29,7 @@ def dry_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (folder / "my_game.py").write_text("from turnsmith.env.examples.guess_number import GuessNumber as MyGame\n")
     (folder / "cluster.yaml").write_text(file("cluster.yaml"))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("turnsmith.trainer.config.auto.Path.exists", lambda path: True)  # as if a GPU were there
+    monkeypatch.setattr("turnsmith.trainer.config.auto.auto_device", lambda: "cuda")  # as if a GPU were there
     program, *words = shlex.split(command)
     assert program == "turnsmith"
     assert main([*words, "--dry-run"]) == 0

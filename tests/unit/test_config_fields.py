@@ -18,13 +18,14 @@ from omegaconf import OmegaConf
 import turnsmith
 from turnsmith.cli.config_reference import config_reference
 from turnsmith.config import ConfigStore
-from turnsmith.config_sources import apply_overrides, known_keys
+from turnsmith.config_sources import apply_overrides, known_keys, load
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
 from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer
-from turnsmith.trainer.config import to_verl
+from turnsmith.trainer.config import build
+from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.to_verl import keys_we_set, verl_config
+from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster
 
 
@@ -91,7 +92,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ray_ppo_trainer, "Cluster", RecordedCluster)
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference: 0)
     # The keys alone, without the hundreds that verl has besides: a tenth of the time.
-    monkeypatch.setattr(to_verl, "compose", OmegaConf.create)
+    monkeypatch.setattr(build, "compose", OmegaConf.create)
     monkeypatch.chdir(tmp_path)
 
 
@@ -167,7 +168,7 @@ OBSERVED = {
     "inference.cpu_cache_gib": Seen(4.0, variable("VLLM_CPU_KVCACHE_SPACE")),
     "inference.max_concurrency": Seen(9, key(f"{ROLLOUT}.max_num_seqs")),
     "training.adv_estimator": Seen("gae", key("algorithm.adv_estimator")),
-    "training.credit": Seen("anchored", plan(lambda it: it.with_anchors)),
+    "training.credit": Seen("anchored", plan(lambda it: it.credit)),
     "training.learning_rate": Seen(1.0, key(f"{ACTOR}.optim.lr")),
     "training.critic_learning_rate": Seen(1.0, key("critic.optim.lr")),
     "training.batch_size": Seen(64, key("data.train_batch_size")),
@@ -219,6 +220,7 @@ OBSERVED = {
     "ray.num_actors": Seen(2, start("num_actors")),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
+    "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
     "verl": Seen({"trainer.balance_batch": False}, lambda config: verl_config(config).get("trainer.balance_batch")),
 }
 

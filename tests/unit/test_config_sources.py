@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.config_sources import apply_overrides, from_dict, known_keys, load, to_dict
 from turnsmith.errors import ConfigError
 from turnsmith.records.yaml_text import dump_yaml, parse_yaml
@@ -80,15 +80,15 @@ def test_an_override_is_read_as_its_setting_needs_it(override, read, value) -> N
         ("zzzz=1", "Sections: model, inference, training"),
         ("training=1", "training is a section"),
         ("training.batch_size", "write section.name=value"),
-        ("training.batch_size=8.5", "training.batch_size must be a whole number, not 8.5"),
-        ("training.batch_size=many", "training.batch_size must be a whole number, not 'many' (text)."),
-        ("training.batch_size=true", "must be a whole number"),
+        ("training.batch_size=8.5", "training.batch_size must be an integer, not 8.5"),
+        ("training.batch_size=many", "training.batch_size must be an integer, not 'many' (a string)."),
+        ("training.batch_size=true", "must be an integer"),
         ("training.learning_rate=.nan", "must be a finite number"),
         ("training.use_kl_loss=1", "must be true or false"),
-        ("training.mini_batch_size=x", "must be a whole number or null"),
-        ("environment.max_steps=x", "environment.max_steps must be a whole number"),
-        ("environment.get=1", "not free for a name"),
-        ("environment.a-b=1", "not free for a name"),
+        ("training.mini_batch_size=x", "must be an integer or null"),
+        ("environment.max_steps=x", "environment.max_steps must be an integer"),
+        ("environment.get=1", "is reserved"),
+        ("environment.a-b=1", "is reserved"),
     ],
 )
 def test_a_wrong_override_is_an_error_in_words(override: str, sentence: str) -> None:
@@ -117,8 +117,8 @@ def test_verl_may_be_nested_or_dotted_in_a_file() -> None:
         ("training:\n  batch_size: 1\n  batch_size: 2\n", "the key 'batch_size' is there twice (line 3)"),
         ("training: [1", "is not valid YAML"),
         ("- 1\n", "must hold sections such as `training:`, not a list"),
-        ("training: 3\n", "training is a section and needs settings in it, not a whole number"),
-        ("checkpoint:\n  run_name: 2024\n", "must be a text or null, not 2024 (whole number). Put it in quotes."),
+        ("training: 3\n", "training is a section and needs settings in it, not an integer"),
+        ("checkpoint:\n  run_name: 2024\n", "must be a string or null, not 2024 (an integer). Put it in quotes."),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, text: str, sentence: str) -> None:
@@ -134,15 +134,42 @@ def test_a_missing_file_is_an_error() -> None:
         load("nowhere.yaml")
 
 
-def test_a_misspelt_attribute_and_a_wrong_type_are_found_when_the_config_is_used() -> None:
+def test_a_misspelt_attribute_cannot_be_set() -> None:
     config = ConfigStore()
-    config.trainng = 3  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="Did you mean training"):
-        to_dict(config)
+    with pytest.raises(ConfigError, match=r"ConfigStore has no setting trainng\. Did you mean training\?"):
+        config.trainng = 3  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"TrainingConfig has no setting learnin_rate\. Did you mean learning_rate\?"):
+        config.training.learnin_rate = 3  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"ModelConfig has no setting zzz\. It has model_name, local_path"):
+        config.model.zzz = 3  # type: ignore[attr-defined]
+    config.environment.anything = 3
+    assert config.environment.anything == 3
+
+
+def test_a_wrong_type_is_found_when_the_config_is_used() -> None:
     config = ConfigStore()
     config.training.batch_size = "8"  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="must be a whole number"):
+    with pytest.raises(ConfigError, match="must be an integer"):
         to_dict(config)
+
+
+def test_a_setting_with_fixed_choices_takes_no_other() -> None:
+    with pytest.raises(ConfigError, match=r"model\.dtype must be one of auto, .* not 'float23'\. Did you mean float32"):
+        apply_overrides(ConfigStore(), ["model.dtype=float23"])
+    with pytest.raises(ConfigError, match=r"must be one of episode, turn, anchored, not 'my:credit'\."):
+        apply_overrides(ConfigStore(), ["training.credit=my:credit"])
+    with pytest.raises(ConfigError, match=r"must be one of .*, or module:name of your own, not 'wandbb'"):
+        apply_overrides(ConfigStore(), ["logging.trackers=[wandbb]"])
+
+
+def test_what_a_user_registers_is_named_by_module_and_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = apply_overrides(
+        ConfigStore(), ["training.adv_estimator=my_module:mine", "logging.warnings=[sub/checks.py:slow]"]
+    )
+    assert config.training.adv_estimator == ImportName("my_module:mine")
+    assert config.logging.warnings == [ImportName(f"{tmp_path}/sub/checks.py:slow")], "it holds in other folders, too"
+    assert from_dict(to_dict(config)) == config
 
 
 def test_yaml_reads_numbers_and_words_as_people_mean_them() -> None:

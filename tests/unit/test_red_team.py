@@ -64,7 +64,9 @@ def run(tmp_path: Path, witness: Path) -> RunFolder:
     made.write_config(to_dict(ConfigStore()))
     CustomEnvironmentDataset().save(made.path, seed=0)
     settings = ConfigStore().environment
-    Recipe.of(EnvironmentSpec.of(GuessNumber, settings), settings, None, None, None).write(made.path)
+    recipe = Recipe()
+    recipe.add_environment(EnvironmentSpec.of(GuessNumber, settings), settings)
+    recipe.write(made.path)
     return made
 
 
@@ -133,7 +135,7 @@ def test_run_folder_of_another_is_not_resumed_without_trust(
     forged = {**recipe, "environment": "planted:Game", "reward_fn": "planted:Game", "import_path": [str(run.path)]}
     for signature in (recipe["signature"], "", None):
         (run.path / "resume.json").write_text(json.dumps({**forged, "signature": signature}))
-        with pytest.raises(RecordError, match="if you trust them, pass trust=True"):
+        with pytest.raises(RecordError, match="if you trust it, pass trust=True"):
             reopen(run.path, Parts())
     assert not witness.exists()
     with pytest.raises(ConfigError, match="is not an environment"):

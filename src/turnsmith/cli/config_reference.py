@@ -8,10 +8,11 @@ import re
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from turnsmith import config as config_module
-from turnsmith.config import ConfigStore
+from turnsmith.config import ConfigStore, ImportName
 from turnsmith.records.yaml_text import dump_yaml
 
 _HEAD = """\
@@ -23,13 +24,13 @@ Set them in Python (`config.training.batch_size = 16`), in a YAML file (`trainin
 line (`training.batch_size=16`). A name that does not exist, or a value of the wrong type, is an error that names the
 closest right one. `turnsmith train ... --dry-run` prints all settings of a run, and what they become for verl.
 """
-_WORDS = {
-    "int": "whole number",
-    "float": "number",
-    "str": "text",
-    "bool": "true or false",
-    "None": "null",
-    "list[str]": "list of texts",
+_TYPES: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "`true`, `false`",
+    NoneType: "null",
+    ImportName: "`module:name`",
 }
 _OPEN = {
     "environment": """\
@@ -54,30 +55,39 @@ def _section(name: str, kind: Any) -> str:
     if name == "verl":
         return f"## `verl`\n\n{_docstrings(ConfigStore)['verl']}\n\n{_OPEN['verl']}"
     said = (inspect.getdoc(kind) or "").splitlines()[0]
-    rows = [_row(name, kind, field) for field in _annotations(kind)]
+    rows = [_row(name, kind, field) for field in _types(kind)]
     table = "\n".join(["| setting | takes | unless set | what it does |", "| --- | --- | --- | --- |", *rows])
     return f"## `{name}`\n\n{said}\n\n{table}\n" + (f"\n{_OPEN[name]}" if name in _OPEN else "")
 
 
 def _row(section: str, kind: Any, field: str) -> str:
     default = dump_yaml({"it": getattr(kind(), field)}).removeprefix("it:").strip()
-    takes = " or ".join(_WORDS[part.strip()] for part in _annotations(kind)[field].split("|"))
-    return f"| `{section}.{field}` | {takes} | `{default}` | {_docstrings(kind).get(field, '')} |"
+    return f"| `{section}.{field}` | {_takes(_types(kind)[field])} | `{default}` | {_docstrings(kind).get(field, '')} |"
+
+
+def _takes(kind: Any) -> str:
+    """What a setting takes, in words: a type, or its fixed choices."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [
+        ", ".join(f"`{choice}`" for choice in get_args(member))
+        if get_origin(member) is Literal
+        else f"list of {_takes(get_args(member)[0])}"
+        if get_origin(member) is list
+        else _TYPES[member]
+        for member in members
+    ]
+    return " or ".join(words)
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 @cache
 def _body(kind: Any) -> list[ast.stmt]:
     tree = ast.parse(inspect.getsource(config_module))
     return next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
-
-
-def _annotations(kind: Any) -> dict[str, str]:
-    """The settings of a section and their types, as written."""
-    return {
-        node.target.id: ast.unparse(node.annotation)
-        for node in _body(kind)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
 
 
 def _docstrings(kind: Any) -> dict[str, str]:

@@ -94,7 +94,7 @@ def print_plan(config: ConfigStore) -> None:
     settings = to_dict(config)
     from omegaconf import OmegaConf
 
-    from turnsmith.trainer.config.to_verl import verl_config
+    from turnsmith.trainer.config.build import verl_config
 
     engine = OmegaConf.to_yaml(verl_config(config), resolve=True)
     print(f"# turnsmith: all settings\n{dump_yaml(settings)}---\n# verl: the config it becomes\n{engine}", end="")

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from turnsmith.threads import shared_threads
@@ -134,8 +135,8 @@ def _call(function: Callable[..., Any], arguments: dict[str, Any], episode_id: s
 async def _in_thread(
     function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str
 ) -> CallOutcome:
-    run_in_context = contextvars.copy_context().run
+    in_context = partial(contextvars.copy_context().run, _call, function, arguments, episode_id)
     try:
-        return await shared_threads().run(run_in_context, _call, function, arguments, episode_id, limit=limit)
+        return await shared_threads().run(in_context, limit=limit)
     except TimeoutError:
         return CallOutcome(error=ToolTimeout())

@@ -1,4 +1,7 @@
-"""Training: `RayPPOTrainer` in front, verl behind it."""
+"""Training: `RayPPOTrainer` in the user's process, verl in Ray actors.
+
+Start reading in `ray_ppo_trainer`. Only `trainer.verl` imports verl.
+"""
 
 from turnsmith.trainer.create import create_trainer
 from turnsmith.trainer.ray_ppo_trainer import RayPPOTrainer

@@ -1,118 +1,142 @@
-"""Which function of `algo` a run's settings stand for, and the tensors of recorded episodes that it takes.
+"""The advantage estimators that `training.adv_estimator` can name, built-in and users' own, and what they compute on.
 
-verl calls `estimate` in every step. `advantages_of` calls it again on what a run folder holds, so that anybody can
-check or explore what a model was trained on. Knows nothing of verl; torch is imported when it is needed.
+verl calls `AdvantageEstimator.compute` in every step. `advantages_of` calls it again on what a run folder holds, so
+that anybody can check or explore what a model was trained on. Knows nothing of verl; imports torch when it is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError
+from turnsmith.importing import import_object
 from turnsmith.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turnsmith.algo import TurnScale
     from turnsmith.config import TrainingConfig
     from turnsmith.records.advantages import StepAdvantages
 
-ESTIMATORS = (
-    "grpo",
-    "dr_grpo",
-    "grpo_passk",
-    "rloo",
-    "opo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "gae",
-)
-"""What `training.adv_estimator` may be."""
-CREDITS = {
-    "episode": ESTIMATORS,
-    "turn": ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "gae"),
-    "anchored": ("grpo", "dr_grpo"),
-}
-"""What `training.credit` may be, and the estimators that each goes with."""
-_TURN_SCALE: dict[str, TurnScale] = {
-    "grpo": "group",
-    "dr_grpo": "none",
-    "rloo": "none",
-    "reinforce_plus_plus_baseline": "batch",
-}
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """What an estimator computes on: tensors of shape `(episodes, tokens)` over the tokens after the prompt."""
+
+    rewards: Tensor
+    """Rewards; a turn's reward is on its last model token."""
+    mask: Tensor
+    """1 where the model sampled the token, 0 for observations and padding."""
+    groups: Tensor | Iterable[Hashable]
+    """The group of each episode."""
+    gamma: float = 1.0
+    """`training.gamma`."""
+    lam: float = 1.0
+    """`training.lam`."""
+    values: Tensor | None = None
+    """The critic's values, for estimators that need one."""
+    anchors: Tensor | None = None
+    """On each turn's tokens a number for the observation that the turn began from; with `training.credit=anchored`."""
 
 
-def check_combination(estimator: str, credit: str) -> None:
-    """Raise if the estimator has no such credit.
+Compute = Callable[[AdvantageInputs], "Tensor | tuple[Tensor, Tensor]"]
+"""Advantages, or advantages and returns."""
+
+
+@dataclass(frozen=True)
+class AdvantageEstimator:
+    """An estimator: a function for each kind of `training.credit` that it supports."""
+
+    name: str
+    by_credit: Mapping[str, Compute] = field(repr=False)
+    needs_critic: bool = False
+    compares_groups: bool = True
+    """Whether it compares the episodes of a group: a group with equal rewards then gives no gradient."""
+
+    def check_credit(self, credit: str) -> None:
+        """Raise a `ConfigError` if the estimator does not support this `training.credit`."""
+        if credit not in self.by_credit:
+            others = [estimator.name for estimator in _BUILT_IN.values() if credit in estimator.by_credit]
+            raise ConfigError(
+                f"training.credit={credit!r} does not go with training.adv_estimator={self.name!r}: use "
+                f"{' or '.join(f'credit={one!r}' for one in self.by_credit)}, or one of {', '.join(others)}."
+            )
+
+    def compute(self, credit: str, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+        """Advantages and returns, `(episodes, tokens)`.
+
+        Example:
+            >>> import torch
+            >>> rewards, mask = torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([[1, 0, 1]])
+            >>> inputs = AdvantageInputs(rewards, mask, ["start"], gamma=0.5)
+            >>> get_estimator("rloo").compute("turn", inputs)[1]
+            tensor([[2., 0., 2.]])
+        """
+        result = self.by_credit[credit](inputs)
+        advantages, returns = result if isinstance(result, tuple) else (result, result)
+        if advantages.shape != inputs.rewards.shape:
+            raise ValueError(
+                f"The estimator {self.name} returned advantages of shape {tuple(advantages.shape)} for rewards of "
+                f"shape {tuple(inputs.rewards.shape)}: return one for each token."
+            )
+        return advantages, returns
+
+
+def advantage_estimator(
+    function: Compute | None = None, /, *, needs_critic: bool = False, compares_groups: bool = True
+) -> Any:
+    """Make a function an advantage estimator that `training.adv_estimator=module:name` can name.
+
+    The function takes `AdvantageInputs` and returns advantages, or advantages and returns. It decides itself what
+    credit a turn gets, so `training.credit` stays `episode`.
+
+    Args:
+        function: The function, when the decorator is used without brackets.
+        needs_critic: Whether it uses `inputs.values`; then a critic is trained as well.
+        compares_groups: Whether it compares the episodes of a group; warnings about constant groups depend on it.
 
     Example:
-        >>> check_combination("opo", "turn")
+        >>> @advantage_estimator
+        ... def centered(inputs: AdvantageInputs):
+        ...     totals = inputs.rewards.sum(dim=1, keepdim=True)
+        ...     return (totals - totals.mean()) * inputs.mask
+        >>> centered.name
+        'centered'
+    """
+
+    def decorate(compute: Compute) -> AdvantageEstimator:
+        name = getattr(compute, "__name__", "estimator")
+        return AdvantageEstimator(name, {"episode": compute}, needs_critic, compares_groups)
+
+    return decorate if function is None else decorate(function)
+
+
+def get_estimator(name: str) -> AdvantageEstimator:
+    """The estimator that `training.adv_estimator` names: a built-in one, or the user's own as `module:name`.
+
+    Example:
+        >>> get_estimator("gae").needs_critic
+        True
+        >>> get_estimator("pathlib:Path")
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: training.credit='turn' does not go with training.adv_estimator='opo': use one of \
-grpo, dr_grpo, rloo, reinforce_plus_plus_baseline, gae, or credit='episode'.
+        turnsmith.errors.ConfigError: training.adv_estimator='pathlib:Path' is not an estimator: decorate the function \
+with @advantage_estimator.
     """
-    if estimator not in CREDITS[credit]:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    found = import_object(name)
+    if not isinstance(found, AdvantageEstimator):
         raise ConfigError(
-            f"training.credit={credit!r} does not go with training.adv_estimator={estimator!r}: use one of "
-            f"{', '.join(CREDITS[credit])}, or credit='episode'."
+            f"training.adv_estimator={name!r} is not an estimator: decorate the function with @advantage_estimator."
         )
-
-
-def needs_critic(estimator: str) -> bool:
-    """Whether the estimator compares rewards with what a critic expected."""
-    return estimator == "gae"
-
-
-def estimate(
-    estimator: str,
-    credit: str,
-    rewards: Tensor,
-    mask: Tensor,
-    index: Tensor | Iterable[Hashable],
-    gamma: float,
-    lam: float,
-    values: Tensor | None = None,
-    anchors: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Advantages and returns `(batch, time)` by the function that the two names stand for.
-
-    Example:
-        >>> import torch
-        >>> rewards, mask = torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([[1, 0, 1]])
-        >>> estimate("rloo", "turn", rewards, mask, ["start"], gamma=0.5, lam=1.0)[1]
-        tensor([[2., 0., 2.]])
-    """
-    from turnsmith import algo
-
-    if estimator == "gae":
-        if values is None:
-            raise ValueError("gae needs the values of a critic")
-        gae = algo.compute_turn_gae_advantage_return if credit == "turn" else algo.compute_gae_advantage_return
-        return gae(rewards, values, mask, gamma, lam)
-    if credit == "turn":
-        return algo.compute_turn_return_advantage(rewards, mask, index, gamma, scale=_TURN_SCALE[estimator])
-    if credit == "anchored":
-        if anchors is None:
-            raise ValueError("anchored credit needs the observation that each turn began from")
-        return algo.compute_gigpo_advantage(rewards, mask, index, anchors, gamma, normalize=estimator == "grpo")
-    if estimator == "reinforce_plus_plus":
-        return algo.compute_reinforce_plus_plus_advantage(rewards, mask, gamma)
-    function = {
-        "grpo": algo.compute_grpo_advantage,
-        "dr_grpo": algo.compute_dr_grpo_advantage,
-        "grpo_passk": algo.compute_pass_at_k_advantage,
-        "rloo": algo.compute_rloo_advantage,
-        "opo": algo.compute_opo_advantage,
-        "reinforce_plus_plus_baseline": algo.compute_reinforce_plus_plus_baseline_advantage,
-    }[estimator]
-    return function(rewards, mask, index)
+    return found
 
 
 def turn_anchors(trajectory: Trajectory) -> list[int]:
-    """One number for each token after the prompt: on a turn's tokens, the observation that the turn began from.
+    """One number for each token after the prompt: on a turn's tokens, a hash of the observation before the turn.
 
     Example:
         >>> from turnsmith.trajectory import TurnRecord
@@ -126,7 +150,7 @@ def turn_anchors(trajectory: Trajectory) -> list[int]:
     prompt = trajectory.tokens.prompt_length
     anchors = [0] * (len(trajectory.tokens) - prompt)
     for turn, observation in zip(trajectory.turns, trajectory.states, strict=False):
-        # Stable from process to process, unlike hash(); 63 bits, so that it fits a signed integer.
+        # The same in every process, unlike hash(); 63 bits, so that it fits a signed integer.
         digest = blake2b(observation.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         anchors[turn.start - prompt : turn.stop - prompt] = [int.from_bytes(digest) >> 1] * (turn.stop - turn.start)
     return anchors
@@ -135,14 +159,14 @@ def turn_anchors(trajectory: Trajectory) -> list[int]:
 def advantages_of(
     trajectories: Sequence[Trajectory],
     training: TrainingConfig,
-    trained: StepAdvantages | None = None,
+    recorded: StepAdvantages | None = None,
 ) -> dict[str, list[float]]:
     """Advantages of recorded episodes by episode id, one number for each token after the prompt.
 
     Args:
         trajectories: The episodes of one step that were trained on.
         training: The run's settings.
-        trained: What `read_trained` gives for the step: needed where a critic or a KL penalty had a say.
+        recorded: What `read_advantages` returns for the step; needed with a critic or a KL penalty in the reward.
 
     Example:
         >>> from turnsmith.config import TrainingConfig
@@ -161,11 +185,9 @@ def advantages_of(
     def padded(rows: Iterable[Sequence[float]], dtype: torch.dtype) -> Tensor:
         return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
-    values, rewards = (trained.values, trained.rewards) if trained else ({}, {})
+    values, rewards = (recorded.values, recorded.rewards) if recorded else ({}, {})
     masks = [trajectory.tokens.mask[trajectory.tokens.prompt_length :].tolist() for trajectory in trajectories]
-    advantages, _ = estimate(
-        training.adv_estimator,
-        training.credit,
+    inputs = AdvantageInputs(
         padded((rewards.get(one.episode_id) or one.token_rewards() for one in trajectories), torch.float32),
         padded(masks, torch.int64),
         [trajectory.group_id for trajectory in trajectories],
@@ -174,7 +196,101 @@ def advantages_of(
         padded((values[one.episode_id] for one in trajectories), torch.float32) if values else None,
         padded((turn_anchors(one) for one in trajectories), torch.int64) if training.credit == "anchored" else None,
     )
+    advantages, _ = get_estimator(training.adv_estimator).compute(training.credit, inputs)
     return {
         trajectory.episode_id: row[: len(mask)].tolist()
         for trajectory, row, mask in zip(trajectories, advantages, masks, strict=True)
     }
+
+
+# The built-in estimators: functions of `turnsmith.algo`, which is imported when one of them is called.
+
+
+def _grouped(name: str) -> Compute:
+    """A function of `algo` that takes rewards, mask and groups."""
+
+    def compute(inputs: AdvantageInputs) -> Any:
+        from turnsmith import algo
+
+        return getattr(algo, name)(inputs.rewards, inputs.mask, inputs.groups)
+
+    return compute
+
+
+def _by_turn(scale: Any) -> Compute:
+    def compute(inputs: AdvantageInputs) -> Any:
+        from turnsmith import algo
+
+        return algo.compute_turn_return_advantage(inputs.rewards, inputs.mask, inputs.groups, inputs.gamma, scale=scale)
+
+    return compute
+
+
+def _anchored(*, normalize: bool) -> Compute:
+    def compute(inputs: AdvantageInputs) -> Any:
+        from turnsmith import algo
+
+        if inputs.anchors is None:
+            raise ValueError("anchored credit needs the observation that each turn began from")
+        return algo.compute_gigpo_advantage(
+            inputs.rewards, inputs.mask, inputs.groups, inputs.anchors, inputs.gamma, normalize=normalize
+        )
+
+    return compute
+
+
+def _gae(name: str) -> Compute:
+    def compute(inputs: AdvantageInputs) -> Any:
+        from turnsmith import algo
+
+        if inputs.values is None:
+            raise ValueError("gae needs the values of a critic")
+        return getattr(algo, name)(inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam)
+
+    return compute
+
+
+def _reinforce_plus_plus(inputs: AdvantageInputs) -> Any:
+    from turnsmith import algo
+
+    return algo.compute_reinforce_plus_plus_advantage(inputs.rewards, inputs.mask, inputs.gamma)
+
+
+_BUILT_IN = {
+    estimator.name: estimator
+    for estimator in (
+        AdvantageEstimator(
+            "grpo",
+            {
+                "episode": _grouped("compute_grpo_advantage"),
+                "turn": _by_turn("group"),
+                "anchored": _anchored(normalize=True),
+            },
+        ),
+        AdvantageEstimator(
+            "dr_grpo",
+            {
+                "episode": _grouped("compute_dr_grpo_advantage"),
+                "turn": _by_turn("none"),
+                "anchored": _anchored(normalize=False),
+            },
+        ),
+        AdvantageEstimator("grpo_passk", {"episode": _grouped("compute_pass_at_k_advantage")}),
+        AdvantageEstimator("rloo", {"episode": _grouped("compute_rloo_advantage"), "turn": _by_turn("none")}),
+        AdvantageEstimator("opo", {"episode": _grouped("compute_opo_advantage")}),
+        AdvantageEstimator("reinforce_plus_plus", {"episode": _reinforce_plus_plus}, compares_groups=False),
+        AdvantageEstimator(
+            "reinforce_plus_plus_baseline",
+            {"episode": _grouped("compute_reinforce_plus_plus_baseline_advantage"), "turn": _by_turn("batch")},
+        ),
+        AdvantageEstimator(
+            "gae",
+            {
+                "episode": _gae("compute_gae_advantage_return"),
+                "turn": _gae("compute_turn_gae_advantage_return"),
+            },
+            needs_critic=True,
+            compares_groups=False,
+        ),
+    )
+}

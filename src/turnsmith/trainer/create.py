@@ -1,4 +1,4 @@
-"""`create_trainer`: the seeds' name for making a trainer, with the tokenizer that they hand over."""
+"""`create_trainer`: the specification's function for making a trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def create_trainer(
     tools: ToolRegistry | None = None,
     validation: Any = None,
 ) -> RayPPOTrainer:
-    """Make a `RayPPOTrainer`. The model's own tokenizer is always used; `tokenizer` must be it, if given.
+    """Make a `RayPPOTrainer`. The model's own tokenizer is always used; if `tokenizer` is passed it must be that one.
 
     Example:
         >>> from turnsmith import ConfigStore

@@ -1,4 +1,4 @@
-"""Where the groups of a run start: seeds, tasks or a curriculum, as a stream that can be continued anywhere."""
+"""The dataset of a run: seeds, tasks or a curriculum, as a stream whose state can be saved and restored."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from turnsmith.records.files import write_text
 from turnsmith.trainer.task_file import TaskFile, read_tasks
 
 if TYPE_CHECKING:
+    from turnsmith.config import ConfigStore
     from turnsmith.inference.chat import Chat
 
 ENDLESS = 10**9
-"""The length of a stream that has no end of its own."""
+"""Length of a stream that never ends."""
+_STEPS_IN_ENDLESS_EPOCH = 10
 REMEMBERED = 4096
-"""How many finished groups a curriculum is told of: the last ones."""
+"""How many finished groups a curriculum sees: the most recent ones."""
 
 
 class DatasetRow(TypedDict):
-    """Where one group starts: what `reset(seed=..., task=...)` is given."""
+    """Where one group starts: the arguments of `reset(seed=..., task=...)`."""
 
     index: int
     seed: int
@@ -36,7 +38,7 @@ class DatasetRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class FinishedGroup:
-    """A group that has been played: where it started, and the mean reward of its episodes."""
+    """A finished group: where it started, and the mean reward of its episodes."""
 
     index: int
     seed: int
@@ -47,23 +49,23 @@ class FinishedGroup:
 Tasks = Iterable[Mapping[str, Any]] | str | Path
 """Mappings (a list, a Hugging Face dataset), or the path of a `.jsonl` or `.parquet` file."""
 Curriculum = Callable[[int, tuple[FinishedGroup, ...]], Mapping[str, Any]]
-"""`curriculum(index, history)` returns `{"task": {...}}`, `{"seed": 5}` or both. Let nothing else decide, and resuming
-is exact."""
+"""`curriculum(index, history)` returns `{"task": {...}}`, `{"seed": 5}` or both. If it depends on nothing else,
+resuming is exact."""
 
 
 class CustomEnvironmentDataset:
-    """The starts of a run, for `RayPPOTrainer(dataset=...)`: one row a group, over and over.
+    """The dataset of a run, for `RayPPOTrainer(dataset=...)`: one row per group, repeated as often as needed.
 
     Without `tasks`, `seeds` or `curriculum` only the seeds differ: group `i` has the seed `seed + i`.
 
     Args:
-        environment: With `tokenizer`, a row also shows the prompt that its episodes open with. Training uses neither.
+        environment: With `tokenizer`, a row also shows the opening prompt of its episodes. Training uses neither.
         tokenizer: A Hugging Face tokenizer with a chat template.
         tasks: A list of mappings, a Hugging Face `Dataset`, or the path of a `.jsonl` or `.parquet` file.
-        seeds: The seeds to go through, in place of tasks.
-        curriculum: In place of both, a function that chooses each start from its index and how earlier groups went.
-        shuffle: Go through the rows in an order of its own each time.
-        seed: Of the first group, and of the order; None: `training.seed`.
+        seeds: The seeds to use, instead of tasks.
+        curriculum: Instead of both, a function that chooses each row from its index and the results of earlier groups.
+        shuffle: Shuffle the rows anew for each pass.
+        seed: Seed of the first group, and of shuffling; None: `training.seed`.
 
     Example:
         >>> dataset = CustomEnvironmentDataset(tasks=[{"sum": "1 + 1"}, {"sum": "2 + 2"}])
@@ -85,16 +87,16 @@ class CustomEnvironmentDataset:
         seed: int | None = None,
     ) -> None:
         if sum(source is not None for source in (tasks, seeds, curriculum)) > 1:
-            raise ConfigError("A dataset has one source: give it tasks, seeds or a curriculum.")
+            raise ConfigError("A dataset has one source: pass tasks, seeds or a curriculum.")
         self.environment = None if environment is None else EnvironmentSpec.of(environment)
         self.tokenizer = tokenizer
         self.curriculum = curriculum
         self.shuffle = shuffle
         self.seed = seed
         self.position = 0
-        """The index of the next start."""
+        """The index of the next row."""
         self.history: list[FinishedGroup] = []
-        """What a curriculum is told."""
+        """What a curriculum sees."""
         self._given: dict[int, DatasetRow] = {}
         self._table: TaskFile | None = None
         if tasks is not None:
@@ -104,7 +106,7 @@ class CustomEnvironmentDataset:
 
     @classmethod
     def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:
-        """The dataset itself, or one around anything that `tasks` may be; None: only the seeds differ."""
+        """The dataset itself, or one of the given tasks; None: only the seeds differ."""
         return dataset if isinstance(dataset, CustomEnvironmentDataset) else cls(tasks=dataset)
 
     def start(self, index: int) -> DatasetRow:
@@ -126,15 +128,15 @@ class CustomEnvironmentDataset:
         return {**start, **self._opening(start)}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """From the present position to the end of the pass; `state_dict` may be asked for in between."""
+        """From the current position to the end of the pass; `state_dict` may be called in between."""
         stop = (self.position // len(self) + 1) * len(self)
         while self.position < stop:
             self.position += 1
             yield self[self.position - 1]
 
     def record(self, rewards: Mapping[int, float | None]) -> None:
-        """Tell the curriculum how groups went: the mean reward of each, by its index; None: every episode failed."""
-        for index in sorted(self._given.keys() & rewards.keys()):  # whichever ended first
+        """Add finished groups to the history: the mean reward of each, by index; None: every episode failed."""
+        for index in sorted(self._given.keys() & rewards.keys()):  # in order, whichever finished first
             start, reward = self._given.pop(index), rewards[index]
             if reward is not None:
                 self.history.append(FinishedGroup(**start, reward=reward))
@@ -146,13 +148,13 @@ class CustomEnvironmentDataset:
         return {"position": self.position, "history": history, "given": list(self._given.values())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; `{"position": n}` alone just goes to start `n`."""
+        """Continue from a `state_dict`; `{"position": n}` alone just moves to row `n`."""
         self.position = int(state["position"])
         self.history = [FinishedGroup(**group) for group in state.get("history", ())]
         self._given = {start["index"]: start for start in state.get("given", ())}
 
     def save(self, folder: Path, seed: int) -> None:
-        """Write everything but the curriculum to `starts.json` and `starts.jsonl` of a run's folder."""
+        """Write everything but the curriculum to `starts.json` and `starts.jsonl` of a run folder."""
         if self._table is not None:
             self._table.save(folder / "starts.jsonl")
         seed = seed if self.seed is None else self.seed
@@ -162,11 +164,11 @@ class CustomEnvironmentDataset:
 
     @classmethod
     def load(cls, folder: Path, curriculum: Curriculum | None = None) -> CustomEnvironmentDataset:
-        """Read what `save` wrote; a curriculum is code, so it has to be given again."""
+        """Read what `save` wrote; a curriculum is code, so it has to be passed again."""
         about = json.loads((folder / "starts.json").read_text(encoding="utf-8"))
         if (about["source"] == "curriculum") != (curriculum is not None):
             raise ConfigError(
-                f"The starts in {folder} come from {about['source']}: give the run the same dataset again."
+                f"The dataset in {folder} comes from {about['source']}: pass the same kind of dataset again."
             )
         made = cls(curriculum=curriculum, shuffle=about["shuffle"], seed=about["seed"])
         if about["source"] == "rows":
@@ -196,7 +198,7 @@ class CustomEnvironmentDataset:
         return Chat(self.tokenizer)
 
     def _opening(self, start: DatasetRow) -> dict[str, Any]:
-        """What the episodes of a start are told first, by the one loop that plays them."""
+        """The opening prompt of a row's episodes, from the one episode loop."""
         if self.environment is None or self.tokenizer is None:
             return {}
         from turnsmith.inference.engine import Sampling
@@ -210,7 +212,7 @@ class CustomEnvironmentDataset:
             run_episode(
                 EpisodeStart("opening", seed=start["seed"], task=start["task"]),
                 environment=self.environment,
-                engine=ScriptedEngine([], chat),  # it has nothing to say: the episode ends where the model would speak
+                engine=ScriptedEngine([], chat),  # no replies: the episode ends where the model would generate
                 chat=chat,
                 limits=Limits(prompt_tokens=sys.maxsize),
                 sampling=Sampling(),
@@ -221,6 +223,24 @@ class CustomEnvironmentDataset:
             raise EnvironmentFailure(episode.error)
         told = {"state": episode.messages[-1]["content"], "prompt": chat.show(ids)}
         return {**told, "input_ids": ids, "attention_mask": [1] * len(ids)}
+
+
+def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> int:
+    """Optimizer steps in one epoch: `training.steps_per_epoch`, else one pass over the dataset.
+
+    Example:
+        >>> from turnsmith.config import ConfigStore
+        >>> steps_in_epoch(ConfigStore(), CustomEnvironmentDataset(seeds=range(9)))  # 4 groups a step
+        3
+        >>> steps_in_epoch(ConfigStore(), CustomEnvironmentDataset())
+        10
+    """
+    training = config.training
+    if training.steps_per_epoch is not None:
+        return training.steps_per_epoch
+    if len(dataset) == ENDLESS:
+        return _STEPS_IN_ENDLESS_EPOCH
+    return -(-len(dataset) * training.group_size // training.batch_size)
 
 
 @lru_cache(maxsize=2)

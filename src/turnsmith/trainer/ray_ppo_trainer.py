@@ -17,17 +17,20 @@ from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.rollout.limits import Limits
+from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
-from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks
+from turnsmith.trainer.config.auto import resolve_device
+from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
 from turnsmith.trainer.display.progress import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
 from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
 from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
+from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
-from turnsmith.trainer.run_inputs import RunInputs
-from turnsmith.trainer.starting import run_header, start_servers_early, steps_in_epoch, training_sampling
 from turnsmith.trainer.validation import Validation
 
 _TRACKER_SECONDS = 20.0
@@ -47,6 +50,7 @@ class RayPPOTrainer:
         validation: What `evaluation.every` evaluates on: another environment, or starts kept apart, as `dataset` takes
             them (a `CustomEnvironmentDataset` may name its environment, too); None: the same environment, with seeds
             that training does not come to.
+        parser: Reads the model's tool calls; None: the parser that `inference.tool_format` names.
 
     Example:
         >>> from turnsmith import ConfigStore, RayPPOTrainer
@@ -66,9 +70,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         dataset: CustomEnvironmentDataset | Tasks | None = None,
         tools: ToolRegistry | None = None,
         validation: Any = None,
+        parser: ActionParser | None = None,
     ) -> None:
-        from turnsmith.trainer.config.check import check
-
         check(config)
         self.config = config
         self.environment = EnvironmentSpec.of(environment, config.environment)
@@ -76,6 +79,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.reward_fn = reward_fn
         self.dataset = CustomEnvironmentDataset.of(dataset)
         self.tools = tools
+        self.parser = parser
         self.validation = Validation.of(validation, self.environment)
         self.validation.check(config, self.dataset)
         self.metrics_history: list[dict[str, Any]] = []
@@ -101,6 +105,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         curriculum: Callable[..., Any] | None = None,
         *,
         validation: Any = None,
+        parser: ActionParser | None = None,
         overrides: Sequence[str] = (),
         trust: bool = False,
     ) -> RayPPOTrainer:
@@ -120,11 +125,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
             Traceback (most recent call last):
             turnsmith.errors.RecordError: There is no run folder runs/gone.
         """
-        given = Parts(environment, reward_fn, tools, curriculum, validation)
+        given = Parts(environment, reward_fn, tools, curriculum, validation, parser)
         stopped = reopen(run_folder, given, overrides, trust=trust)
         parts = stopped.parts
         trainer = cls(
-            stopped.config, parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation
+            stopped.config,
+            parts.environment,
+            parts.reward_fn,
+            stopped.dataset,
+            parts.tools,
+            parts.validation,
+            parts.parser,
         )
         trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
         trainer.run, trainer._stopped = stopped.run, stopped
@@ -203,17 +214,18 @@ made of whole groups. Set batch_size to a multiple of group_size.
         return (epochs or self.config.training.num_epochs) * epoch_steps, epoch_steps
 
     def _inputs(self) -> RunInputs:
-        return RunInputs(self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation)
+        return RunInputs(
+            self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation, self.parser
+        )
 
     def _start(self, epoch_steps: int, last_step: int) -> None:
         if self._runner is not None:
             return
         from turnsmith.models import resolve
-        from turnsmith.trainer.config.auto import resolve_device
-        from turnsmith.trainer.config.to_verl import verl_config
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
         from turnsmith.trainer.verl.task_runner import TaskRunner
         from turnsmith.trainer.verl.trackers import tracker_variables
+        from turnsmith.trainer.verl.transformers.server import start_servers_early
 
         config = self.config
         self._view.phase("resolving model")
@@ -238,7 +250,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
             reward_fn=self.reward_fn,
             tools=self.tools,
             tool_format=config.inference.tool_format,
-            with_anchors=config.training.credit == "anchored",
+            estimator=config.training.adv_estimator,
+            credit=config.training.credit,
             failures=FailurePolicy.of(config.failures),
             curriculum=self.dataset.curriculum,
         )
@@ -249,7 +262,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 num_actors=config.ray.num_actors,
                 saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,
-                evaluating=self.validation.evaluating(config, self.reward_fn, self.tools),
+                evaluating=self.validation.schedule(config, self.reward_fn, self.tools),
                 tracker_variables=tracker_variables(run_dir),
             )
         )

@@ -1,6 +1,7 @@
-"""What a run was made from, by names that can be imported again: `resume.json` of a run folder.
+"""What a run was made from, and how its folder keeps that: settings, dataset, and the names of the user's own code.
 
-Code is never written to a run folder. What has no name, such as a lambda, has to be given again from Python.
+`resume.json` names everything that is not in config.yaml, so that `resume` can import it again. Code itself is never
+written to a run folder; what has no name to import it by, such as a lambda, has to be passed again from Python.
 """
 
 from __future__ import annotations
@@ -9,95 +10,148 @@ import hmac
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnsmith.config import EnvironmentConfig
+from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
+from turnsmith.config_sources import known_keys, to_dict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import import_name
 from turnsmith.records.files import write_text
+from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import signature, signing_key
-from turnsmith.tools.bounds import Bounds
+from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.validation import Validation
 
 _FILE = "resume.json"
 
 
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything that the user passed to the trainer."""
+
+    config: ConfigStore
+    environment: EnvironmentSpec
+    reward_fn: Callable[..., Any] | None
+    dataset: CustomEnvironmentDataset
+    tools: ToolRegistry | None
+    validation: Validation
+    parser: ActionParser | None = None
+
+    def new_folder(self) -> RunFolder:
+        """A folder for a new run."""
+        checkpoint = self.config.checkpoint
+        name = checkpoint.run_name or f"{self.environment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
+
+    def write(self, folder: RunFolder, verl_config: Any, *, is_new: bool) -> None:
+        """Write the settings, ours and verl's, and the dataset; a resumed run has its dataset already."""
+        from omegaconf import OmegaConf
+
+        folder.write_config(to_dict(self.config))
+        folder.write_verl_config(OmegaConf.to_yaml(verl_config))
+        if is_new:
+            self.dataset.save(folder.path, self.config.training.seed)
+        if self.config.evaluation.every:
+            self.validation.save(folder.path)
+
+    def write_recipe(self, folder: RunFolder, last_step: int, steps_in_epoch: int) -> None:
+        """Write what else resuming needs."""
+        recipe = Recipe(
+            last_step,
+            steps_in_epoch,
+            extensions=extensions_in(self.config),
+            import_path=list(dict.fromkeys(map(os.path.abspath, ("", *sys.path[:2])))),
+        )
+        recipe.add_environment(self.environment, self.config.environment)
+        recipe.reward_fn = recipe.name("reward_fn", self.reward_fn)
+        recipe.curriculum = recipe.name("curriculum", self.dataset.curriculum)
+        recipe.add_parser(self.parser)
+        if self.tools is not None:
+            names = [recipe.name("tools", tool) for tool in self.tools]
+            recipe.tools = [name for name in names if name]
+        if self.config.evaluation.every and self.validation.environment != self.environment:
+            recipe.add_validation(self.validation.environment, self.config.environment)
+        recipe.write(folder.path)
+
+
 @dataclass
 class Recipe:
-    """The parts of a run besides its settings and starts, as names to import; None: the run has no such part."""
+    """The parts of a run besides its settings and dataset, as names to import; None: the run has no such part."""
 
     steps: int = 0
-    """How many optimizer steps were asked for, in all."""
+    """Optimizer steps that were asked for, in all."""
     steps_in_epoch: int = 1
     environment: str | None = None
     environment_settings: dict[str, Any] | None = None
     """Where they are not those of config.yaml."""
     reward_fn: str | None = None
     tools: list[str] | None = None
+    parser: str | None = None
+    """The class of a parser that was passed as an object."""
     curriculum: str | None = None
     validation: str | None = None
     """The environment to evaluate in, where it is not the one to train in."""
     validation_settings: dict[str, Any] | None = None
+    extensions: dict[str, list[str]] = field(default_factory=dict)
+    """The user's own estimator, parser, trackers and warnings, by the setting in config.yaml that names them."""
     nameless: dict[str, str] = field(default_factory=dict)
     """Parts that cannot be imported again, and what they are."""
     import_path: list[str] = field(default_factory=list)
     """Folders that modules were imported from."""
 
-    @classmethod
-    def of(
-        cls,
-        environment: EnvironmentSpec,
-        settings: Any,
-        reward_fn: Callable[..., Any] | None,
-        tools: ToolRegistry | None,
-        curriculum: Callable[..., Any] | None,
-    ) -> Recipe:
-        """The recipe of a run; `settings` are the environment's in the config."""
-        recipe = cls(import_path=list(dict.fromkeys(map(os.path.abspath, ("", *sys.path[:2])))))
-        target = environment.target
-        recipe.environment = target if isinstance(target, str) else recipe.name("environment", target)
-        recipe.reward_fn = recipe.name("reward_fn", reward_fn)
-        recipe.curriculum = recipe.name("curriculum", curriculum)
-        if tools is not None:
-            names = [recipe.name("tools", tool) for tool in tools]
-            recipe.tools = [name for name in names if name]
-            if tools.bounds != Bounds():
-                recipe.nameless["tools"] = "a registry with bounds of its own"
-        if environment.config is not None and environment.config != settings:
-            recipe.environment_settings = recipe._plain(environment.config)
-        elif not isinstance(settings, EnvironmentConfig):
-            recipe.nameless["environment"] = f"{environment.name} with a config that is a {type(settings).__name__}"
-        return recipe
-
-    def name(self, part: str, found: Any) -> str | None:
-        """The name to import `found` by; if it has none, that is noted."""
-        name = None if found is None else import_name(found)
-        if found is not None and name is None:
-            self.nameless[part] = str(getattr(found, "__qualname__", None) or type(found).__name__)
+    def name(self, part: str, value: Any) -> str | None:
+        """The name to import `value` by; if it has none, that is noted."""
+        name = None if value is None else import_name(value)
+        if value is not None and name is None:
+            self.nameless[part] = str(getattr(value, "__qualname__", None) or type(value).__name__)
         return name
 
-    def validate_in(self, environment: EnvironmentSpec, settings: Any) -> None:
-        """Note the environment to evaluate in; `settings` are those of the environment in the config."""
+    def add_environment(self, environment: EnvironmentSpec, settings: Any) -> None:
+        """Note the environment to train in; `settings` are those in the config."""
+        target = environment.target
+        self.environment = target if isinstance(target, str) else self.name("environment", target)
+        if environment.config is not None and environment.config != settings:
+            self.environment_settings = self._plain_settings(environment.config, "environment")
+        elif not isinstance(settings, EnvironmentConfig):
+            self.nameless["environment"] = f"{environment.name} with a config of type {type(settings).__name__}"
+
+    def add_validation(self, environment: EnvironmentSpec, settings: Any) -> None:
+        """Note the environment to evaluate in; `settings` are those in the config."""
         target = environment.target
         self.validation = target if isinstance(target, str) else self.name("validation", target)
         if environment.config is not None and environment.config != settings:
-            self.validation_settings = self._plain(environment.config, "validation")
+            self.validation_settings = self._plain_settings(environment.config, "validation")
 
-    def _plain(self, settings: EnvironmentConfig, part: str = "environment") -> dict[str, Any] | None:
+    def add_parser(self, parser: ActionParser | None) -> None:
+        """Note the class of a parser, if an object of it without arguments is the same."""
+        if parser is None:
+            return
+        self.parser = self.name("parser", type(parser))
+        try:
+            is_default = vars(parser) == vars(type(parser)())
+        except TypeError:
+            is_default = False
+        if self.parser is not None and not is_default:
+            self.nameless["parser"] = f"a {type(parser).__name__} with settings of its own"
+
+    def _plain_settings(self, settings: EnvironmentConfig, part: str) -> dict[str, Any] | None:
         try:
             plain = json.loads(json.dumps(settings.as_dict(), allow_nan=False))
         except (TypeError, ValueError):
             plain = None
         if plain != settings.as_dict():
-            self.nameless[part] = "an object with settings that JSON has no form for"
+            self.nameless[part] = "an object with settings that have no JSON form"
         return plain
 
     def write(self, run: Path) -> None:
-        """Keep it in the run's folder, signed: who can write here decides what code the next `resume` runs."""
+        """Write it to the run folder, signed: whoever can write here decides what code the next `resume` runs."""
         recipe = asdict(self)
         write_text(run / _FILE, json.dumps({**recipe, "signature": _signature(recipe)}, indent=1) + "\n")
 
@@ -118,10 +172,39 @@ class Recipe:
         own = _signature(content)
         if not trust and not (own and hmac.compare_digest(signed.encode(), own.encode())):
             raise RecordError(
-                f"{run / _FILE} was not written by this user's turnsmith, or was changed since. Going on runs the code "
-                "that it names: if you trust them, pass trust=True, or --trust on the command line."
+                f"{run / _FILE} was not written by this user's turnsmith, or was changed since. Resuming runs the code "
+                "that it names: if you trust it, pass trust=True, or --trust on the command line."
             )
         return recipe
+
+    def check_extensions(self, config: ConfigStore, run: Path, *, trust: bool = False) -> None:
+        """Raise unless config.yaml, which is not signed, names only code that the recipe names as well."""
+        if not trust and extensions_in(config) != self.extensions:
+            raise RecordError(
+                f"{run / 'config.yaml'} names code that {_FILE} does not, so it was changed since the run began. If "
+                "you trust it, pass trust=True, or --trust on the command line."
+            )
+
+
+def extensions_in(config: ConfigStore) -> dict[str, list[str]]:
+    """The user's own code that settings name, by the setting.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.training.adv_estimator = ImportName("my_module:mine")
+        >>> extensions_in(config)
+        {'training.adv_estimator': ['my_module:mine']}
+    """
+    names: dict[str, list[str]] = {}
+    settings = to_dict(config)
+    for key in known_keys():
+        section, _, name = key.partition(".")
+        value = settings[section].get(name)
+        values = value if isinstance(value, list) else [value]
+        own = [str(one) for one in values if isinstance(one, ImportName)]
+        if own:
+            names[key] = own
+    return names
 
 
 def _signature(recipe: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Opens the folder of a run that stopped, and takes it back to where it can go on."""
+"""Opens the folder of a run that stopped, and rewinds it to its newest good checkpoint."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.run_state import this_process
+from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import check_fit
-from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 from turnsmith.trainer.recipe import Recipe
-from turnsmith.trainer.starting import steps_in_epoch
 from turnsmith.trainer.validation import Validation
 
-_LOCK_SECONDS = 60.0  # how long the processes of a killed run may take to end
+_LOCK_SECONDS = 60.0  # for the processes of a killed run to end
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the caller gives again; None: as it was, imported by its name."""
+    """The user's own parts of a run, as the caller passes them again; None: import it by its name."""
 
     environment: Any = None
     reward_fn: Callable[..., Any] | None = None
     tools: ToolRegistry | None = None
     curriculum: Callable[..., Any] | None = None
     validation: Any = None
+    parser: ActionParser | None = None
 
 
 @dataclass
 class StoppedRun:
-    """A run that can go on."""
+    """A run that can be resumed."""
 
     run: RunFolder
     config: ConfigStore
@@ -48,12 +49,12 @@ class StoppedRun:
     dataset: CustomEnvironmentDataset
     recipe: Recipe
     checkpoint: Checkpoint | None
-    """Where it goes on from; None: it was stopped before its first checkpoint, and starts again."""
+    """Where it resumes; None: it was stopped before its first checkpoint, and starts again."""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def step(self) -> int:
-        """The last step that counts."""
+        """The step to resume after."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
 
@@ -61,11 +62,12 @@ def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), 
     """Open a run that stopped and remove from its folder what came after its newest good checkpoint.
 
     Raises:
-        RecordError: It still goes on, has no checkpoint that can be used, or has a part that must be given again.
+        RecordError: It is still running, has no usable checkpoint, or has a part that must be passed again.
     """
     run = RunFolder.open(run_folder)
     recipe = Recipe.read(run.path, trust=trust)
     config = config_sources.load(run.path / "config.yaml")
+    recipe.check_extensions(config, run.path, trust=trust)
     training = config.training
     planned = (training.num_epochs, training.steps_per_epoch)
     config_sources.apply_overrides(config, overrides)
@@ -92,8 +94,8 @@ def _parts(run: RunFolder, recipe: Recipe, given: Parts, config: ConfigStore) ->
         listed = " and ".join(f"its {part} ({what})" for part, what in lost.items())
         raise RecordError(
             f"{run.path} cannot be resumed from its folder alone: {listed} cannot be imported by a name. From Python, "
-            f"RayPPOTrainer.resume({str(run.path)!r}, {', '.join(f'{part}=...' for part in lost)}).fit() goes on; "
-            "define it at the top of a module, and `turnsmith resume` can find it."
+            f"RayPPOTrainer.resume({str(run.path)!r}, {', '.join(f'{part}=...' for part in lost)}).fit() resumes it; "
+            "defined at the top level of a module, `turnsmith resume` finds it."
         )
     for folder in reversed(recipe.import_path):
         add_to_path(folder)
@@ -107,11 +109,12 @@ def _parts(run: RunFolder, recipe: Recipe, given: Parts, config: ConfigStore) ->
         tools=tools,
         curriculum=given.curriculum or (import_object(recipe.curriculum) if recipe.curriculum else None),
         validation=given.validation if given.validation is not None else _validation(run, recipe, config, environment),
+        parser=given.parser or (import_object(recipe.parser)() if recipe.parser else None),
     )
 
 
 def _validation(run: RunFolder, recipe: Recipe, config: ConfigStore, environment: Any) -> Validation | None:
-    """What the run was evaluated on; None: it was not, or its folder does not say."""
+    """What the run is evaluated on; None: it is not, or its folder does not say."""
     starts = Validation.load_starts(run.path)
     if starts is None:
         return None
@@ -124,9 +127,6 @@ def _validation(run: RunFolder, recipe: Recipe, config: ConfigStore, environment
 
 def _environment(recipe: Recipe, config: ConfigStore) -> EnvironmentSpec:
     name = str(recipe.environment)
-    # A name is all that other processes need. But a file that also holds the reward must not be loaded twice, under two
-    # names: its classes would not be the same.
-    alone = not (recipe.reward_fn or recipe.tools or recipe.curriculum)
     settings = recipe.environment_settings
     own = config.environment if settings is None else EnvironmentConfig(**settings)
-    return EnvironmentSpec.of(name if alone else import_object(name), own)
+    return EnvironmentSpec.of(name, own)

@@ -1,6 +1,6 @@
-"""Rows of starts as JSON lines in a file, read by their number: a million of them take 8 MB of memory, not a gigabyte.
+"""Rows of a dataset as JSON lines in a memory-mapped file: a million of them take 8 MB of memory, not a gigabyte.
 
-This module does not know what a row means.
+Does not know what a row means.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnsmith.records.files import replacing
 
 
 class TaskFile:
-    """A file of JSON lines, as a sequence.
+    """A JSON-lines file as a sequence.
 
     Example:
         >>> table = TaskFile.of([{"task": {"a": 1}}, {"task": {"a": 2}}])
@@ -30,18 +30,18 @@ class TaskFile:
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
             if not path.stat().st_size:
-                raise ConfigError("The dataset is empty: give it at least one task or seed, or none at all.")
+                raise ConfigError("The dataset is empty: pass at least one task or seed, or no dataset at all.")
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._ends = array("Q", accumulate(map(len, file)))
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> TaskFile:
-        """Write the rows to a file that is gone with the table."""
-        with tempfile.TemporaryDirectory(prefix="turnsmith-starts-") as folder:
+        """Write the rows to a temporary file that is deleted with the object."""
+        with tempfile.TemporaryDirectory(prefix="turnsmith-tasks-") as folder:
             path = Path(folder) / "starts.jsonl"
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(f"{_line(number, row)}\n" for number, row in enumerate(rows))
-            return cls(path)  # what is mapped stays readable when its name is gone
+            return cls(path)  # the mapping stays readable when the file is unlinked
 
     def save(self, path: Path) -> None:
         """Copy the file."""
@@ -56,7 +56,7 @@ class TaskFile:
 
 
 def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
-    """The tasks of an iterable of mappings (a list, a Hugging Face dataset), or of a `.jsonl` or `.parquet` file.
+    """The tasks in an iterable of mappings (a list, a Hugging Face dataset) or in a `.jsonl` or `.parquet` file.
 
     Example:
         >>> list(read_tasks([{"a": 1}]))
@@ -75,8 +75,7 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise ConfigError(
-                f"Row {number} of the dataset is {str(row)[:60]!r}, no mapping of names to values. (Of a DatasetDict, "
-                "give one split.)"
+                f"Row {number} of the dataset is {str(row)[:60]!r}, not a mapping. (Of a DatasetDict, pass one split.)"
             )
         yield dict(row)
 
@@ -106,5 +105,5 @@ def _line(number: int, row: Mapping[str, Any]) -> str:
         return json.dumps(row, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"Row {number} of the dataset cannot be written as JSON ({error}): use text, numbers, lists and mappings."
+            f"Row {number} of the dataset has no JSON form ({error}): use strings, numbers, lists and mappings."
         ) from None

@@ -1,30 +1,36 @@
-"""Where a run is measured while it trains: starts that it is not trained on, in its own environment or another."""
+"""Evaluation during training: held-out starts, when to evaluate, what is recorded, and which checkpoint is the best."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
+from turnsmith.records.checkpoints import best_checkpoint, mark_best, saved_steps
+from turnsmith.records.episodes import write_episodes
+from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
+from turnsmith.rollout.evaluation.result import IN_TRAINING, PART, EvaluationResult
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow
-from turnsmith.trainer.starting import steps_in_epoch, training_sampling
+from turnsmith.trainer.config.build import training_sampling
+from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, steps_in_epoch
 
 FOLDER = "validation"
-"""The folder of a run that keeps the held-out starts."""
+"""The folder of a run with the held-out dataset."""
+BEST_BY = "reward/mean"
+"""The metric that makes an evaluation the best: every environment has it, and it is what training raises."""
 
 
 @dataclass(frozen=True)
 class EvaluationSchedule:
-    """When and what to evaluate; sent to the process that trains."""
+    """When and what to evaluate; sent to the task runner."""
 
     every: int
     """Steps between two evaluations."""
@@ -34,7 +40,7 @@ class EvaluationSchedule:
 
 @dataclass(frozen=True)
 class Validation:
-    """An environment and the starts in it that are kept for evaluation.
+    """An environment and its held-out starts.
 
     Example:
         >>> spec = EnvironmentSpec.of("turnsmith.env.examples:GuessNumber")
@@ -47,15 +53,15 @@ class Validation:
     environment: EnvironmentSpec
     starts: CustomEnvironmentDataset = field(default_factory=CustomEnvironmentDataset)
     is_chosen: bool = True
-    """Whether the user said what to evaluate on."""
+    """Whether the user chose what to evaluate on."""
 
     @classmethod
     def of(cls, given: Any, environment: EnvironmentSpec) -> Validation:
-        """From an environment (a class, `module:Name`, a spec, an object), a dataset, tasks as it takes them, or None.
+        """From an environment (a class, `module:Name`, a spec, an object), a dataset or tasks, or None.
 
         Args:
-            given: What the user gave.
-            environment: The one that is trained in; used where `given` names none.
+            given: What the user passed.
+            environment: The one to train in; used where `given` names none.
         """
         if isinstance(given, Validation):
             return given
@@ -65,21 +71,21 @@ class Validation:
             return cls(EnvironmentSpec.of(given, environment.config))
         starts = CustomEnvironmentDataset.of(given)
         if starts.curriculum is not None:
-            raise ConfigError("validation has a curriculum: held-out starts must stay the same. Give tasks or seeds.")
+            raise ConfigError("validation has a curriculum, but held-out starts must stay the same: pass tasks.")
         named = starts.environment
         own = environment if named is None else EnvironmentSpec.of(named, environment.config)
         return cls(own, starts)
 
     def held_out(self, most: int) -> list[DatasetRow]:
-        """The first starts, at most so many; a dataset that has fewer rows is not begun again."""
+        """The first `most` starts; a dataset with fewer rows is not repeated."""
         starts = copy.copy(self.starts)
         starts.seed = FIRST_SEED if starts.seed is None else starts.seed
         return [starts.start(index) for index in range(min(most, len(starts)))]
 
-    def evaluating(
+    def schedule(
         self, config: ConfigStore, reward_fn: Callable[..., Any] | None, tools: ToolRegistry | None
     ) -> EvaluationSchedule | None:
-        """What the settings ask for; None: no evaluation."""
+        """The schedule that the settings ask for; None: no evaluation."""
         evaluation = config.evaluation
         if not evaluation.every:
             return None
@@ -90,7 +96,7 @@ class Validation:
             seeds=[start["seed"] for start in starts],
             tasks=[start["task"] for start in starts if start["task"] is not None] or None,
             limits=Limits.of(config.inference),
-            # Always the same numbers: what differs between two evaluations is the model.
+            # Always the same random numbers: only the model differs between two evaluations.
             sampling=replace(sampling, temperature=temperature, seed=FIRST_SEED),
             reward_fn=reward_fn,
             tools=tools,
@@ -100,30 +106,101 @@ class Validation:
         return EvaluationSchedule(evaluation.every, self.environment.isolated(), plan)
 
     def check(self, config: ConfigStore, dataset: CustomEnvironmentDataset) -> None:
-        """Refuse to evaluate without held-out starts, where nobody said which they are."""
+        """Raise if evaluation has no held-out starts, or would use starts that are trained on."""
         if self.is_chosen or not config.evaluation.every:
             return
         if dataset.curriculum is not None or dataset.start(0)["task"] is not None:
             raise ConfigError(
-                f"evaluation.every={config.evaluation.every} has nothing to evaluate on: the dataset has tasks or a "
-                "curriculum, so other seeds alone may not be other starts. Pass validation=... with tasks kept apart."
+                f"evaluation.every={config.evaluation.every} has no held-out set: the dataset has tasks or a "
+                "curriculum, so other seeds may not be other starts. Pass validation=... with held-out tasks."
             )
         trained = _trained_seeds(dataset, config)
         if any(start["seed"] in trained for start in self.held_out(config.evaluation.episodes)):
             raise ConfigError(
-                f"Evaluation begins at seed {FIRST_SEED}, and training would come to the same seeds: choose another "
+                f"Evaluation uses seeds from {FIRST_SEED} on, and training would reach them: choose another "
                 "training.seed, or pass validation=CustomEnvironmentDataset(seeds=...)."
             )
 
     def save(self, run: Path) -> None:
-        """Keep the starts in a run's folder."""
+        """Write the held-out dataset to a run folder."""
         (run / FOLDER).mkdir(exist_ok=True)
         self.starts.save(run / FOLDER, FIRST_SEED)
 
     @staticmethod
     def load_starts(run: Path) -> CustomEnvironmentDataset | None:
-        """What `save` wrote, if it did."""
+        """Read what `save` wrote; None: nothing."""
         return CustomEnvironmentDataset.load(run / FOLDER) if (run / FOLDER / "starts.json").is_file() else None
+
+
+class EpisodeRunners(Protocol):
+    """The processes that run episodes."""
+
+    def evaluate(self, environment: EnvironmentSpec, plan: EvaluationPlan) -> EvaluationResult:
+        """Play the episodes of a plan with the current weights of the rollout servers."""
+        ...
+
+
+class TrainingEvaluations:
+    """Evaluates the model between training steps. Training is not affected: episodes have their own ids, seeds and
+    records.
+    """
+
+    def __init__(self, schedule: EvaluationSchedule | None, run: RunFolder, emit: Callable[[str, Any], None]) -> None:
+        self._schedule = schedule
+        self._run = run
+        self._emit = emit
+        records = run.read_evaluations()
+        self._has_first = any(record["step"] == 0 for record in records)
+        for record in records:  # a run may have been killed between saving a checkpoint and marking it
+            self.saved(record)
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Whether to evaluate after a step; after step 0, before training, only once in a run."""
+        if self._schedule is None:
+            return False
+        return not self._has_first if step == 0 else last or step % self._schedule.every == 0
+
+    def make(self, step: int, runners: EpisodeRunners) -> dict[str, Any]:
+        """Evaluate the current weights and record the episodes; return the metrics for `report`."""
+        assert self._schedule is not None
+        self._emit("phase", "evaluate")
+        result = runners.evaluate(self._schedule.environment, self._schedule.plan)
+        write_episodes(self._run, step, result.trajectories, part=PART, inside=IN_TRAINING)
+        if not result.counted:
+            failed, why = dict(result.report.outcomes), result.report.first_error
+            self._emit("warning", f"No episode of the evaluation after step {step} could be counted ({failed}): {why}")
+        return {"step": step, **result.metrics()}
+
+    def report(self, record: Mapping[str, Any]) -> None:
+        """Record and show the metrics of an evaluation."""
+        self._has_first = True
+        self._emit("evaluation", dict(record))
+
+    def is_best(self, record: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint made now would be the best."""
+        best, value = best_checkpoint(self._folder), record.get(BEST_BY)
+        return value is not None and (best is None or value > best.value)
+
+    def saved(self, record: Mapping[str, Any]) -> None:
+        """Mark the checkpoint of an evaluated step as the best, if it exists and is."""
+        if BEST_BY in record and record["step"] in saved_steps(self._folder):
+            mark_best(self._folder, record["step"], record[BEST_BY], f"eval/{BEST_BY}")
+
+    @property
+    def _folder(self) -> Path:
+        return self._run.checkpoints_dir
+
+
+def as_step_metrics(record: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation's metrics as part of its step's record, under `eval/`; its time stays under `time/`.
+
+    Example:
+        >>> as_step_metrics({"step": 4, "reward/mean": 0.5, "time/evaluate": 2.0})
+        {'eval/reward/mean': 0.5, 'time/evaluate': 2.0}
+    """
+    return {
+        name if name.startswith("time/") else f"eval/{name}": value for name, value in record.items() if name != "step"
+    }
 
 
 def _is_environment(given: Any) -> bool:

@@ -137,7 +137,7 @@ def test_lora_is_merged_or_apart(tiny: Any, tmp_path: Path, tiny_folder: str) ->
 def test_best_last_or_a_number(tiny: Any, tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_with(tiny, tmp_path, tiny_folder, steps=(1, 2, 3))
     assert main(["export", str(run.path), "--step", "best"]) == 2
-    assert "was marked as the best" in capsys.readouterr().err
+    assert "is marked as the best" in capsys.readouterr().err
     mark_best(run.checkpoints_dir, 2, 0.7)
     (run.checkpoints_dir / "global_step_3" / "actor" / "fsdp_config.json").write_text("{}")
     for asked, told in (("best", "step-2"), ("1", "step-1")):

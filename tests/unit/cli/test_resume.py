@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from turnsmith import ToolRegistry, tool
+from turnsmith import ActionParser, JSONActionParser, ToolRegistry, advantage_estimator, tool
 from turnsmith.cli.main import main
 from turnsmith.config import ConfigStore, EnvironmentConfig
-from turnsmith.config_sources import to_dict
+from turnsmith.config_sources import apply_overrides, to_dict
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
@@ -21,8 +21,9 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.trainer import RayPPOTrainer, resume
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.recipe import Recipe
+from turnsmith.trainer.recipe import Recipe, RunInputs
 from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trainer.validation import Validation
 
 
 @pytest.fixture(autouse=True)
@@ -49,17 +50,19 @@ def stopped_run(
     environment: Any = GuessNumber,
     reward_fn: Callable[..., Any] | None = None,
     tools: ToolRegistry | None = None,
+    overrides: tuple[str, ...] = (),
+    parser: ActionParser | None = None,
 ) -> RunFolder:
     """A run of 8 steps that was killed in its sixth; a checkpoint was saved at each of `steps`."""
-    config = ConfigStore()
+    config = apply_overrides(ConfigStore(), overrides)
     config.model.model_name = "tiny"
     config.training.num_epochs, config.training.steps_per_epoch = 4, 2
     run = RunFolder.create(tmp_path, "run")
     run.write_config(to_dict(config))
-    CustomEnvironmentDataset().save(run.path, seed=0)
-    recipe = Recipe.of(EnvironmentSpec.of(environment, config.environment), config.environment, reward_fn, tools, None)
-    recipe.steps, recipe.steps_in_epoch = 8, 2
-    recipe.write(run.path)
+    dataset = CustomEnvironmentDataset()
+    dataset.save(run.path, seed=0)
+    spec = EnvironmentSpec.of(environment, config.environment)
+    RunInputs(config, spec, reward_fn, dataset, tools, Validation.of(None, spec), parser).write_recipe(run, 8, 2)
     for step in range(1, 6):
         run.append_metrics({"step": step})
         (run.episodes_dir / f"step-{step:08d}-0.parquet").write_bytes(b"")
@@ -142,7 +145,7 @@ def test_what_another_user_wrote_takes_trust(tmp_path: Path, capsys: pytest.Capt
     run = stopped_run(tmp_path)
     (tmp_path / "user").rename(tmp_path / "another-user")
     assert main(["resume", str(run.path)]) == 2
-    assert "if you trust them, pass trust=True, or --trust" in capsys.readouterr().err
+    assert "if you trust it, pass trust=True, or --trust" in capsys.readouterr().err
     assert main(["resume", str(run.path), "--trust", "training.num_epochs=2"]) == 0
 
 
@@ -172,7 +175,7 @@ def test_an_environment_object_keeps_its_own_settings(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, environment=GuessNumber(EnvironmentConfig(highest=3)))
     assert reopen(run.path, Parts()).parts.environment.build().config.highest == 3
     strange = GuessNumber(EnvironmentConfig(board=(1, 2)))
-    with pytest.raises(RecordError, match="settings that JSON has no form for"):
+    with pytest.raises(RecordError, match="settings that have no JSON form"):
         reopen(stopped_run(tmp_path, environment=strange).path, Parts())
 
 
@@ -181,3 +184,47 @@ def test_a_folder_of_before_cannot_be_resumed(tmp_path: Path) -> None:
     (run.path / "resume.json").unlink()
     with pytest.raises(RecordError, match=r"has no resume\.json"):
         reopen(run.path, Parts())
+
+
+class OwnParser(JSONActionParser):
+    """A parser of the user's own."""
+
+
+@advantage_estimator
+def own_estimator(inputs: Any) -> Any:
+    """An estimator of the user's own."""
+    return inputs.rewards
+
+
+HERE = "tests.unit.cli.test_resume"
+
+
+def test_what_the_user_registered_is_found_again(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path, overrides=(f"training.adv_estimator={HERE}:own_estimator",), parser=OwnParser())
+    recipe = Recipe.read(run.path)
+    assert recipe.extensions == {"training.adv_estimator": [f"{HERE}:own_estimator"]}
+    assert recipe.parser == f"{HERE}:OwnParser"
+    trainer = RayPPOTrainer.resume(run.path)
+    assert trainer.config.training.adv_estimator == f"{HERE}:own_estimator"
+    assert isinstance(trainer.parser, OwnParser)
+
+
+def test_a_parser_with_settings_has_to_be_passed_again(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path, parser=OwnParser(max_chars=5))
+    with pytest.raises(RecordError, match=r"its parser \(a OwnParser with settings of its own\) cannot be imported"):
+        reopen(run.path, Parts())
+    assert reopen(run.path, Parts(parser=OwnParser(max_chars=5))).parts.parser.max_chars == 5  # type: ignore[union-attr]
+
+
+def test_a_config_file_that_was_changed_to_name_other_code_is_not_trusted(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path)
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config.replace("warnings: []", f"warnings: ['{HERE}:pay']"))
+    with pytest.raises(RecordError, match=r"config.yaml names code that resume.json does not"):
+        reopen(run.path, Parts())
+    assert reopen(run.path, Parts(), trust=True).config.logging.warnings == [f"{HERE}:pay"]
+
+
+def test_an_override_may_name_other_code(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path)
+    assert reopen(run.path, Parts(), [f"logging.warnings=[{HERE}:pay]"]).config.logging.warnings == [f"{HERE}:pay"]

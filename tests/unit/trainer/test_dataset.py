@@ -116,9 +116,9 @@ def test_mistakes_are_told_in_words(tmp_path: Path) -> None:
         (tmp_path / "tasks.csv", r"ends in \.jsonl or \.parquet"),
         (tmp_path / "none.jsonl", "There is no dataset"),
         (broken, "Line 2 of .* is not JSON"),
-        ([{"a": 1}, "b"], "Row 1 of the dataset is 'b', no mapping"),
+        ([{"a": 1}, "b"], "Row 1 of the dataset is 'b', not a mapping"),
         ({"train": TASKS}, "give one split"),
-        ([{"a": object()}], "Row 0 of the dataset cannot be written as JSON"),
+        ([{"a": object()}], "Row 0 of the dataset has no JSON form"),
         ([], "The dataset is empty"),
     ):
         with pytest.raises(ConfigError, match=told):
@@ -159,7 +159,7 @@ def test_a_run_folder_holds_the_stream(shuffle: bool, tmp_path: Path) -> None:
     assert loaded.position == 2
     same = CustomEnvironmentDataset(tasks=TASKS, shuffle=shuffle, seed=4)
     assert [loaded.start(index) for index in range(12)] == [same.start(index) for index in range(12)]
-    with pytest.raises(ConfigError, match="come from rows: give the run the same dataset"):
+    with pytest.raises(ConfigError, match="comes from rows: pass the same kind of dataset"):
         CustomEnvironmentDataset.load(tmp_path, harder)
     CustomEnvironmentDataset(curriculum=harder, seed=1).save(tmp_path, seed=4)
     assert CustomEnvironmentDataset.load(tmp_path, harder).start(1)["seed"] == 2

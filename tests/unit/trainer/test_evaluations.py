@@ -18,8 +18,7 @@ from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.trainer.evaluations import TrainingEvaluations
-from turnsmith.trainer.validation import EvaluationSchedule, Validation
+from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, Validation
 
 
 class Scripted:
@@ -35,7 +34,7 @@ class Scripted:
 def evaluating(every: int = 2, episodes: int = 8) -> EvaluationSchedule:
     config = ConfigStore()
     config.evaluation.every, config.evaluation.episodes, config.inference.max_turns = every, episodes, 1
-    made = Validation.of(None, EnvironmentSpec.of(GuessNumber)).evaluating(config, None, None)
+    made = Validation.of(None, EnvironmentSpec.of(GuessNumber)).schedule(config, None, None)
     assert made is not None
     return made
 
@@ -72,7 +71,7 @@ def test_one_is_made_before_training_every_so_often_and_at_the_end(run: RunFolde
     evaluations = TrainingEvaluations(evaluating(every=3), run, telling(run, []))
     due = [step for step in range(8) if evaluations.is_due(step, last=step == 7)]
     assert due == [0, 3, 6, 7]
-    evaluations.tell({"step": 0})
+    evaluations.report({"step": 0})
     assert not evaluations.is_due(0, last=False)
     assert not TrainingEvaluations(evaluating(), run, telling(run, [])).is_due(0, last=False)
     assert not TrainingEvaluations(None, run, telling(run, [])).is_due(0, last=True)
@@ -82,7 +81,7 @@ def test_episodes_and_numbers_are_kept_apart_from_training(run: RunFolder, tiny_
     told: list[tuple[str, Any]] = []
     evaluations = TrainingEvaluations(evaluating(), run, telling(run, told))
     record = evaluations.make(2, Scripted(tiny_folder, "13"))
-    evaluations.tell(record)
+    evaluations.report(record)
     assert [kind for kind, _ in told] == ["phase", "evaluation"]
     assert run.read_evaluations() == [record]
     assert record["step"] == 2
@@ -98,7 +97,7 @@ def test_an_evaluation_in_which_nothing_counts_is_told_and_never_the_best(run: R
     told: list[tuple[str, Any]] = []
     evaluations = TrainingEvaluations(evaluating(episodes=2), run, telling(run, told))
     record = evaluations.make(2, Scripted(tiny_folder))  # a script that says nothing is an engine that fails
-    assert "No episode of the evaluation after step 2 counts ({'engine_failed': 2})" in told[-1][1]
+    assert "No episode of the evaluation after step 2 could be counted ({'engine_failed': 2})" in told[-1][1]
     assert not evaluations.is_best(record)
     save(run, 2)
     evaluations.saved(record)
@@ -110,7 +109,7 @@ def test_the_best_checkpoint_is_that_of_the_highest_reward(run: RunFolder) -> No
     for step, reward in ((2, 0.5), (4, 0.75), (6, 0.75)):
         record = {"step": step, "reward/mean": reward}
         assert evaluations.is_best(record) == (step != 6)
-        evaluations.tell(record)
+        evaluations.report(record)
         save(run, step)
         evaluations.saved(record)
     best = best_checkpoint(run.checkpoints_dir)
@@ -130,7 +129,7 @@ def test_a_kill_before_the_mark_costs_nothing(run: RunFolder) -> None:
 def test_a_best_of_steps_that_are_made_again_is_forgotten(run: RunFolder) -> None:
     evaluations = TrainingEvaluations(evaluating(), run, telling(run, []))
     for step in (2, 4):
-        evaluations.tell({"step": step, "reward/mean": step / 4})
+        evaluations.report({"step": step, "reward/mean": step / 4})
         save(run, step)
         evaluations.saved({"step": step, "reward/mean": step / 4})
     rewind(run, 2)

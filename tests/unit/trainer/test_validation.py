@@ -71,7 +71,7 @@ def test_a_curriculum_cannot_be_held_out() -> None:
 def test_the_plan_has_the_settings_of_training_but_for_its_own() -> None:
     config = settings()
     config.inference.max_turns, config.evaluation.temperature = 4, 0.0
-    evaluating = Validation.of([{"a": 1}, {"a": 2}], SPEC).evaluating(config, None, None)
+    evaluating = Validation.of([{"a": 1}, {"a": 2}], SPEC).schedule(config, None, None)
     assert evaluating is not None
     plan = evaluating.plan
     assert (plan.episodes, plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (2, 4, 0.0, FIRST_SEED)
@@ -80,12 +80,12 @@ def test_the_plan_has_the_settings_of_training_but_for_its_own() -> None:
         (FIRST_SEED + 1, {"a": 2}),
     ]
     config.evaluation.every = 0
-    assert Validation.of(None, SPEC).evaluating(config, None, None) is None
+    assert Validation.of(None, SPEC).schedule(config, None, None) is None
 
 
 @pytest.mark.parametrize("dataset", [[{"a": 1}], CustomEnvironmentDataset(curriculum=lambda index, history: {})])
 def test_a_dataset_of_tasks_needs_tasks_that_are_kept_apart(dataset: Any) -> None:
-    with pytest.raises(ConfigError, match="has nothing to evaluate on"):
+    with pytest.raises(ConfigError, match="has no held-out set"):
         RayPPOTrainer(settings(), GuessNumber, dataset=dataset)
     RayPPOTrainer(settings(every=0), GuessNumber, dataset=dataset)
     RayPPOTrainer(settings(), GuessNumber, dataset=dataset, validation=[{"a": 9}])
@@ -93,11 +93,11 @@ def test_a_dataset_of_tasks_needs_tasks_that_are_kept_apart(dataset: Any) -> Non
 
 def test_training_must_not_come_to_the_held_out_seeds() -> None:
     for wrong in (settings(seed=FIRST_SEED + 2), settings(seed=FIRST_SEED - 39)):  # 10 steps of 4 groups
-        with pytest.raises(ConfigError, match="training would come to the same seeds"):
+        with pytest.raises(ConfigError, match="training would reach them"):
             RayPPOTrainer(wrong, GuessNumber)
     for right in (settings(seed=FIRST_SEED + 3), settings(seed=FIRST_SEED - 40)):
         RayPPOTrainer(right, GuessNumber)
-    with pytest.raises(ConfigError, match="training would come to the same seeds"):
+    with pytest.raises(ConfigError, match="training would reach them"):
         RayPPOTrainer(settings(), GuessNumber, dataset=CustomEnvironmentDataset(seeds=[1, FIRST_SEED]))
 
 

@@ -90,16 +90,20 @@ def test_a_healthy_step_is_not_warned_of() -> None:
         (groups([1, 1], [1, 1]), "all 4 episodes got the same reward, 1.", "solved"),
         (groups([0, 0], [1, 1]), "in each of the 2 groups all episodes got the same reward", "group_size"),
         (groups([0], [1]), "no group has two episodes to compare", "group_size"),
-        (groups([0, 0], outcome=Outcome.TURN_LIMIT), "2 of them were cut (turn_limit)", "inference.max_turns"),
-        (groups([0, 0], outcome=Outcome.TRUNCATED), "2 of them were cut (truncated)", "environment.max_steps"),
+        (groups([0, 0], outcome=Outcome.TURN_LIMIT), "2 of them reached a limit (turn_limit)", "inference.max_turns"),
+        (groups([0, 0], outcome=Outcome.TRUNCATED), "2 of them reached a limit (truncated)", "environment.max_steps"),
         (groups([0, 0], stop="length"), "2 of 2 turns were cut at 128 tokens", "inference.max_tokens"),
-        (groups([0, 1], [1, 0]), "every advantage came out as 0 although the rewards differ", "training.credit"),
+        (groups([0, 1], [1, 0]), "every advantage is 0 although the rewards differ", "training.credit"),
         (
             groups([0, 0], outcome=Outcome.ENVIRONMENT_FAILED, error="no door\nat line 3"),
             "no episode can be trained on (2 environment_failed)",
             "no door",
         ),
-        (report_of([Trajectory(actions=["a"], rewards=[1.0], outcome=Outcome.COMPLETED)]), "masked", "backend"),
+        (
+            report_of([Trajectory(actions=["a"], rewards=[1.0], outcome=Outcome.COMPLETED)]),
+            "no token of these episodes was sampled by the model",
+            "backend",
+        ),
     ],
 )
 def test_why_the_gradient_is_zero(report: EpisodeReport, because: str, advice: str) -> None:
@@ -107,11 +111,11 @@ def test_why_the_gradient_is_zero(report: EpisodeReport, because: str, advice: s
     assert warning.what.startswith("The gradient is zero: ")
     assert because in warning.what
     assert advice in warning.advice
-    assert warning.episodes or "masked" in because
+    assert warning.episodes or "no token of these" in because
     assert "at line 3" not in warning.advice
 
 
-@pytest.mark.parametrize(("clipped", "because"), [(0.99, "clipped 99% of the tokens"), (0.0, "no token counts")])
+@pytest.mark.parametrize(("clipped", "because"), [(0.99, "clipped 99% of the tokens"), (0.0, "every token is masked")])
 def test_a_gradient_that_vanished_though_advantages_are_there(clipped: float, because: str) -> None:
     record = {**HEALTHY, "grad_norm": 0.0, "clip_fraction": clipped}
     assert because in found(record, groups([0, 1], [1, 0]))["zero_gradient"].what
@@ -119,7 +123,7 @@ def test_a_gradient_that_vanished_though_advantages_are_there(clipped: float, be
 
 def test_rewards_that_teach_nothing_beside_other_terms_of_the_loss() -> None:
     what = found({**FLAT, "grad_norm": 0.2}, groups([0, 0]))["zero_gradient"].what
-    assert what.startswith("The rewards teach nothing, every advantage is 0")
+    assert what.startswith("Every advantage is 0")
 
 
 def test_mostly_constant_groups_are_told_with_an_episode_of_each() -> None:
@@ -147,7 +151,7 @@ def test_a_reward_outside_its_declared_range() -> None:
     assert declared_range(None) is declared_range("text") is None
     report = groups([0, 1], [0, 100])
     warning = found(HEALTHY, report, reward_range=(0.0, 1.0))["reward_out_of_range"]
-    assert "1 of 4 episodes got a reward outside 0 to 1, such as 100." in warning.what
+    assert "1 of 4 rewards are outside 0 to 1, such as 100." in warning.what
     assert warning.episodes == ("1-0",)
     assert "reward_out_of_range" not in found(HEALTHY, groups([0, 1]), reward_range=(0.0, 1.0))
 
@@ -180,7 +184,10 @@ def test_growing_lengths_are_told_with_what_became_of_the_reward() -> None:
 
 def test_engine_and_trainer_that_disagree() -> None:
     record = {**HEALTHY, "rollout_diff/mean": 0.05, "rollout_diff/max": 0.9}
-    assert "0.0500 in probability on average (at most 0.900)" in found(record, groups([0, 1]))["rollout_mismatch"].what
+    assert (
+        "0.0500 in token probability on average (at most 0.900)"
+        in found(record, groups([0, 1]))["rollout_mismatch"].what
+    )
 
 
 def test_turns_that_are_all_cut_unless_they_are_meant_to_be_short() -> None:
@@ -200,7 +207,7 @@ def test_episodes_that_all_run_into_a_limit() -> None:
 def test_the_same_conversation_again_and_again() -> None:
     report = groups([0, 0, 0, 0], [0, 0, 0, 1], said="yes")
     warning = found(HEALTHY, report)["repeated_episodes"]
-    assert warning.what == "8 of 8 episodes are the same conversation, word for word."
+    assert warning.what == "8 of 8 episodes are identical, word for word."
     assert warning.episodes == ("0-0", "0-1", "0-2")
     assert "repeated_episodes" not in found(HEALTHY, groups([0, 0, 0, 0], [0, 0, 0, 1]))
 
@@ -208,12 +215,14 @@ def test_the_same_conversation_again_and_again() -> None:
 def test_failing_and_misused_tools() -> None:
     broken = {"tool_calls": [{"ok": False, "failure": "it broke"}]}
     warnings = found(HEALTHY, groups([0, 1], info=broken))
-    assert warnings["failing_tools"].what == "2 of 2 tool calls failed inside the tool."
+    assert warnings["failing_tools"].what == "2 of 2 tool calls raised an exception inside the tool."
     assert warnings["failing_tools"].episodes == ("0-0", "0-1")
     refused, unreadable = {"tool_calls": [{"ok": False}]}, {"format_problem": "invalid_json"}
     many = [episode(f"0-{n}", n % 2, info=refused if n < 5 else unreadable) for n in range(8)]
     misused = found(HEALTHY, report_of(many))["misused_tools"]
-    assert misused.what == "8 of 8 tool calls were wrong: 3 could not be read, 5 had wrong arguments or were refused."
+    assert (
+        misused.what == "8 of 8 tool calls were invalid: 3 could not be parsed, 5 had wrong arguments or were refused."
+    )
 
 
 def told(watch: StepMonitor, *steps: bool) -> list[tuple[int, str]]:

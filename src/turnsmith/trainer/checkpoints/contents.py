@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds besides what verl writes, and whether one fits the run that is to load it."""
+"""What we add to verl's checkpoints, and whether a checkpoint fits the run that is to load it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = ("turnsmith", "verl", "torch", "transformers")
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When and what to save."""
+    """When to save a checkpoint, and what is in it."""
 
     every: int
     """Steps between two checkpoints; 0: none."""
@@ -38,7 +38,7 @@ class CheckpointPolicy:
 
     @classmethod
     def of(cls, config: ConfigStore, steps_in_epoch: int) -> CheckpointPolicy:
-        """What the settings say."""
+        """The policy in a run's settings."""
         checkpoint = config.checkpoint
         return cls(
             every=checkpoint.save_interval * steps_in_epoch,
@@ -49,14 +49,14 @@ class CheckpointPolicy:
 
 
 def complete(checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any]) -> None:
-    """Add what verl does not write: the model as a plain folder, the trainer's own state, the versions of packages."""
+    """Add what verl does not write: the model as a Hugging Face folder, our own state, and package versions."""
     actor = checkpoint / "actor"
     ranks = saved_ranks(actor)
     missing = [rank for rank in range(ranks) if not shard_path(actor, ranks, rank).is_file()]
     if missing:
         raise RecordError(
-            f"The weights of rank {missing[0]} are not in {actor}: on several machines, checkpoint.output_dir must be "
-            "a folder that all of them share."
+            f"The weights of rank {missing[0]} are not in {actor}: on several nodes, checkpoint.output_dir must be a "
+            "shared folder."
         )
     if saving.with_model:
         write_model(actor, actor / "huggingface", trust_remote_code=saving.trust_remote_code)
@@ -64,10 +64,10 @@ def complete(checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any
 
 
 def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
-    """The checkpoint that a path means: its own folder, or the newest in a folder of some, or in a run's."""
+    """The checkpoint at a path: its own folder, or the newest one in a folder of checkpoints or in a run folder."""
     path = path.absolute()
     if path.name.startswith("global_step_"):
-        if trust and path.is_dir() and not (path / MANIFEST).exists():  # verl's own: there is nothing to check
+        if trust and path.is_dir() and not (path / MANIFEST).exists():  # written by verl itself
             return Checkpoint(path, int(path.name.removeprefix("global_step_")), signed=False)
         return open_checkpoint(path, trust=trust)
     inside = path / "checkpoints"
@@ -75,7 +75,7 @@ def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
 
 
 def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
-    """Raise if these settings cannot load the checkpoint; warn of packages that were others."""
+    """Raise if a run with these settings cannot load the checkpoint; warn if package versions differ."""
     saved, now = saved_ranks(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
     if saved != now:
         raise RecordError(
@@ -85,7 +85,7 @@ def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
     before, present = read_state(checkpoint.path).get("versions", {}), _versions()
     changed = [f"{name} {before[name]} (now {present[name]})" for name in before if before[name] != present.get(name)]
     if changed:
-        warn(f"{checkpoint.path.name} was written with {', '.join(changed)}: it may not go on exactly as before.")
+        warn(f"{checkpoint.path.name} was written with {', '.join(changed)}: results may differ.")
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Takes the model out of a run's checkpoint, as a folder that transformers and vLLM load."""
+"""Exports the model in a run's checkpoint as a folder that transformers and vLLM load."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def export_model(
     dtype: str | None = None,
     warn: Warn = lambda sentence: None,
 ) -> Path:
-    """Write the model of a run as a plain Hugging Face folder of safetensors, and return that folder.
+    """Write the model of a run as a Hugging Face folder of safetensors, and return that folder.
 
-    Checkpoints of other people can be exported as well: only weights are read, by a loader that runs no code.
+    Other people's checkpoints can be exported as well: only weights are read, by a loader that runs no code.
 
     Args:
         run_folder: The run's folder.
         step: A step that has a checkpoint, `"last"` or `"best"`.
         out: A new folder; None: `exports/step-N` in the run's folder.
-        adapter: Write only the LoRA adapter, as PEFT and vLLM load it; else it is merged into the model.
+        adapter: Write only the LoRA adapter, as PEFT and vLLM load it, instead of merging it into the model.
         dtype: `float32`, `bfloat16` or `float16`; None: as it was trained.
-        warn: Is told of a damaged checkpoint that was passed over.
+        warn: Called with a sentence about a damaged checkpoint that was skipped.
 
     Raises:
         RecordError: The run has no such checkpoint, or it is damaged.
@@ -56,7 +56,7 @@ def export_model(
         if adapter:
             write_adapter(checkpoint.path / "actor", beside, base_model=resolve(model.model_name, model.local_path))
         else:
-            # The setting comes from the folder, too: it counts only where the folder is our own.
+            # This setting comes from the folder as well: honour it only where the folder is our own.
             remote_code = model.trust_remote_code and checkpoint.signed
             write_model(checkpoint.path / "actor", beside, dtype=dtype, trust_remote_code=remote_code)
         beside.replace(target)
@@ -72,6 +72,6 @@ def _choose(run: RunFolder, step: int | str, warn: Warn) -> Checkpoint:
     if step == "best":
         best = best_checkpoint(folder)
         if best is None:
-            raise RecordError(f"No checkpoint of {run.path} was marked as the best: use --step last, or a number.")
+            raise RecordError(f"No checkpoint of {run.path} is marked as the best: use --step last, or a number.")
         step = best.step
     return open_checkpoint(folder / f"global_step_{step}", trust=True)

@@ -1,6 +1,6 @@
-"""The weights in a checkpoint as verl's FSDP2 ranks wrote them, put together again.
+"""Merges the weight shards that verl's FSDP2 ranks wrote to a checkpoint.
 
-Read by torch's loader for weights, which runs no code of the file, unlike the one that training goes on with.
+Reads them with torch's `weights_only` loader, which runs no code in the file, unlike the one that verl resumes with.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from turnsmith.errors import RecordError
 
 
 def saved_ranks(part: Path) -> int:
-    """How many ranks wrote the weights in `actor/` or `critic/` of a checkpoint."""
+    """Number of ranks that wrote `actor/` or `critic/` of a checkpoint."""
     return int(json.loads((part / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
 
 
 def shard_path(part: Path, ranks: int, rank: int) -> Path:
-    """The file with the weights of one of so many ranks."""
+    """The file with the shard of one rank."""
     return part / f"model_world_size_{ranks}_rank_{rank}.pt"
 
 
 def merge_shards(part: Path) -> dict[str, Any]:
-    """All weights, whole and in the dtype they were trained in, by the names they had in training."""
+    """All weights, unsharded, in the dtype they were trained in, under their names in training."""
     import torch
     from torch.distributed.tensor import DTensor
 
     ranks = saved_ranks(part)
-    # A mesh that is read without its process group is all that we want of it, and torch warns of it.
+    # torch warns of a device mesh that is read without its process group, which is all that we need.
     quiet = logging.getLogger("torch.distributed.device_mesh")
     level, _ = quiet.level, quiet.setLevel(logging.ERROR)
     try:
@@ -39,7 +39,7 @@ def merge_shards(part: Path) -> dict[str, Any]:
         ]
     finally:
         quiet.setLevel(level)
-    # What FSDP2 does not shard, every rank has.
+    # Every rank has what FSDP2 does not shard.
     return {
         name: _whole(name, [shard[name] for shard in shards]) if isinstance(first, DTensor) else first
         for name, first in shards[0].items()
@@ -53,11 +53,11 @@ def _whole(name: str, parts: list[Any]) -> Any:
     mesh, placements = parts[0].device_mesh.mesh, parts[0].placements
     cut = [(axis, placed.dim) for axis, placed in enumerate(placements) if isinstance(placed, Shard)]
     if len(cut) > 1 or any(placed.is_partial() for placed in placements):
-        raise RecordError(f"{name} is split as {placements}, which turnsmith cannot put together.")
+        raise RecordError(f"{name} is sharded as {placements}, which turnsmith cannot merge.")
     if not cut:
         return parts[0].to_local()
     axis, dim = cut[0]
-    # Along the other axes of the mesh all ranks have the same.
+    # Along the other axes of the mesh the ranks are replicas.
     along = mesh[tuple(slice(None) if other == axis else 0 for other in range(mesh.ndim))]
     whole = torch.cat([parts[rank].to_local() for rank in along.tolist()], dim=dim)
     if whole.shape != parts[0].shape:

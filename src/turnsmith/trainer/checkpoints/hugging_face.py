@@ -1,7 +1,7 @@
-"""Writes trained weights as a plain Hugging Face folder: the whole model, or the LoRA adapter alone.
+"""Writes trained weights as a Hugging Face folder: the whole model, or the LoRA adapter alone.
 
-verl can write one with each checkpoint, but calls it bfloat16 whatever it is, and with LoRA gives it names that
-transformers does not know and fills in at random. This module knows nothing of checkpoints but what is in `actor/`.
+verl can write one with each checkpoint, but labels it bfloat16 whatever it is, and with LoRA uses names that
+transformers does not know and initialises at random. Knows nothing of a checkpoint but its `actor/`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OURS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensor
 
 
 def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_remote_code: bool = False) -> None:
-    """Write the whole model, an adapter merged into it, with tokenizer and chat template.
+    """Write the whole model, with an adapter merged into it, and its tokenizer and chat template.
 
     Args:
         actor: A checkpoint's folder `actor`.
-        target: Where to; may be its `huggingface`, which holds everything but the weights.
-        dtype: `bfloat16`, say; None: as it was trained.
-        trust_remote_code: Whether to run Python code that came with the model.
+        target: The folder to write; may be `huggingface` in `actor`, which has everything but the weights.
+        dtype: Such as `bfloat16`; None: as it was trained.
+        trust_remote_code: Whether to run Python code that comes with the model.
     """
     import torch
 
@@ -37,7 +37,7 @@ def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_re
     if dtype is not None:
         wanted = getattr(torch, dtype)
         weights = {name: one.to(wanted) if one.is_floating_point() else one for name, one in weights.items()}
-    # transformers writes the dtype of the model that it is given, which has no weights, into the config.
+    # transformers writes the dtype of this model, which has no weights, into the config.
     model.to(next(one.dtype for one in weights.values() if one.is_floating_point()))
     _copy_rest(actor / "huggingface", target)
     with _no_progress_bar():
@@ -46,7 +46,7 @@ def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_re
 
 
 def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:
-    """Write the LoRA adapter alone, as PEFT and vLLM load it; `base_model` is what it belongs on.
+    """Write the LoRA adapter alone, as PEFT and vLLM load it; `base_model` is the model it was trained on.
 
     Raises:
         RecordError: The run trained all weights.
@@ -56,7 +56,7 @@ def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:
 
     meta = _lora_meta(actor)
     if meta is None:
-        raise RecordError("This run trained all weights, so that there is no adapter: leave --adapter out.")
+        raise RecordError("This run trained all weights, so there is no adapter: leave out --adapter.")
     pairs = {
         name.replace(".default.", "."): one.contiguous()
         for name, one in merge_shards(actor).items()
@@ -77,14 +77,14 @@ def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:
 
 
 def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
-    """The model without weights, for its names and for how transformers writes it."""
+    """The model without weights, for its parameter names and `save_pretrained`."""
     import torch
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    vars(config).pop("attn_implementation", None)  # how it was trained here says nothing about how to use it
+    vars(config).pop("attn_implementation", None)  # how it was trained here says nothing about how to run it
     named = getattr(transformers, (config.architectures or [""])[0], None)
-    # The name is the checkpoint's: it must be that of a model, not of anything else that could be called.
+    # The name comes from the checkpoint: make sure that it is a model class, and not anything else callable.
     is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
     with torch.device("meta"):
         if named is not None and is_model and not (trust_remote_code and getattr(config, "auto_map", None)):
@@ -97,7 +97,7 @@ def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
 
 
 def _merged(weights: dict[str, Any], actor: Path, model: Any) -> dict[str, Any]:
-    """The weights under the model's own names; W + (B A) alpha / r where there is an adapter, as PEFT computes it."""
+    """The weights under the model's own names, with an adapter merged as PEFT does: W + (B A) alpha / r."""
     meta = _lora_meta(actor)
     if meta is None:
         return weights
@@ -105,27 +105,27 @@ def _merged(weights: dict[str, Any], actor: Path, model: Any) -> dict[str, Any]:
     for name, one in weights.items():
         if "lora_" in name:
             if not name.endswith((_LORA_A, _LORA_B)):
-                raise RecordError(f"{name} is of a kind of adapter that turnsmith cannot merge: use --adapter.")
+                raise RecordError(f"{name} belongs to a kind of adapter that turnsmith cannot merge: use --adapter.")
             continue
         layer = name.removesuffix(".base_layer.weight")
         own = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
         if layer + _LORA_A in weights:
             change = weights[layer + _LORA_B] @ weights[layer + _LORA_A]
             if type(model.get_submodule(layer.removeprefix(_PREFIX))).__name__ == "Conv1D":
-                change = change.T  # GPT-2's layers hold their weights the other way round
+                change = change.T  # GPT-2's layers store their weights transposed
             one = one + change * (meta["lora_alpha"] / meta["r"])
         merged[own] = one
     return merged
 
 
 def _untied(weights: dict[str, Any], model: Any) -> dict[str, Any]:
-    """Without the second name of a tied weight: written under both, transformers would no longer tie them."""
+    """Drop the second name of a tied weight: written under both, transformers would no longer tie them."""
     model.tie_weights()
     first = {name for name, _ in model.named_parameters()}
     second = {name for name, _ in model.named_parameters(remove_duplicate=False)} - first
     missing = first - weights.keys()
     if missing:
-        raise RecordError(f"The checkpoint has no weights called {min(missing)}: was it written by another model?")
+        raise RecordError(f"The checkpoint has no weights called {min(missing)}: does it belong to another model?")
     return {name: one.contiguous() for name, one in weights.items() if name not in second}
 
 
@@ -135,7 +135,7 @@ def _lora_meta(actor: Path) -> dict[str, Any] | None:
 
 
 def _copy_rest(source: Path, target: Path) -> None:
-    """Tokenizer, chat template, and code that came with the model."""
+    """Copy the tokenizer, the chat template, and code that comes with the model."""
     target.mkdir(parents=True, exist_ok=True)
     if source.resolve() != target.resolve():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_OURS), dirs_exist_ok=True)
@@ -155,7 +155,7 @@ def _no_progress_bar() -> Generator[None]:
 
 
 def _readable(folder: Path) -> None:
-    # safetensors writes files that only their owner can read.
+    # safetensors writes files that only their owner can read
     for file in folder.rglob("*"):
         if file.is_file():
             file.chmod(0o644)

@@ -1,39 +1,32 @@
-"""Settings that are unknown or cannot work together, refused in words before anything starts."""
+"""Refuses settings that are impossible, contradict each other or would have no effect, before anything starts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import importlib.util
 
 from turnsmith.config import ConfigStore, TrainingConfig
-from turnsmith.errors import ConfigError
+from turnsmith.config_sources import to_dict
+from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import import_object
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.tools.parsing.formats import FORMATS
-from turnsmith.trainer.advantages import CREDITS, ESTIMATORS, check_combination
-from turnsmith.trainer.config.auto import (
-    DTYPES,
-    LOSS_AGGREGATIONS,
-    POLICY_LOSSES,
-    ROLLOUT_CORRECTIONS,
-    SCHEDULES,
-    resolve_backend,
-    resolve_device,
-)
+from turnsmith.trainer.advantages import get_estimator
+from turnsmith.trainer.config.auto import resolve_backend, resolve_device
 from turnsmith.trainer.config.layout import check_layout
-from turnsmith.trainer.verl.rollout_registry import TRANSFORMERS
-from turnsmith.trainer.verl.trackers import check_trackers
+from turnsmith.trainer.config.to_verl import keys_we_set
+from turnsmith.trainer.config.verl_overrides import checked_verl_section
 
 
 def check(config: ConfigStore) -> None:
-    """Raise a ConfigError for settings that are unknown, cannot work together or would have no effect."""
+    """Raise a ConfigError for settings that cannot work."""
     training = config.training
-    _check_names(config)
+    to_dict(config)  # checks names, types and fixed choices
     _check_smallest(config)
-    check_combination(training.adv_estimator, training.credit)
+    get_estimator(training.adv_estimator).check_credit(training.credit)
     _check_groups(training)
     _check_engine(config)
     _check_schedule(config)
     check_layout(config)
-    check_trackers(config.logging.trackers)
+    _check_logging(config)
     FailurePolicy.of(config.failures)
     if training.kl_target is not None and not training.use_kl_in_reward:
         raise ConfigError(
@@ -41,26 +34,17 @@ def check(config: ConfigStore) -> None:
         )
     if not config.ray.use_ray:
         raise ConfigError("ray.use_ray=false is not possible: verl trains on Ray, also on one machine. Leave it out.")
-    if config.verl:
-        # Imported late: what turnsmith sets itself is known to the mapping, which needs this check.
-        from turnsmith.trainer.config.to_verl import keys_we_set
-        from turnsmith.trainer.config.verl_overrides import checked_verl_section
-
-        checked_verl_section(config, keys_we_set)
+    checked_verl_section(config, keys_we_set)
 
 
-def _check_names(config: ConfigStore) -> None:
-    training = config.training
-    _one_of("model.device", config.model.device, ("auto", "cpu", "cuda"))
-    _one_of("model.dtype", config.model.dtype, ("auto", *DTYPES))
-    _one_of("inference.backend", config.inference.backend, ("auto", TRANSFORMERS, "vllm", "sglang"))
-    _one_of("inference.tool_format", config.inference.tool_format, FORMATS)
-    _one_of("training.adv_estimator", training.adv_estimator, ESTIMATORS)
-    _one_of("training.credit", training.credit, CREDITS)
-    _one_of("training.policy_loss", training.policy_loss, POLICY_LOSSES)
-    _one_of("training.loss_aggregation", training.loss_aggregation, LOSS_AGGREGATIONS)
-    _one_of("training.rollout_correction", training.rollout_correction, ROLLOUT_CORRECTIONS)
-    _one_of("training.schedule", training.schedule, SCHEDULES)
+def _check_logging(config: ConfigStore) -> None:
+    for name in (*config.logging.trackers, *config.logging.warnings):
+        if ":" in name:
+            import_object(name)
+        elif importlib.util.find_spec(name) is None:
+            raise MissingDependency(
+                f"logging.trackers has {name!r}, but its package is not installed: pip install {name}, or leave it out."
+            )
 
 
 def _check_smallest(config: ConfigStore) -> None:
@@ -80,9 +64,14 @@ def _check_smallest(config: ConfigStore) -> None:
 
 
 def _check_engine(config: ConfigStore) -> None:
-    if resolve_backend(config) == TRANSFORMERS and config.model.tensor_parallel_size != 1:
-        raise ConfigError("The transformers engine does not split a model: set model.tensor_parallel_size=1.")
-    if resolve_backend(config) == "sglang" and resolve_device(config) == "cpu":
+    backend = resolve_backend(config)
+    if backend not in ("transformers", "vllm", "sglang"):
+        raise ConfigError(
+            f"inference.backend={backend!r} is for evaluation only: use transformers, vllm or sglang to train."
+        )
+    if backend == "transformers" and config.model.tensor_parallel_size != 1:
+        raise ConfigError("The transformers engine does not shard a model: set model.tensor_parallel_size=1.")
+    if backend == "sglang" and resolve_device(config) == "cpu":
         raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
 
 
@@ -108,10 +97,5 @@ def _check_schedule(config: ConfigStore) -> None:
             "train also generate. Leave it out."
         )
     if schedule == "separate_async":
-        # Its keys of verl are there (`_schedule` in config_mapping), but it takes GPUs of its own to write the trainer.
+        # Its keys of verl are there (`_schedule` in to_verl); the trainer for it is not.
         raise ConfigError("training.schedule='separate_async' cannot run yet: use sync or colocate_async.")
-
-
-def _one_of(name: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}={value!r} is unknown: use one of {', '.join(known)}.")

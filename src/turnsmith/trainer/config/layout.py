@@ -1,7 +1,7 @@
-"""How one batch of episodes is spread over nodes, ranks and GPUs, and the sizes that cannot be spread.
+"""How a batch of episodes is divided over nodes, ranks and GPUs, and errors for sizes that do not divide.
 
-A rank is one process of the trainer, on one GPU. verl would stop at an assertion somewhere inside a worker; here the
-same is told in words before anything starts.
+A rank is one trainer process, on one GPU. verl would fail an assertion somewhere inside a worker; this raises an error
+in words before anything starts.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from turnsmith.trainer.config.auto import resolve_device
 
 
 def trainer_ranks(config: ConfigStore) -> int:
-    """How many processes train."""
+    """Number of trainer processes."""
     return config.ray.num_nodes * config.ray.gpus_per_node
 
 
 def batch_shares(config: ConfigStore) -> int:
-    """Into how many parts a batch is split: ranks that split an episode among them share one part."""
+    """Number of parts that a batch is split into: ranks of one sequence-parallel group share a part."""
     return max(1, trainer_ranks(config) // config.model.sequence_parallel_size)
 
 
 def micro_batch_size(config: ConfigStore) -> int:
-    """Episodes in one forward pass: the most that are allowed and divide what each rank has of a mini-batch."""
+    """Episodes per forward pass: the largest allowed divisor of a rank's share of a mini-batch."""
     training = config.training
     share = max(1, (training.mini_batch_size or training.batch_size) // batch_shares(config))
     return next(size for size in range(min(training.micro_batch_size, share), 0, -1) if share % size == 0)
 
 
 def check_layout(config: ConfigStore) -> None:
-    """Raise a ConfigError for sizes that nodes and GPUs cannot share out evenly."""
+    """Raise a ConfigError for sizes that do not divide evenly over nodes and GPUs."""
     _check_sequence_parallel(config)
     _check_tensor_parallel(config)
     ranks, training = trainer_ranks(config), config.training
     over = f"{ranks} ranks (ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})"
     if training.batch_size % ranks:
         raise ConfigError(
-            f"training.batch_size={training.batch_size} episodes cannot be shared out evenly over {over}: set it to a "
+            f"training.batch_size={training.batch_size} episodes do not divide evenly over {over}: set it to a "
             f"multiple of {lcm(ranks, training.group_size)}."
         )
     mini_batch = training.mini_batch_size or training.batch_size
     if mini_batch % batch_shares(config):
         raise ConfigError(
-            f"training.mini_batch_size={mini_batch} episodes cannot be shared out evenly over {over}: set it to a "
+            f"training.mini_batch_size={mini_batch} episodes do not divide evenly over {over}: set it to a "
             f"multiple of {lcm(batch_shares(config), training.group_size)} that divides training.batch_size="
             f"{training.batch_size}."
         )
@@ -56,8 +56,8 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
         return
     if resolve_device(config) == "cpu":
         raise ConfigError(
-            f"model.sequence_parallel_size={size} needs GPUs: it splits sequences without padding, for which verl uses "
-            "flash attention. Set it to 1 on a CPU."
+            f"model.sequence_parallel_size={size} needs GPUs: verl uses flash attention to split sequences without "
+            "padding. Set it to 1 on a CPU."
         )
     if trainer_ranks(config) % size:
         raise ConfigError(
@@ -75,6 +75,6 @@ def _check_tensor_parallel(config: ConfigStore) -> None:
         fitting = [count for count in range(1, per_node + 1) if per_node % count == 0]
         fitting += [count * per_node for count in range(2, nodes + 1) if nodes % count == 0]
         raise ConfigError(
-            f"model.tensor_parallel_size={size} does not fit {nodes} nodes of {per_node} GPUs: a rollout engine lies "
+            f"model.tensor_parallel_size={size} does not fit {nodes} nodes of {per_node} GPUs: a rollout engine is "
             f"inside one node or fills whole nodes. Use one of {', '.join(map(str, fitting))}."
         )

@@ -1,4 +1,4 @@
-"""Turns our settings into verl's: every key of verl that we set, and to what."""
+"""Maps our settings to verl's: every key of verl that we set, and to what."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.trainer.advantages import needs_critic
-from turnsmith.trainer.config.auto import POLICY_LOSSES, resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.check import check
+from turnsmith.trainer.advantages import get_estimator
+from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.layout import micro_batch_size
-from turnsmith.trainer.config.verl_defaults import compose
-from turnsmith.trainer.config.verl_overrides import checked_verl_section
-from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.starting import steps_in_epoch
-from turnsmith.trainer.verl.estimators import verl_name
-from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
+from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
+
+AGENT_LOOP = "turnsmith"
+"""The name of our agent loop in verl's registry."""
+_POLICY_LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+"""Our names of policy losses, and verl's."""
 
 _SHORT_DTYPES = {"float32": "fp32", "float16": "fp16"}
-"""Those that differ from what verl trains in unasked, by the name it has for them."""
+"""Dtypes other than verl's default, by verl's name for them."""
 
 
 def verl_keys(config: ConfigStore, *, model_path: str, run_dir: str, starts: str, steps: int) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _model(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "actor_rollout_ref.model.trust_remote_code": config.model.trust_remote_code,
         "actor_rollout_ref.model.lora_rank": config.model.lora_rank,
         "actor_rollout_ref.model.lora_alpha": config.model.lora_alpha,
-        # Every engine takes plain weights, so the adapter is added to them before they are sent.
+        # Engines take plain weights, so the adapter is merged into them before they are sent.
         "actor_rollout_ref.model.lora.merge": config.model.lora_rank > 0,
     }
 
@@ -65,7 +64,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "ppo_mini_batch_size": prompts_per_mini_batch,
         "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
         "ppo_epochs": training.updates_per_batch,
-        "policy_loss.loss_mode": POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
+        "policy_loss.loss_mode": _POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
         "clip_ratio": training.clip_ratio,
         "clip_ratio_low": training.clip_ratio,
         "clip_ratio_high": training.clip_ratio if training.clip_ratio_high is None else training.clip_ratio_high,
@@ -79,7 +78,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "optim.clip_grad": training.max_grad_norm,
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
-        # The one that verl checks; those in fsdp_config are the ones that count.
+        # verl validates this one, and uses those in fsdp_config.
         "ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
         **_fsdp("fsdp_config", config),
         **_checkpoint("checkpoint"),
@@ -91,10 +90,10 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
 
 
 def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
-    """The critic is the same model with a value head; verl makes one only when it is asked for."""
+    """The critic is the same model with a value head; verl builds it only where it is enabled."""
     training = config.training
     critic: dict[str, Any] = {
-        "enable": needs_critic(training.adv_estimator),
+        "enable": get_estimator(training.adv_estimator).needs_critic,
         "strategy": "fsdp2",
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
@@ -125,7 +124,7 @@ def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
 
 
 def _checkpoint(place: str) -> dict[str, Any]:
-    # No `hf_model`: verl's says bfloat16 whatever it is, and with LoRA nothing can load it. `hugging_face` writes ours.
+    # No `hf_model`: verl labels it bfloat16 whatever it is, and with LoRA nothing can load it. We write our own.
     state = ["model", "optimizer", "extra"]
     return {f"{place}.save_contents": state, f"{place}.load_contents": state}
 
@@ -157,7 +156,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
 def _algorithm(config: ConfigStore) -> dict[str, Any]:
     training = config.training
     return {
-        "algorithm.adv_estimator": verl_name(training.adv_estimator, training.credit),
+        "algorithm.adv_estimator": f"turnsmith_{training.adv_estimator}_{training.credit}",
         "algorithm.gamma": training.gamma,
         "algorithm.lam": training.lam,
         "algorithm.use_kl_in_reward": training.use_kl_in_reward,
@@ -175,20 +174,20 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.nnodes": config.ray.num_nodes,
         "trainer.n_gpus_per_node": config.ray.gpus_per_node,
         "trainer.device": resolve_device(config),
-        "trainer.logger": list(config.logging.trackers),
+        "trainer.logger": [name for name in config.logging.trackers if ":" not in name],
         "trainer.project_name": "turnsmith",
         "trainer.experiment_name": Path(run_dir).name,
         "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
         "trainer.total_training_steps": steps,
         "trainer.total_epochs": max(1, steps),
         "trainer.save_freq": -1,
-        # `records.checkpoints` removes old ones; verl would remove by the names that they had while being written.
+        # `records.checkpoints` deletes old ones; verl would look for the names that they had while being written.
         "trainer.max_actor_ckpt_to_keep": None,
         "trainer.max_critic_ckpt_to_keep": None,
         "trainer.test_freq": -1,
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",
-        # Rewards come from the environment, inside the episode: no reward workers.
+        # Rewards come from the environment, within the episode: no reward workers.
         "reward.num_workers": 0,
     }
 
@@ -197,15 +196,15 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
     training, schedule = config.training, config.training.schedule
     keys: dict[str, Any] = {
         "trainer.v1.trainer_mode": schedule,
-        # verl counts the versions of the weights that an episode may see, the first included. It waits for slow
-        # episodes: dropping them would teach the model to be brief.
+        # verl counts versions of the weights, the first included. It waits for slow episodes: dropping them would
+        # bias training towards short ones.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
         "trainer.v1.sampler.max_off_policy_strategy": "wait",
-        # verl then fetches starts one by one, as many as groups are replaced; only where a policy asks for that.
+        # verl then fetches starts one by one; only where a failure policy drops groups.
         "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops,
     }
     if schedule != "sync":
-        # With one batch ahead no rank waits for the slowest episode, and none is more than a step behind for it.
+        # One batch ahead: no rank waits for the slowest episode, and none lags more than one step behind.
         keys[f"trainer.v1.{schedule}.num_warmup_batches"] = 1
     if schedule == "separate_async":
         mini_batches = training.batch_size // (training.mini_batch_size or training.batch_size)
@@ -235,7 +234,7 @@ def _cpu() -> dict[str, Any]:
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
-        # One storage actor: with verl's eight, a two-core machine waits for ever for places it does not have.
+        # One storage unit: with verl's eight, a two-core machine waits for ever for CPUs that it does not have.
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
 
@@ -243,7 +242,7 @@ def _cpu() -> dict[str, Any]:
 def keys_we_set(
     config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
 ) -> dict[str, Any]:
-    """Every key of verl that we set; what is not given is what a dry run would show."""
+    """Every key of verl that we set; what is not given is as in a dry run."""
     training, checkpoint = config.training, config.checkpoint
     folder = run_dir or str(Path(checkpoint.output_dir) / (checkpoint.run_name or "dry-run"))
     return verl_keys(
@@ -253,15 +252,6 @@ def keys_we_set(
         starts=str(Path(folder) / "starts.json"),
         steps=training.num_epochs * steps_in_epoch(config, CustomEnvironmentDataset()) if steps is None else steps,
     )
-
-
-def verl_config(
-    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
-) -> Any:
-    """The whole verl config a run becomes, as an OmegaConf DictConfig; a wrong `verl:` key is a ConfigError."""
-    check(config)
-    theirs = checked_verl_section(config, keys_we_set)
-    return compose(keys_we_set(config, model_path=model_path, run_dir=run_dir, steps=steps) | theirs)
 
 
 def _join(prefix: str, name: str) -> str:

@@ -1,6 +1,7 @@
-"""verl's own default config, composed by hydra, with our keys written over it.
+"""verl's default config, composed by hydra, with our keys set in it.
 
-Imports no verl: its YAML files are read where the package lies, so a dry run stays quick and needs no accelerator.
+Does not import verl: its YAML files are read from where the package is installed, so a dry run is quick and needs no
+accelerator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turnsmith.errors import ConfigError, MissingDependency
 
 @cache
 def defaults() -> Any:
-    """verl's default config, as hydra composes it. Not to be written to."""
+    """verl's default config, as hydra composes it. Do not modify it."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependency(
@@ -33,7 +34,7 @@ def defaults() -> Any:
 
 
 def compose(keys: dict[str, Any]) -> Any:
-    """verl's default config with `keys` written over it; a key of `keys` that verl does not have is a ConfigError."""
+    """verl's default config with `keys` set; a key that verl does not have is a ConfigError."""
     from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
@@ -47,13 +48,13 @@ def compose(keys: dict[str, Any]) -> Any:
             else:
                 OmegaConf.update(config, key, value, merge=False)
         except OmegaConfBaseException as error:
-            raise ConfigError(f"verl does not take {value!r} for {key!r}: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"verl does not accept {value!r} for {key!r}: {str(error).splitlines()[0]}") from error
     return config
 
 
 @cache
 def known_names() -> tuple[str, ...]:
-    """The dotted names of all settings of verl, sections included."""
+    """The dotted names of all of verl's settings, sections included."""
     from omegaconf import OmegaConf
 
     names: list[str] = []

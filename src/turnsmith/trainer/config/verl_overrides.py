@@ -1,7 +1,7 @@
-"""The `verl:` section of our config: which names of verl a user may set, and what to say about the others.
+"""The `verl:` section of our config: which settings of verl a user may override, and errors for the others.
 
-A name that turnsmith sets itself is refused with the setting of ours that it follows. No table is kept for that: each
-setting of ours is changed in turn, and the names whose values then differ are the ones that follow it.
+A key that turnsmith sets itself is refused, with the setting of ours that determines it. There is no table for that:
+each setting of ours is changed in turn, and the keys whose values then differ are the ones it determines.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import from_dict, known_keys
@@ -17,14 +18,14 @@ from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.verl_defaults import known_names
 
 OwnKeys = Callable[[ConfigStore], dict[str, Any]]
-"""From settings to every key of verl that turnsmith sets for them."""
+"""From our settings to every key of verl that turnsmith sets."""
 
 
 def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
-    """The user's settings of verl by dotted name.
+    """The user's overrides of verl's settings, by dotted name.
 
     Raises:
-        ConfigError: verl has no such name, or turnsmith sets it.
+        ConfigError: verl has no such setting, or turnsmith sets it.
     """
     section = from_dict({"verl": config.verl}).verl  # flat, also where it was set as nested dictionaries
     for name in section:
@@ -37,7 +38,7 @@ def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
 
 
 def fields_behind(key: str, config: ConfigStore, own: OwnKeys) -> list[str]:
-    """Our settings that decide over `key`: those that change it and least else; none if it is always the same."""
+    """Our settings that determine `key`: those that change it and the least else; none if it never changes."""
     now = own(config)
     reach: dict[str, int] = {}
     for name in known_keys():
@@ -50,19 +51,23 @@ def fields_behind(key: str, config: ConfigStore, own: OwnKeys) -> list[str]:
 
 
 def _changed(config: ConfigStore, name: str) -> Iterator[ConfigStore]:
-    """The same settings with other values of the one called `name`."""
+    """The same settings with other values of `name`."""
     section, _, field = name.partition(".")
-    if section == "environment":  # It belongs to the user; verl hears nothing of it.
+    if section == "environment":  # it belongs to the user, and nothing of it reaches verl
         return
     part = getattr(config, section)
     kind = get_type_hints(type(part))[field]
-    # A policy is a text in a form of its own, which "another" has not.
+    # A failure policy is a string of its own form.
     policies = ["drop"] if section == "failures" and kind is str else None
     for other in policies or _other_values(getattr(part, field), kind):
         yield replace(config, **{section: replace(part, **{field: other})})
 
 
 def _other_values(value: Any, kind: Any) -> list[Any]:
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    choices = [choice for one in members if get_origin(one) is Literal for choice in get_args(one)]
+    if choices:
+        return [choice for choice in choices if choice != value]
     if value is None:
         return {int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
     if isinstance(value, bool):
@@ -71,11 +76,11 @@ def _other_values(value: Any, kind: Any) -> list[Any]:
         return [2 * value, max(1, value // 2)]
     if isinstance(value, float):
         return [value + 0.5]
-    return [["another"] if isinstance(value, list) else "another"]
+    return [["tensorboard"] if isinstance(value, list) else "another"]
 
 
 def _overlap(name: str, own: dict[str, Any]) -> str | None:
-    """The key of ours that a name of verl is, lies in or holds."""
+    """The key of ours that a name of verl equals, is inside of, or contains."""
     wanted = name.removeprefix("+")
     for ours in own:
         key = ours.removeprefix("+")
@@ -88,8 +93,10 @@ def _overwritten(name: str, ours: str, fields: list[str]) -> str:
     key = ours.removeprefix("+")
     within = "" if name.removeprefix("+") == key else f" ({key})"
     if fields:
-        return f"verl.{name} is set by turnsmith{within} and would be overwritten: use {' or '.join(fields)} instead."
-    return f"verl.{name} is set by turnsmith{within}, which relies on its value, and cannot be changed: leave it out."
+        return f"verl.{name} is set by turnsmith{within}: use {' or '.join(fields)} instead."
+    return (
+        f"verl.{name} is set by turnsmith{within}, which relies on its value, and cannot be overridden: leave it out."
+    )
 
 
 def _unknown(name: str, config: ConfigStore, own: OwnKeys) -> str:

@@ -1,7 +1,7 @@
-"""What can be wrong with a step, one function for each; each says it in words or returns None.
+"""The built-in checks of a step, one function each: it returns a warning in words, or None.
 
-Pure functions of what a step recorded. A check must be cheap, and quiet on a run that goes well: the limits are chosen
-so that a healthy run is warned of little but its own success.
+Pure functions of what a step recorded. A check must be cheap, and silent on a healthy run: the thresholds are chosen so
+that such a run is warned of little but its own success.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ZERO = 1e-9
 _CONSTANT_GROUPS = 0.75
 _ENTROPY_FELL_TO = 0.1
 _ROLLOUT_DIFF = 0.02
-"""Mean difference of probabilities. bfloat16 on both sides gives about 0.005, float32 less than 0.000001."""
+"""Mean difference of token probabilities. With bfloat16 on both sides it is about 0.005, with float32 under 1e-6."""
 _LENGTH_GREW = 2.0
 _SHORT_TURN = 32
-"""A limit below this is chosen so that actions are short; turns that reach it are no surprise."""
+"""Below this the limit is meant to keep actions short, so turns that reach it are no surprise."""
 _REPEATED = 0.5
 _TOOL_FAILURES = 0.1
 _TOOL_ERRORS = 0.5
@@ -39,208 +39,208 @@ _TOOL_ERRORS = 0.5
 Check = Callable[[StepContext], RunWarning | None]
 
 
-def not_a_number(seen: StepContext) -> RunWarning | None:
-    """The update is NaN or infinite."""
+def not_a_number(context: StepContext) -> RunWarning | None:
+    """The loss, the gradient or another metric is NaN or infinite."""
     names = ("policy_loss", "value_loss", "grad_norm", "entropy", "kl", "reward/mean")
-    bad = [name for name in names if (value := seen.value(name)) is not None and not math.isfinite(value)]
+    bad = [name for name in names if (value := context.value(name)) is not None and not math.isfinite(value)]
     if not bad:
         return None
-    return seen.warning(
+    return context.warning(
         "not_a_number",
-        f"{', '.join(f'{name} is {seen.value(name)}' for name in bad)}.",
-        "At best the update was skipped, at worst the weights are spoilt and every later step with them.",
-        "Stop, go back to a checkpoint from before, and lower training.learning_rate or training.max_grad_norm.",
+        f"{', '.join(f'{name} is {context.value(name)}' for name in bad)}.",
+        "At best the update was skipped; at worst the weights are corrupt, and every later step with them.",
+        "Stop, resume from an earlier checkpoint, and lower training.learning_rate or training.max_grad_norm.",
     )
 
 
-def zero_gradient(seen: StepContext) -> RunWarning | None:
-    """Nothing is learnt in this step; says why."""
-    grad_norm, low, high = (seen.value(name) for name in ("grad_norm", "advantage/min", "advantage/max"))
+def zero_gradient(context: StepContext) -> RunWarning | None:
+    """The step has no gradient; says why."""
+    grad_norm, low, high = (context.value(name) for name in ("grad_norm", "advantage/min", "advantage/max"))
     flat = low is not None and high is not None and max(abs(low), abs(high)) < _ZERO
     vanished = grad_norm is not None and grad_norm < _ZERO
     if not (flat or vanished):
         return None
-    cause = cause_of_zero(seen.report, seen.config, flat=flat, clipped=seen.value("clip_fraction") or 0.0)
-    told = "The gradient is zero" if vanished else "The rewards teach nothing, every advantage is 0"
-    return seen.warning(
+    cause = cause_of_zero(context.report, context.config, flat=flat, clipped=context.value("clip_fraction") or 0.0)
+    what = "The gradient is zero" if vanished else "Every advantage is 0"
+    return context.warning(
         "zero_gradient",
-        f"{told}: {cause.because}.",
-        "The step cost as much as any other and left the policy as it was"
-        + ("." if vanished else ", but for the KL and entropy terms."),
+        f"{what}: {cause.because}.",
+        "The step cost as much as any other and did not change the policy"
+        + ("." if vanished else ", except through the KL and entropy terms."),
         cause.advice,
         cause.episodes,
     )
 
 
-def constant_groups(seen: StepContext) -> RunWarning | None:
-    """Most groups, though not all, have nothing to compare."""
-    training, report = seen.config.training, seen.report
+def constant_groups(context: StepContext) -> RunWarning | None:
+    """Most groups, though not all, have equal rewards."""
+    training, report = context.config.training, context.report
     constant, compared = len(report.constant_groups), len(report.compared_groups)
-    if not compares_groups(seen.config) or training.credit != "episode" or constant in (0, compared):
+    if not compares_groups(context.config) or training.credit != "episode" or constant in (0, compared):
         return None
-    if seen.is_solved or constant < _CONSTANT_GROUPS * compared:
+    if context.is_solved or constant < _CONSTANT_GROUPS * compared:
         return None
-    return seen.warning(
+    return context.warning(
         "constant_groups",
         f"In {constant} of {compared} groups all episodes got the same reward.",
-        f"{training.adv_estimator} compares the episodes of a group; those of a constant group teach nothing.",
-        "Use starts that the model masters sometimes, larger groups (training.group_size), or rewards for parts.",
+        f"{training.adv_estimator} compares the episodes of a group; a group with equal rewards gives no gradient.",
+        "Use tasks that the model solves sometimes, larger groups (training.group_size), or partial rewards.",
         [name for group in report.constant_groups for name in group_examples(report, group)[:1]],
     )
 
 
-def failed_episodes(seen: StepContext) -> RunWarning | None:
-    """Some episodes failed: the environment, the engine or the reward function raised or gave no number."""
-    counts = {name: count for name, count in seen.report.outcomes.items() if not Outcome(name).is_behaviour}
+def failed_episodes(context: StepContext) -> RunWarning | None:
+    """Some episodes failed: the environment, the engine or the reward function raised."""
+    counts = {name: count for name, count in context.report.outcomes.items() if not Outcome(name).is_behaviour}
     if not counts:
         return None
-    total, error = sum(seen.report.outcomes.values()), first_line(seen.report.first_error)
+    total, error = sum(context.report.outcomes.values()), first_line(context.report.first_error)
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return seen.warning(
+    return context.warning(
         "failed_episodes",
         f"{sum(counts.values())} of {total} episodes failed ({listed}){f'; the first: {error}' if error else '.'}",
-        "Failed episodes are not trained on. If they fail because of what the model did, training becomes one-sided.",
-        "Read the error of these episodes and mend the environment, the tool or the reward function.",
-        [name for outcome in counts for name in seen.report.examples.get(outcome, [])],
+        "Failed episodes are not trained on. If they fail because of what the model did, training is biased.",
+        "Read the errors of these episodes and fix the environment, the tool or the reward function.",
+        [name for outcome in counts for name in context.report.examples.get(outcome, [])],
     )
 
 
-def reward_out_of_range(seen: StepContext) -> RunWarning | None:
-    """A reward lies outside what was declared."""
-    if seen.reward_range is None or not seen.report.rewards:
+def reward_out_of_range(context: StepContext) -> RunWarning | None:
+    """A reward is outside the declared range."""
+    if context.reward_range is None or not context.report.rewards:
         return None
-    low, high = seen.reward_range
-    outside = [reward for reward in seen.report.rewards if not low <= reward <= high]
+    low, high = context.reward_range
+    outside = [reward for reward in context.report.rewards if not low <= reward <= high]
     if not outside:
         return None
-    groups = [name for name, rewards in seen.report.groups.items() if any(one in outside for one in rewards)]
-    return seen.warning(
+    groups = [name for name, rewards in context.report.groups.items() if any(one in outside for one in rewards)]
+    return context.warning(
         "reward_out_of_range",
-        f"{len(outside)} of {len(seen.report.rewards)} episodes got a reward outside {number(low)} to {number(high)}, "
-        f"such as {number(outside[0])}.",
-        "One reward that is far too large outweighs all others of its group, and the model learns to get it again.",
-        "Mend the reward, or declare the right `reward_range`.",
-        [name for group in groups for name in group_examples(seen.report, group)[:1]],
+        f"{len(outside)} of {len(context.report.rewards)} rewards are outside {number(low)} to {number(high)}, such as "
+        f"{number(outside[0])}.",
+        "A single outlier dominates its group, and the model learns to reproduce it.",
+        "Fix the reward, or declare the right `reward_range`.",
+        [name for group in groups for name in group_examples(context.report, group)[:1]],
     )
 
 
-def entropy_collapse(seen: StepContext) -> RunWarning | None:
-    """The model has become nearly certain of every token."""
-    trend = seen.trend("entropy")
-    if seen.is_solved or trend is None or trend[0] <= 0 or trend[1] >= _ENTROPY_FELL_TO * trend[0]:
+def entropy_collapse(context: StepContext) -> RunWarning | None:
+    """The policy has become almost deterministic."""
+    trend = context.trend("entropy")
+    if context.is_solved or trend is None or trend[0] <= 0 or trend[1] >= _ENTROPY_FELL_TO * trend[0]:
         return None
-    return seen.warning(
+    return context.warning(
         "entropy_collapse",
         f"Entropy fell to {number(trend[1])}, from {number(trend[0])} in the first steps.",
-        "The model says nearly the same in every episode of a group: it has stopped exploring.",
-        "If the reward is as high as it can be, stop. If not, lower training.learning_rate, raise "
+        "The model acts almost identically in every episode of a group: it has stopped exploring.",
+        "If the reward is at its maximum, stop. If not, lower training.learning_rate, raise "
         "training.clip_ratio_high, or set training.entropy_coef.",
     )
 
 
-def rollout_mismatch(seen: StepContext) -> RunWarning | None:
-    """The engine that plays and the trainer that learns disagree about the same tokens."""
-    mean = seen.value("rollout_diff/mean")
+def rollout_mismatch(context: StepContext) -> RunWarning | None:
+    """Rollout engine and trainer assign different probabilities to the same tokens."""
+    mean = context.value("rollout_diff/mean")
     if mean is None or mean <= _ROLLOUT_DIFF:
         return None
-    return seen.warning(
+    return context.warning(
         "rollout_mismatch",
-        f"For the same tokens, engine and trainer differ by {number(mean)} in probability on average "
-        f"(at most {number(seen.value('rollout_diff/max'))}).",
-        "The update is for another policy than the one that played, which can make training collapse.",
+        f"Rollout engine and trainer differ by {number(mean)} in token probability on average "
+        f"(at most {number(context.value('rollout_diff/max'))}).",
+        "The update is off-policy without knowing it, which can make training collapse.",
         "Set model.dtype=float32 if memory allows, or training.rollout_correction=token. If it is so from the first "
-        "step, engine and trainer may not have the same weights or template.",
+        "step, engine and trainer may not have the same weights or chat template.",
     )
 
 
-def growing_lengths(seen: StepContext) -> RunWarning | None:
+def growing_lengths(context: StepContext) -> RunWarning | None:
     """Episodes have become much longer than they were."""
-    trend = seen.trend("tokens/response")
+    trend = context.trend("tokens/response")
     if trend is None or trend[0] <= 0 or trend[1] < _LENGTH_GREW * trend[0]:
         return None
-    reward = seen.trend("reward/mean")
+    reward = context.trend("reward/mean")
     beside = f", while the reward went from {number(reward[0])} to {number(reward[1])}" if reward else ""
-    return seen.warning(
+    return context.warning(
         "growing_lengths",
         f"Episodes grew from {number(trend[0])} to {number(trend[1])} tokens{beside}.",
-        f"Steps slow down, and episodes come near their limit of {seen.config.inference.max_episode_tokens} tokens.",
-        "If the reward does not rise with the length, pay less for long episodes, or lower inference.max_tokens.",
+        f"Steps slow down, and episodes approach their limit of {context.config.inference.max_episode_tokens} tokens.",
+        "If the reward does not rise with the length, add a length penalty, or lower inference.max_tokens.",
     )
 
 
-def cut_turns(seen: StepContext) -> RunWarning | None:
-    """Nearly all turns are cut before the model has finished."""
-    report, turns, limit = seen.report, sum(seen.report.turns), turn_limit(seen.config)
+def cut_turns(context: StepContext) -> RunWarning | None:
+    """Almost all turns are cut before the model has finished."""
+    report, turns, limit = context.report, sum(context.report.turns), turn_limit(context.config)
     if limit < _SHORT_TURN or not turns or report.cut_turns < NEARLY_ALL * turns:
         return None
-    return seen.warning(
+    return context.warning(
         "cut_turns",
         f"{report.cut_turns} of {turns} turns were cut at {limit} tokens.",
-        "The environment is given sentences that stop in the middle, and the model is paid for them.",
-        "Raise inference.max_tokens, or ask for short answers in the prompt.",
+        "The environment receives unfinished text, and rewards it.",
+        "Raise inference.max_tokens, or ask for shorter answers in the prompt.",
         report.examples.get("cut_turn"),
     )
 
 
-def cut_episodes(seen: StepContext) -> RunWarning | None:
-    """Nearly all episodes end at one of our limits."""
-    report = seen.report
+def cut_episodes(context: StepContext) -> RunWarning | None:
+    """Almost all episodes end at one of their limits."""
+    report = context.report
     for outcome, setting in LIMITS.items():
         count, total = report.outcomes.get(outcome.value, 0), sum(report.outcomes.values())
-        # An environment that always runs for a fixed time ends as `truncated`: that is its own business.
+        # An environment that always runs for a fixed number of steps ends as `truncated`, and may mean to.
         if outcome is not Outcome.TRUNCATED and total and count >= NEARLY_ALL * total:
-            return seen.warning(
+            return context.warning(
                 "cut_episodes",
                 f"{count} of {total} episodes were cut ({outcome.value}).",
-                "What is paid at the end of the task is hardly ever paid.",
+                "Rewards at the end of the task are almost never reached.",
                 f"Raise {setting}, or make the task shorter.",
                 report.examples.get(outcome.value),
             )
     return None
 
 
-def repeated_episodes(seen: StepContext) -> RunWarning | None:
-    """One conversation makes up most of the step."""
-    report, total = seen.report, len(seen.report.rewards)
+def repeated_episodes(context: StepContext) -> RunWarning | None:
+    """Most episodes of the step are identical."""
+    report, total = context.report, len(context.report.rewards)
     alike = max(report.conversations.values(), key=len, default=[])
-    if seen.is_solved or total < max(4, seen.config.training.group_size) or len(alike) < _REPEATED * total:
+    if context.is_solved or total < max(4, context.config.training.group_size) or len(alike) < _REPEATED * total:
         return None
-    return seen.warning(
+    return context.warning(
         "repeated_episodes",
-        f"{len(alike)} of {total} episodes are the same conversation, word for word.",
-        "Episodes that are the same get the same reward: there is nothing to compare.",
-        "See that inference.temperature is not 0 and that `reset` makes another start of another seed. If entropy has "
-        "collapsed, that is the cause.",
+        f"{len(alike)} of {total} episodes are identical, word for word.",
+        "Identical episodes get identical rewards, so there is nothing to compare.",
+        "Check that inference.temperature is not 0 and that `reset` depends on the seed. If the entropy has collapsed, "
+        "that is the cause.",
         alike,
     )
 
 
-def failing_tools(seen: StepContext) -> RunWarning | None:
-    """Tools themselves fail."""
-    report = seen.report
+def failing_tools(context: StepContext) -> RunWarning | None:
+    """Tools raise exceptions."""
+    report = context.report
     if report.tool_failures < max(1.0, _TOOL_FAILURES * report.tool_calls):
         return None
-    return seen.warning(
+    return context.warning(
         "failing_tools",
-        f"{report.tool_failures} of {report.tool_calls} tool calls failed inside the tool.",
-        "The model learns to avoid a tool that fails for no reason of its own.",
-        "Read the failure in these episodes and mend the tool; raise `ToolError` for what the model did wrong.",
+        f"{report.tool_failures} of {report.tool_calls} tool calls raised an exception inside the tool.",
+        "The model learns to avoid a tool that fails through no fault of its own.",
+        "Read the failures in these episodes and fix the tool; raise `ToolError` for mistakes of the model.",
         report.examples.get("tool_failure"),
     )
 
 
-def misused_tools(seen: StepContext) -> RunWarning | None:
-    """Most tool calls are wrong, or cannot be read."""
-    report = seen.report
+def misused_tools(context: StepContext) -> RunWarning | None:
+    """Most tool calls are invalid."""
+    report = context.report
     tried = report.tool_calls + report.format_problems
     wrong = report.tool_errors - report.tool_failures + report.format_problems
     if tried < 8 or wrong < _TOOL_ERRORS * tried:
         return None
-    return seen.warning(
+    return context.warning(
         "misused_tools",
-        f"{wrong} of {tried} tool calls were wrong: {report.format_problems} could not be read, "
+        f"{wrong} of {tried} tool calls were invalid: {report.format_problems} could not be parsed, "
         f"{report.tool_errors - report.tool_failures} had wrong arguments or were refused.",
-        "Turns go into calls that do nothing, and the reward may never be reached.",
+        "Turns are spent on calls that do nothing, and the reward may never be reached.",
         "Try another inference.tool_format, describe the tools better, or show an example call in the prompt.",
         [*report.examples.get("format_problem", []), *report.examples.get("tool_error", [])],
     )
@@ -261,4 +261,4 @@ CHECKS: tuple[Check, ...] = (
     failing_tools,
     misused_tools,
 )
-"""All checks, the most telling first."""
+"""All built-in checks, the most important first."""

@@ -1,4 +1,4 @@
-"""What the checks of a step look at: its metrics, its episodes, and how the run began and went on."""
+"""What a check of a step can look at: its metrics, its episodes, and the steps before it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_report import EpisodeReport
 
 WINDOW = 5
-"""Steps that are averaged for a trend."""
+"""Steps to average for a trend."""
 _SOLVED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a check looks at."""
+    """What a check looks at. Your own check is a function of it that returns a `RunWarning` or None.
+
+    Example:
+        >>> def slow_steps(context: StepContext) -> RunWarning | None:
+        ...     seconds = context.value("time/step") or 0.0
+        ...     if seconds < 600:
+        ...         return None
+        ...     return context.warning("slow_steps", f"The step took {seconds:.0f} s.", "Time is money.", "Profile it.")
+        >>> slow_steps(StepContext({"step": 3, "time/step": 700.0}, EpisodeReport())).what
+        'The step took 700 s.'
+    """
 
     record: Mapping[str, Any]
     """The step's metrics."""
@@ -26,19 +36,19 @@ class StepContext:
     """The step's episodes."""
     config: ConfigStore = field(default_factory=ConfigStore)
     first: Sequence[Mapping[str, Any]] = ()
-    """The metrics of the run's first few steps."""
+    """The metrics of the run's first steps."""
     recent: Sequence[Mapping[str, Any]] = ()
-    """The metrics of the last few steps, this one included; none of them is in `first`."""
+    """The metrics of the latest steps, this one included; none of them is in `first`."""
     reward_range: tuple[float, float] | None = None
-    """The least and the most that an episode can get, if the environment or the reward function says so."""
+    """Lowest and highest possible reward, if the environment or the reward function declares it."""
 
     def value(self, name: str) -> float | None:
-        """A metric of this step, or None."""
-        found = self.record.get(name)
-        return float(found) if isinstance(found, int | float) else None
+        """A metric of this step; None if it has no such number."""
+        value = self.record.get(name)
+        return float(value) if isinstance(value, int | float) else None
 
     def trend(self, name: str) -> tuple[float, float] | None:
-        """A metric's mean over the first steps and over the last ones; None while there are too few steps."""
+        """A metric's mean over the first and over the latest steps; None while there are too few."""
         means: list[float] = []
         for records in (self.first, self.recent):
             values = [float(one[name]) for one in records if isinstance(one.get(name), int | float)]
@@ -49,7 +59,7 @@ class StepContext:
 
     @property
     def is_solved(self) -> bool:
-        """Whether episodes get nearly all there is to get, as far as anybody said what that is."""
+        """Whether rewards are close to the declared maximum, or success close to 1."""
         mean, success = self.value("reward/mean"), self.value("success/mean")
         if self.reward_range is not None and mean is not None:
             low, high = self.reward_range

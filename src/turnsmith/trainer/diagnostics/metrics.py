@@ -1,4 +1,4 @@
-"""What one step says of itself: the flat record that goes to the metrics file, the console and `metrics_history`."""
+"""The metrics of one step: a flat record for the metrics file, the console and `metrics_history`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FROM_VERL = {
 
 
 def step_record(step: int, epoch: int, verl_metrics: dict[str, Any], episodes: EpisodeReport) -> dict[str, Any]:
-    """One flat record for a step."""
+    """The flat record of a step."""
     record: dict[str, Any] = {"step": step, "epoch": epoch, **episodes.metrics()}
     record |= {ours: float(verl_metrics[theirs]) for ours, theirs in _FROM_VERL.items() if theirs in verl_metrics}
     return record

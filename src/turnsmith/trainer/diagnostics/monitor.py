@@ -1,4 +1,4 @@
-"""Looks at every step of a run and tells once when something begins to be wrong, and once when it is over."""
+"""Runs the checks on every step, and reports a warning once when it begins and once when it is over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from turnsmith import config_sources
 from turnsmith.config import ConfigStore
+from turnsmith.importing import import_object
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.rollout.episode_report import EpisodeReport
@@ -16,19 +17,19 @@ from turnsmith.trainer.diagnostics.context import WINDOW, StepContext
 
 _QUIET_STEPS = 3
 _COVERED = {"constant_groups": "zero_gradient"}
-"""Warnings of which another one says more: not told beside it, and not over because of it."""
+"""Warnings that another one explains better: not reported beside it, and not over because of it."""
 
 
 class StepMonitor:
     """Runs all checks on each step.
 
-    A warning is over after three steps without it. When it comes back it must stay away twice as long the next time,
-    so that one which comes and goes is not told for ever.
+    A warning is over after three steps without it. Each time it recurs it must stay away twice as long, so that a
+    flickering one is not reported again and again.
 
     Args:
-        config: The run's settings.
-        reward_range: The least and the most that an episode can get, if that was declared.
-        past: The metrics of steps that were made before, for a run that is taken up again.
+        config: The run's settings; `logging.warnings` names checks of the user's own.
+        reward_range: Lowest and highest possible reward, if declared.
+        past: The metrics of earlier steps, for a resumed run.
         begun: Warnings that are not over yet.
 
     Example:
@@ -57,33 +58,39 @@ class StepMonitor:
         self._active = {warning.name: warning for warning in begun}
         self._away: dict[str, int] = {}
         self._times = Counter(self._active.keys())
+        self._checks: list[Check] = [*CHECKS, *map(import_object, config.logging.warnings)]
         for record in past:
             self._remember(record)
 
     @classmethod
-    def of_run(cls, folder: RunFolder, *payers: object) -> StepMonitor:
-        """A watch for a run, which goes on where its folder ends; `payers` may declare a `reward_range`."""
-        ranges = [found for payer in payers if (found := declared_range(payer)) is not None]
+    def of_run(cls, folder: RunFolder, *reward_sources: object) -> StepMonitor:
+        """A monitor for a run, which continues where its folder ends.
+
+        Args:
+            folder: The run's folder.
+            reward_sources: The reward function or the environment's class, which may declare a `reward_range`.
+        """
+        ranges = [declared for source in reward_sources if (declared := declared_range(source)) is not None]
         config = config_sources.load(folder.path / "config.yaml")
-        # A warning of no step is a sentence from elsewhere, and is never over.
+        # A warning without a step is a sentence from elsewhere, and is never over.
         begun = [warning for warning in warnings_in(folder.read_events()) if warning.until is None and warning.step]
         return cls(config, ranges[0] if ranges else None, past=folder.read_metrics(), begun=begun)
 
     def step(self, record: Mapping[str, Any], report: EpisodeReport) -> list[RunWarning]:
-        """Look at a step that was made; return what begins with it and what is over."""
+        """Check a step; return the warnings that begin with it and those that are over."""
         self._remember(record)
-        seen = StepContext(record, report, self._config, self._first, self._recent, self._range)
-        found = {warning.name: warning for check in CHECKS if (warning := _run(check, seen)) is not None}
-        about = self._active.keys() | found.keys()
-        told = [found[name] for name in found if name not in self._active and _COVERED.get(name) not in about]
-        self._active |= {warning.name: warning for warning in told}
-        self._times.update(warning.name for warning in told)
+        context = StepContext(record, report, self._config, self._first, self._recent, self._range)
+        present = {warning.name: warning for check in self._checks if (warning := _run(check, context)) is not None}
+        known = self._active.keys() | present.keys()
+        news = [present[name] for name in present if name not in self._active and _COVERED.get(name) not in known]
+        self._active |= {warning.name: warning for warning in news}
+        self._times.update(warning.name for warning in news)
         for name in list(self._active):
-            if name in found or _COVERED.get(name) in found:
+            if name in present or _COVERED.get(name) in present:
                 self._away.pop(name, None)
             elif self._is_over(name, int(record["step"])):
-                told.append(self._active.pop(name).ended(self._away.pop(name)))
-        return told
+                news.append(self._active.pop(name).ended(self._away.pop(name)))
+        return news
 
     def _is_over(self, name: str, step: int) -> bool:
         since = self._away.setdefault(name, step)
@@ -96,8 +103,8 @@ class StepMonitor:
             self._recent.append(record)
 
 
-def declared_range(payer: object) -> tuple[float, float] | None:
-    """The `reward_range` of an environment or a reward function, if it is one.
+def declared_range(source: object) -> tuple[float, float] | None:
+    """The `reward_range` that an environment or a reward function declares, if it is valid.
 
     Example:
         >>> class Game:
@@ -105,17 +112,17 @@ def declared_range(payer: object) -> tuple[float, float] | None:
         >>> declared_range(Game), declared_range(print)
         ((0.0, 1.0), None)
     """
-    found: Any = getattr(payer, "reward_range", None)
+    declared: Any = getattr(source, "reward_range", None)
     try:
-        low, high = map(float, found)
+        low, high = map(float, declared)
     except (TypeError, ValueError):
         return None
     return (low, high) if low <= high else None
 
 
-def _run(check: Check, seen: StepContext) -> RunWarning | None:
+def _run(check: Check, context: StepContext) -> RunWarning | None:
     try:
-        return check(seen)
-    except Exception as error:  # noqa: BLE001  (a mistake in a check must not stop a run that goes well)
-        what = f"The check {check.__name__} failed: {error!r}"
-        return seen.warning("check_failed", what, "This step was not looked at for it.", "Please report it.")
+        return check(context)
+    except Exception as error:  # noqa: BLE001  (a bug in a check must not stop a healthy run)
+        what = f"The check {getattr(check, '__name__', check)} raised {error!r}"
+        return context.warning("check_failed", what, "This step was not checked for it.", "Fix it, or report it to us.")

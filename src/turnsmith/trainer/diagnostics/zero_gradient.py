@@ -1,4 +1,4 @@
-"""Why a step's gradient is zero, in words. The question that training asks most often."""
+"""Explains why the gradient of a step is zero, the question that training raises most often."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from turnsmith.config import ConfigStore
 from turnsmith.rollout.episode_report import EpisodeReport, group_examples
 from turnsmith.text import number
+from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trajectory import Outcome
 
 NEARLY_ALL = 0.9
-"""The share of episodes or turns from which on they count as all of them."""
+"""Share of episodes or turns that counts as all of them."""
 LIMITS = {
     Outcome.TURN_LIMIT: "inference.max_turns",
     Outcome.TOKEN_LIMIT: "inference.max_episode_tokens",
@@ -19,13 +20,12 @@ LIMITS = {
     Outcome.TIME_LIMIT: "inference.max_seconds",
     Outcome.TRUNCATED: "the environment's own limit, such as environment.max_steps",
 }
-"""Outcomes of episodes that were cut, and the setting that cuts them."""
-_UNGROUPED = ("gae", "reinforce_plus_plus")
+"""Outcomes of episodes that reached a limit, and the setting of that limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroGradientCause:
-    """Why there is no gradient, and what to do."""
+    """Why the gradient is zero, and what to do."""
 
     because: str
     advice: str
@@ -34,7 +34,7 @@ class ZeroGradientCause:
 
 def compares_groups(config: ConfigStore) -> bool:
     """Whether a run's estimator compares the episodes of one group with each other."""
-    return config.training.adv_estimator not in _UNGROUPED
+    return get_estimator(config.training.adv_estimator).compares_groups
 
 
 def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, clipped: float = 0.0) -> ZeroGradientCause:
@@ -61,9 +61,7 @@ def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, cli
     if not report.rewards:
         return _nothing_to_train_on(report)
     if report.model_tokens == 0:
-        return ZeroGradientCause(
-            "everything is masked: no token of these episodes was sampled by the model", _REPORT_BUG
-        )
+        return ZeroGradientCause("no token of these episodes was sampled by the model", _REPORT_BUG)
     if not flat:
         return _no_token_counts(clipped)
     if min(report.rewards) == max(report.rewards):
@@ -71,27 +69,27 @@ def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, cli
     if compares_groups(config) and not report.compared_groups:
         return ZeroGradientCause(
             "no group has two episodes to compare",
-            "Set training.group_size to at least 2 (8 is usual), and see why episodes failed, if some did.",
+            "Set training.group_size to at least 2 (8 is usual); if episodes failed, find out why.",
             _some(report, list(report.groups)),
         )
     if len(report.constant_groups) == len(report.compared_groups):
         return _constant_groups(report)
     return ZeroGradientCause(
-        "every advantage came out as 0 although the rewards differ",
-        "Check training.adv_estimator, training.credit and training.gamma: they decide what a reward is worth.",
+        "every advantage is 0 although the rewards differ",
+        "Check training.adv_estimator, training.credit and training.gamma, which turn rewards into advantages.",
         _some(report, list(report.compared_groups)),
     )
 
 
-_REPORT_BUG = "The engine gave no tokens: look at the episodes, and try inference.backend=transformers."
+_REPORT_BUG = "The engine returned no tokens: look at the episodes, and try inference.backend=transformers."
 
 
 def _nothing_to_train_on(report: EpisodeReport) -> ZeroGradientCause:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common())
     failed = [name for outcome in report.outcomes for name in report.examples.get(outcome, [])]
     return ZeroGradientCause(
-        f"no episode can be trained on ({counts or 'none was played'})",
-        f"Mend the first failure: {first_line(report.first_error) or 'see the episodes'}",
+        f"no episode can be trained on ({counts or 'there were none'})",
+        f"Fix the first failure: {first_line(report.first_error) or 'see the episodes'}",
         tuple(failed[:3]),
     )
 
@@ -103,9 +101,9 @@ def _no_token_counts(clipped: float) -> ZeroGradientCause:
             "Lower training.learning_rate or training.updates_per_batch, or widen training.clip_ratio.",
         )
     return ZeroGradientCause(
-        "the advantages are not 0, but no token counts: all of them are masked or weighed with 0",
-        "Look at correction/mean and rollout_diff in the metrics: with training.rollout_correction, an engine that "
-        "disagrees with the trainer weighs everything with 0.",
+        "the advantages are not 0, but every token is masked or has weight 0",
+        "Look at correction/mean and rollout_diff in the metrics: with training.rollout_correction, importance weights "
+        "vanish where engine and trainer disagree.",
     )
 
 
@@ -115,19 +113,19 @@ def _one_reward(report: EpisodeReport, config: ConfigStore) -> ZeroGradientCause
     limit, ended = _commonest_limit(report)
     if limit and ended >= NEARLY_ALL * count:
         return ZeroGradientCause(
-            f"{because}, and {ended} of them were cut ({limit.value}) before the task was over",
-            f"Let episodes end: raise {LIMITS[limit]}, or make the task shorter.",
+            f"{because}, and {ended} of them reached a limit ({limit.value}) before the task was over",
+            f"Let episodes finish: raise {LIMITS[limit]}, or make the task shorter.",
             tuple(report.examples.get(limit.value, [])),
         )
     cut = "" if reward > 0 else _cut_turns(report, config)
     if reward > 0:
-        advice = "If an episode cannot get more, the task is solved: stop, or make it harder. If it can, pay for parts."
+        advice = "If that is the maximum, the task is solved: stop, or make it harder. If not, add partial rewards."
     else:
         advice = (
-            "Play an episode yourself (`turnsmith play`) to see that the reward can be had. Then pay for parts of the "
-            "task, start easier, or use larger groups (training.group_size)."
+            "Play an episode yourself (`turnsmith play`) to check that the reward can be reached. Then add partial "
+            "rewards, start with easier tasks, or use larger groups (training.group_size)."
         )
-        advice += " See that inference.max_tokens leaves room for an answer." if cut else ""
+        advice += " Check that inference.max_tokens leaves room for an answer." if cut else ""
     return ZeroGradientCause(f"{because}{f', and {cut}' if cut else ''}", advice, _some(report, list(report.groups)))
 
 
@@ -143,7 +141,7 @@ def _constant_groups(report: EpisodeReport) -> ZeroGradientCause:
     return ZeroGradientCause(
         f"in {'the only group' if count == 1 else f'each of the {count} groups'} all episodes got the same reward, and "
         "episodes are compared within their group",
-        "Use starts that the model masters sometimes, neither always nor never. Larger groups (training.group_size) "
+        "Use tasks that the model solves sometimes, neither always nor never. Larger groups (training.group_size) "
         "and inference.temperature=1 help.",
         _some(report, report.constant_groups),
     )
@@ -156,18 +154,18 @@ def _commonest_limit(report: EpisodeReport) -> tuple[Outcome | None, int]:
 
 
 def turn_limit(config: ConfigStore) -> int:
-    """Most tokens of one turn."""
+    """Limit on tokens of one turn."""
     return config.inference.max_turn_tokens or config.inference.max_tokens
 
 
 def first_line(text: str, longest: int = 200) -> str:
-    """The first line of an error, cut where it gets too long to read in passing."""
+    """The first line of an error, shortened."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 
 def _some(report: EpisodeReport, groups: list[str]) -> tuple[str, ...]:
-    """An episode of each of the first few groups; of a single group, its first few."""
+    """One episode of each of the first groups; of a single group, its first episodes."""
     if len(groups) == 1:
         return tuple(group_examples(report, groups[0]))
     return tuple(name for group in groups[:3] for name in group_examples(report, group)[:1])

@@ -1,4 +1,4 @@
-"""Ray: start it on this machine or join a cluster, and leave no process behind."""
+"""Ray: starts it on this machine or joins a cluster, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from turnsmith.threads import cores
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
 _VITAL = ("gcs_server", "raylet")
-"""Ray's own processes without which nothing goes on; after a minute without the first one, Ray ends this process."""
+"""Processes of Ray itself that a run cannot do without; a minute after the first is gone, Ray kills this process."""
 
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's own switch, named after where it is off by default: its processes, and verl's, listen on 127.0.0.1 alone."""
+"""A switch of Ray, named after the systems where it is off by default: Ray's and verl's processes then listen on
+127.0.0.1 only."""
 
 
 class Cluster:
@@ -47,7 +48,7 @@ class Cluster:
         atexit.register(self.close)
 
     def actor(self, cls: type, *, threads: int) -> Any:
-        """Start `cls` as an actor on this node, with that many methods at a time."""
+        """Start `cls` as an actor on this node that runs up to `threads` methods at a time."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -57,18 +58,18 @@ class Cluster:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node_id(), soft=True),
         }
         if not self.is_local:
-            options["runtime_env"] = {"env_vars": self._variables}  # whatever this actor starts inherits them
+            options["runtime_env"] = {"env_vars": self._variables}  # processes that this actor starts inherit them
         self._actors.append(ray.remote(cls).options(**options).remote())
         return self._actors[-1]
 
     def node_id(self) -> str:
-        """The node that this process is on."""
+        """The id of this process's node."""
         import ray
 
         return ray.get_runtime_context().get_node_id()
 
     def lost(self) -> str:
-        """The name of a process of Ray itself that was started here and is gone; empty while all are there."""
+        """The name of a process of Ray itself that we started and that is gone; empty while all are alive."""
         import psutil
 
         for name, process in self._vital.items():
@@ -77,10 +78,10 @@ class Cluster:
         return ""
 
     def close(self) -> None:
-        """Stop Ray, then every process that it or its workers had started and that did not stop with it.
+        """Stop Ray, and kill every process that it or its workers started and that did not end with it.
 
-        Leave a cluster that was joined. In a Ray that the user's script had started itself, stop only what was started
-        here.
+        A cluster that was only joined keeps running. In a Ray that the user's script started itself, only our actors
+        are stopped.
         """
         import psutil
         import ray
@@ -93,7 +94,7 @@ class Cluster:
         self._owned, self._actors = False, []
         atexit.unregister(self.close)
         started = [each for process in self._processes for each in _with_descendants(process)]
-        if self.lost():  # what it had started has another parent by now, or none that would end it
+        if self.lost():  # its children have another parent by now, which will not end them
             started = [*started, *_marked(self._mark)]
             _kill(started)
         ray.shutdown()
@@ -150,7 +151,7 @@ def _children() -> list[Any]:
 
 
 def _marked(variables: Mapping[str, str]) -> list[Any]:
-    """The processes on this machine, but for this one, that have these environment variables."""
+    """All other processes on this machine that have these environment variables."""
     import psutil
 
     found: list[Any] = []
@@ -180,7 +181,7 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     # "local": without it Ray joins any cluster that somebody has started on this machine.
     arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, cores())}
     if device == "cpu":
-        # Logical slots: verl places its workers by GPU, whatever they compute on.
+        # Logical GPUs: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = config.ray.num_nodes * config.ray.gpus_per_node
     return arguments
 
@@ -198,11 +199,11 @@ def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let Ray start with these variables, as on a laptop with a firewall, and as if only its core were installed.
+    """Start Ray with these variables, bound to 127.0.0.1, and as if its dashboard were not installed.
 
-    The switch in the environment is for Ray's processes; here it was read when Ray was imported, which a user's script
-    may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or try for three
-    seconds to get it while another Ray has it, and a node is not there before its agent is.
+    The environment variable is for Ray's processes; this process read it when it imported Ray, which a user's script
+    may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or wait three
+    seconds for it while another Ray has it, and a node is not up before its agent is.
     """
     from ray._private import ray_constants, utils
 
@@ -218,7 +219,7 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
-    """What every process of a run has in its environment."""
+    """Environment variables of every process of a run."""
     variables = {
         "TURNSMITH_RUN": "1",
         "TRANSFER_QUEUE_ENABLE": "1",
@@ -235,10 +236,10 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
             "VERL_PLATFORM": "cpu",
             # Ray would give each actor one thread.
             "OMP_NUM_THREADS": str(threads),
-            # Waiting threads sleep: spinning ones starve the other processes of a small machine.
+            # Waiting threads sleep: spinning ones would starve the other processes of a small machine.
             "OMP_WAIT_POLICY": "PASSIVE",
             "VLLM_TARGET_DEVICE": "cpu",
-            # vLLM compiles a few small functions even in eager mode: half a minute at the first request, for nothing.
+            # vLLM compiles a few small functions even in eager mode, which takes half a minute at the first request.
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -1,4 +1,4 @@
-"""The failure of a call to another process, told as one of our errors."""
+"""Turns the failure of a call to another process into one of our errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from turnsmith.records.run_folder import RunFolder
 _KEPT = 2000
 _LOST = re.compile(r"actor died unexpectedly.*?class_name: (?:\S+\.)?(\w+)", re.DOTALL)
 _PARTS = {
-    "TaskRunner": "the process that leads the training",
-    "WorkerDict": "a process that holds the model and trains it",
+    "TaskRunner": "the task runner (which runs verl's trainer)",
+    "WorkerDict": "a trainer process (which holds the model)",
     "EpisodeWorker": "a process that runs episodes",
     "TransformersServer": "a rollout server",
     "vLLMHttpServer": "a rollout server",
-    "TransferQueueController": "the queue between episodes and training",
-    "SimpleStorageUnit": "the store between episodes and training",
+    "TransferQueueController": "the controller of TransferQueue",
+    "SimpleStorageUnit": "a storage process of TransferQueue",
 }
-"""What a class of actors is, in words."""
+"""What each class of actors does."""
 
 
 def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
-    """The error of a remote call after `step`, in one sentence; its full text goes to the run's folder."""
+    """The error of a remote call after `step`, in one sentence; its full text goes to `error.log` of the run folder."""
     log = folder.path / "error.log"
     log.write_text(str(error))
     folder.append_event("failed", content=str(error)[-_KEPT:])
@@ -35,21 +35,21 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
     if lost is not None:
         reason = f"{_PARTS.get(lost[1], f'a process of the run ({lost[1]})')} was lost: killed, or out of memory"
     elif type(error).__name__ == "ActorUnavailableError":
-        reason = "the process that leads the training is out of reach; Ray itself may have been killed"
+        reason = "the task runner is out of reach; Ray itself may have been killed"
     else:
         reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
     return TrainingFailure(f"The run stopped after step {step}: {reason} (full text in {log}).{resume_advice(folder)}")
 
 
 def resume_advice(folder: RunFolder) -> str:
-    """A sentence on how to go on, if there is a checkpoint to go on from."""
+    """A sentence on how to resume, if there is a checkpoint."""
     steps = saved_steps(folder.checkpoints_dir)
-    return f" `turnsmith resume {folder.path}` goes on from step {steps[0]}." if steps else ""
+    return f" `turnsmith resume {folder.path}` continues from step {steps[0]}." if steps else ""
 
 
 def record_end(error: BaseException, folder: RunFolder | None) -> None:
-    """Keep in the run's folder, if there is one yet, how the run ended."""
+    """Record in the run folder, if there is one yet, how the run ended."""
     if folder is not None:
         kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        with suppress(OSError):  # A full disk may be what stopped it; that error is the one to show.
+        with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
             folder.append_event(kind, content=str(error))

@@ -1,4 +1,4 @@
-"""Notices a run that stands still, says which part of it does, and leaves the stacks of its processes behind."""
+"""Notices a run that makes no progress, reports which part hangs, and saves the stacks of its processes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from turnsmith.records.stacks import collect_stacks
 from turnsmith.trainer.driver.remote_errors import resume_advice
 
 STACKS = "stacks"
-"""The folder of a run in which its processes register, and the name of the file with what they answered."""
+"""The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
 _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
 SAVING = "saving the last state"
-"""The phase in which a run that failed saves what there is."""
+"""The phase in which a run that failed saves a last checkpoint."""
 _QUEUE = "transfer_queue"
-"""Where TransferQueue keeps its controller, whatever the run's own namespace is."""
+"""The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 
 
 class Watchdog:
-    """Watches the task runner from the user's process; anything that moves puts it off.
+    """Watches the task runner from the user's process; any progress resets its clock.
 
     Args:
-        seconds: How long nothing may move; 0: for ever.
+        seconds: How long there may be no progress; 0: for ever.
         runner: The task runner's actor.
         cluster: The `Cluster` that it runs in.
         folder: The run's folder.
@@ -41,20 +41,20 @@ class Watchdog:
         self._pulse: tuple[int, str] | None = None
         self._actors: set[tuple[str, str]] = set()
         self._lost: set[tuple[str, str]] = set()
-        """Actors that are gone. Most calls to one fail at once, but those of TransferQueue wait for ever."""
+        """Actors that are gone. Most calls to such an actor fail at once, but those of TransferQueue hang."""
         self.phase = "starting"
-        """What the run was last said to do."""
+        """The current phase of the run."""
 
     def move(self, phase: str | None = None) -> None:
-        """Note that something happened, a new phase perhaps."""
+        """Note progress, and the phase if it changed."""
         self._moved = time.monotonic()
         self.phase = phase or self.phase
 
     def look(self) -> None:
-        """Ask whether something moved.
+        """Check for progress.
 
         Raises:
-            TrainingFailure: Nothing has for too long; says what stands still.
+            TrainingFailure: There was none for too long; names what hangs.
         """
         import ray
 
@@ -67,13 +67,14 @@ class Watchdog:
             self._pulse = pulse
         if now - self._looked > _LOOK_SECONDS:
             ray_part = self._cluster.lost()
-            if ray_part:  # before Ray is asked anything: it would wait for the lost process
-                raise TrainingFailure(f"Ray's own process {ray_part} was lost.{resume_advice(self._folder)}")
+            if ray_part:  # before any call to Ray, which would wait for the lost process
+                raise TrainingFailure(f"A process of Ray itself was lost: {ray_part}.{resume_advice(self._folder)}")
             self._looked, actors = now, _named_actors()
             self._lost, self._actors = self._actors - actors, self._actors | actors
             self._asked = self._asked or self._runner.pulse.remote()
         waited = now - self._moved
-        if self._lost and waited > _LOST_SECONDS and self.phase != SAVING:  # the last one may just be written
+        # Not while a last checkpoint is being saved.
+        if self._lost and waited > _LOST_SECONDS and self.phase != SAVING:
             raise self._stop(waited, f"the process {min(self._lost)[1]} was lost")
         if self.seconds and waited > self.seconds:
             raise self._stop(waited, "")
@@ -81,16 +82,16 @@ class Watchdog:
     def _stop(self, waited: float, lost: str) -> TrainingFailure:
         target = self._folder.path / f"{STACKS}.txt"
         parts = collect_stacks(self._folder.path / STACKS, target)
-        stands = self._pulse[1] if self._pulse and self._asked is None else "its process does not answer"
-        advice = resume_advice(self._folder) if lost else " If it is only slow, raise failures.stall_seconds."
+        state = self._pulse[1] if self._pulse and self._asked is None else "the task runner does not answer"
+        advice = resume_advice(self._folder) if lost else " If it is just slow, raise failures.stall_seconds."
         return TrainingFailure(
-            f"Nothing has moved for {waited:.0f} s in the phase {self.phase!r}: {lost or stands}. The stacks of "
+            f"The run has made no progress for {waited:.0f} s in phase {self.phase!r}: {lost or state}. The stacks of "
             f"{len(parts)} processes are in {target}.{advice}"
         )
 
 
 def _named_actors() -> set[tuple[str, str]]:
-    """The actors of this run that have a name; Ray lists one that is being started again, but none that is gone."""
+    """The named actors of this run; Ray lists one that is being restarted, but none that is gone."""
     import ray
 
     mine = {ray.get_runtime_context().namespace, _QUEUE}

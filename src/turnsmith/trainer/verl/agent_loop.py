@@ -17,12 +17,10 @@ from turnsmith.rollout.ledger import episode_name
 from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.trainer.advantages import turn_anchors
+from turnsmith.trainer.config.to_verl import AGENT_LOOP
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
+from turnsmith.trainer.verl.estimators import ANCHORS
 from turnsmith.trajectory import Decision, Trajectory
-
-ANCHORS = "turn_anchors"
-"""The field of verl's batch that holds the observation each turn began from, when `training.credit` asks for it."""
 
 
 @dataclass
@@ -107,7 +105,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         decision = played.trajectory.decision
         if decision is Decision.DROPPED:
             raise GroupDropped(f"{start.episode_id} ended in {played.trajectory.outcome}; its group is replaced.")
-        return to_verl_output(played.trajectory, with_anchors=plan.with_anchors) if decision.is_counted else []
+        return to_verl_output(played.trajectory, with_anchors=plan.credit == "anchored") if decision.is_counted else []
 
 
 class GroupDropped(TurnsmithError):

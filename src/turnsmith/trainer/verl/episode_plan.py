@@ -25,8 +25,10 @@ class EpisodePlan:
     reward_fn: Callable[..., Any] | None = None
     tools: ToolRegistry | None = None
     tool_format: str = "function_calling"
-    with_anchors: bool = False
-    """Whether training compares turns by the observation they began from."""
+    estimator: str = "grpo"
+    """`training.adv_estimator`."""
+    credit: str = "episode"
+    """`training.credit`."""
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     """What to do when something goes wrong in an episode."""
     curriculum: Curriculum | None = None

@@ -1,4 +1,4 @@
-"""Our estimators in verl's registry. verl hands them neither values nor anchors, so those go round it."""
+"""Our advantage estimators inside verl's trainer, and a record of what they computed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from turnsmith.trainer.advantages import CREDITS, estimate
+import transfer_queue
+from verl.trainer.ppo.core_algos import register_adv_est
 
+from turnsmith.records.advantages import StepAdvantages, write_advantages
+from turnsmith.rollout.ledger import episode_name
+from turnsmith.trainer.advantages import AdvantageEstimator, AdvantageInputs
 
-def verl_name(estimator: str, credit: str) -> str:
-    """The name under which verl knows an estimator of ours.
-
-    Example:
-        >>> verl_name("grpo", "turn")
-        'turnsmith_grpo_turn'
-    """
-    return f"turnsmith_{estimator}_{credit}"
-
-
+ANCHORS = "turn_anchors"
+"""The field of verl's batch with the observation that each turn began from, where `training.credit` needs it."""
 _extra: dict[str, Any] = {}
+
+
+def register_estimator(name: str, estimator: AdvantageEstimator, credit: str) -> None:
+    """Register the run's estimator under the name that verl's config has for it."""
+
+    def compute(token_level_rewards: Any, response_mask: Any, config: Any, index: Any, **unused: Any) -> Any:
+        inputs = AdvantageInputs(token_level_rewards, response_mask, index, config.gamma, config.lam, **_extra)
+        return estimator.compute(credit, inputs)
+
+    register_adv_est(name)(compute)
 
 
 @contextmanager
 def extra_inputs(**tensors: Any) -> Generator[None]:
-    """Give `values` or `anchors` to the estimator that verl calls inside; its registry has no way to pass them."""
+    """Pass `values` or `anchors` to the estimator that verl calls in this block; its registry has no way to do so."""
     _extra.update(tensors)
     try:
         yield
@@ -32,19 +38,33 @@ def extra_inputs(**tensors: Any) -> Generator[None]:
         _extra.clear()
 
 
-def register_estimators() -> None:
-    """Register every estimator with every credit it goes with."""
-    from verl.trainer.ppo.core_algos import register_adv_est
+def extra_fields(batch: Any, *, critic: bool, anchors: bool) -> dict[str, Any]:
+    """`values` and `anchors` of a batch, padded like the fields that verl itself passes to an estimator."""
+    wanted = {"values": "values"} if critic else {}
+    wanted |= {"anchors": ANCHORS} if anchors else {}
+    if not wanted:
+        return {}
+    data = _read_fields(batch, [*wanted.values(), "response_mask"]).to_padded_tensor()
+    # Rows that verl adds as padding keep the anchors of the row they were made from, which may be longer than any row.
+    width = data["response_mask"].shape[1]
+    return {ours: data[theirs][:, :width] for ours, theirs in wanted.items()}
 
-    for credit, names in CREDITS.items():
-        for estimator in names:
-            register_adv_est(verl_name(estimator, credit))(_named(estimator, credit))
+
+def record_advantages(batch: Any, run_dir: str, step: int, *, critic: bool, kl_in_reward: bool) -> None:
+    """Write what the actor is about to train on, read back from where the actor will read it, to the run folder."""
+    names = {"advantages": "advantages"}
+    names |= {"values": "values"} if critic else {}
+    names |= {"rewards": "token_level_rewards"} if kl_in_reward else {}
+    data = _read_fields(batch, list(names.values()))
+    recorded = StepAdvantages()
+    for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
+        if tag.get("is_padding", False):
+            continue
+        uid, session, _ = key.rsplit("_", 2)
+        for ours, theirs in names.items():
+            getattr(recorded, ours)[episode_name(uid, session)] = data[theirs][row].numpy()
+    write_advantages(run_dir, step, recorded)
 
 
-def _named(estimator: str, credit: str) -> Any:
-    def compute(token_level_rewards: Any, response_mask: Any, config: Any, index: Any, **unused: Any) -> Any:
-        return estimate(
-            estimator, credit, token_level_rewards, response_mask, index, config.gamma, config.lam, **_extra
-        )
-
-    return compute
+def _read_fields(batch: Any, names: list[str]) -> Any:
+    return transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)

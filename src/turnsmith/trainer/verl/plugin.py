@@ -1,9 +1,9 @@
-"""What `import verl` loads in every process, through the entry-point group `verl.plugins`.
+"""Registers our parts with verl: `import verl` loads this module in every process (entry-point group `verl.plugins`).
 
-It only registers. The CPU is chosen nowhere but where `VERL_PLATFORM=cpu` asks for it, so a GPU machine and a user's
-own verl run as if this package were not installed.
+It selects the CPU platform only where `VERL_PLATFORM=cpu` asks for it, so on a GPU machine, and in a user's own verl
+runs, verl behaves as if this package were not installed.
 
-verl swallows any error a plugin raises. So the task runner calls `check_loaded()` and fails with a sentence instead.
+verl swallows any error that a plugin raises. So the task runner calls `check_loaded()`, which raises it.
 """
 
 from __future__ import annotations
@@ -11,35 +11,29 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import Any
 
 from turnsmith.records.stacks import answer_for_stacks
 
 LOADED: list[str] = []
-"""Names of the parts that were registered in this process."""
+"""What has been registered in this process."""
 
 
 def asked_for_cpu() -> bool:
-    """Whether this process was told to run verl on the CPU."""
+    """Whether this process is to run verl on the CPU."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
 def register_with_verl() -> None:
-    """Register everything of ours with verl. Idempotent."""
+    """Register all our parts with verl. Idempotent."""
     if "rollouts" not in LOADED:
-        from turnsmith.trainer.verl.rollout_registry import register_rollouts
-
-        register_rollouts()
+        _register_rollouts()
         LOADED.append("rollouts")
-    if "estimators" not in LOADED:
-        from turnsmith.trainer.verl.estimators import register_estimators
-
-        register_estimators()
-        LOADED.append("estimators")
     if "platform" not in LOADED:
         importlib.import_module("turnsmith.trainer.verl.cpu.platform")  # registers itself
         LOADED.append("platform")
     if os.environ.get("TURNSMITH_RUN"):
-        # For Ascend NPUs only, but where vLLM is installed it costs every process two seconds to find that out.
+        # For Ascend NPUs only; but importing it takes every process two seconds where vLLM is installed.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         answer_for_stacks("process that holds the model", is_guess=True)
     if asked_for_cpu() and "cpu" not in LOADED:
@@ -49,14 +43,28 @@ def register_with_verl() -> None:
         LOADED.append("cpu")
 
 
+def _register_rollouts() -> None:
+    """Tell verl where our rollout server is; it imports that when it needs it."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    def load_replica() -> Any:
+        from turnsmith.trainer.verl.transformers.replica import TransformersReplica
+
+        return TransformersReplica
+
+    RolloutReplicaRegistry.register("transformers", load_replica)
+    _ROLLOUT_REGISTRY[("transformers", "async")] = "turnsmith.trainer.verl.transformers.replica.TransformersAdapter"
+
+
 def check_loaded() -> None:
-    """Raise with a sentence if verl did not take the plugin (it hides the reason)."""
+    """Raise an error if verl did not load the plugin; verl hides the reason."""
     from turnsmith.errors import TrainingFailure
 
-    wanted = ["rollouts", "estimators", "platform"] + (["cpu"] if asked_for_cpu() else [])
+    wanted = ["rollouts", "platform"] + (["cpu"] if asked_for_cpu() else [])
     missing = [part for part in wanted if part not in LOADED]
     if missing:
-        register_with_verl()  # raises the true reason, which verl swallowed
+        register_with_verl()  # raises the error that verl swallowed
         raise TrainingFailure(
             f"verl did not load turnsmith's plugin ({', '.join(missing)} missing). Install turnsmith with pip so that "
             "its entry point is found, and unset VERL_USE_EXTERNAL_PLUGINS."

@@ -133,7 +133,7 @@ class TaskRunner:
         elif self._folder is not None and kind == "evaluation":
             self._folder.append_evaluation(content)
             if content["step"] == 0:  # any other is part of its step's record
-                from turnsmith.trainer.evaluations import as_step_metrics
+                from turnsmith.trainer.validation import as_step_metrics
 
                 self._trackers.log({"step": 0, **as_step_metrics(content)})
         elif self._folder is not None and kind == "ledger":

@@ -14,15 +14,14 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.records.checkpoints import PendingCheckpoint, prune, read_state
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.ledger import StepLedger
+from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
-from turnsmith.trainer.evaluations import TrainingEvaluations, as_step_metrics
-from turnsmith.trainer.validation import EvaluationSchedule
-from turnsmith.trainer.verl.advantages import extra_fields, record_advantages
+from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
 from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.estimators import extra_inputs
+from turnsmith.trainer.verl.estimators import extra_fields, extra_inputs, record_advantages, register_estimator
 from turnsmith.trainer.verl.recovery import (
     NOTHING_TO_TRAIN_ON,
     Recovery,
@@ -68,6 +67,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.saving = saving
         self._draft: PendingCheckpoint | None = None
         self.steps_in_epoch = steps_in_epoch
+        register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
         self.watch = StepMonitor.of_run(folder, plan.reward_fn or plan.environment.load())
@@ -112,7 +112,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Train up to and including optimizer step `step`."""
         self.total_training_steps = step
         if self.global_steps == 0 and self.evaluations.is_due(0, last=False):
-            self.evaluations.tell(self.evaluations.make(0, self.agent_loop_manager))
+            self.evaluations.report(self.evaluations.make(0, self.agent_loop_manager))
         self.fit(self.agent_loop_manager)
         # verl leaves its counter one past the last step, and counts up again when it starts.
         self.global_steps = step
@@ -164,7 +164,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return super()._compute_values(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        with extra_inputs(**extra_fields(batch, critic=self.use_critic, anchors=self.plan.with_anchors)):
+        fields = extra_fields(batch, critic=self.use_critic, anchors=self.plan.credit == "anchored")
+        with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
         record_advantages(
             batch,
@@ -227,7 +228,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.emit("step", record)
         self.care.step_done()
         if evaluation:
-            self.evaluations.tell(evaluation)
+            self.evaluations.report(evaluation)
         for warning in self.watch.step(record, self.episodes):
             self.emit("warning", warning.content())
         if self._draft is not None:

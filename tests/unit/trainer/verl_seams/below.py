@@ -24,7 +24,7 @@ def entry_point_loads_every_part() -> None:
     holds("turnsmith.trainer.verl.plugin" in LOADED_BY_VERL)
     from turnsmith.trainer.verl.plugin import LOADED
 
-    same(LOADED, ["rollouts", "estimators", "platform", "cpu"])
+    same(LOADED, ["rollouts", "platform", "cpu"])
 
 
 @seam("trainer/verl/plugin.py", UNCHOSEN)
@@ -38,7 +38,7 @@ def entry_point_chooses_nothing_unasked() -> None:
 
     from turnsmith.trainer.verl.plugin import LOADED
 
-    same(LOADED, ["rollouts", "estimators", "platform"])
+    same(LOADED, ["rollouts", "platform"])
     holds(not type(platform_manager._current_platform).__module__.startswith("turnsmith"))
     same(distributed.initialize_global_process_group_ray.__module__, "verl.utils.distributed")
     holds("cpu" not in EngineRegistry._engines["language_model"]["fsdp2"])
@@ -141,7 +141,7 @@ def load_valuehead_model() -> None:
     same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.cpu.patches")
 
 
-@seam("trainer/verl/rollout_registry.py and transformers_rollout.py")
+@seam("trainer/verl/plugin.py and transformers/replica.py")
 def rollout_registries() -> None:
     """Both registries of rollouts should give our classes for the name `transformers`, with no method missing"""
     from verl.workers.rollout.base import get_rollout_class

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnsmith.config import ConfigStore
+from turnsmith.trainer.config.auto import resolve_backend, resolve_dtype
+
 _MOST_RESTARTS = 20
 
 
@@ -36,6 +39,26 @@ def start_server(
         )
         .remote(model_path, dtype, max_concurrency, trust_remote_code)
     )
+
+
+def start_servers_early(config: ConfigStore, cluster: Any, model_path: str) -> list[Any]:
+    """Start the servers of a run on this machine while the trainer's processes still import verl.
+
+    Keep what is returned: an actor ends with its last handle.
+    """
+    if resolve_backend(config) != "transformers" or not cluster.is_local:
+        return []
+    return [
+        start_server(
+            rank,
+            cluster.node_id(),
+            model_path=model_path,
+            dtype=resolve_dtype(config),
+            max_concurrency=config.inference.max_concurrency,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+        for rank in range(config.ray.gpus_per_node)
+    ]
 
 
 @dataclass
