@@ -117,7 +117,7 @@ def test_mistakes_are_told_in_words(tmp_path: Path) -> None:
         (tmp_path / "none.jsonl", "There is no dataset"),
         (broken, "Line 2 of .* is not JSON"),
         ([{"a": 1}, "b"], "Row 1 of the dataset is 'b', not a mapping"),
-        ({"train": TASKS}, "give one split"),
+        ({"train": TASKS}, "pass one split"),
         ([{"a": object()}], "Row 0 of the dataset has no JSON form"),
         ([], "The dataset is empty"),
     ):
@@ -163,5 +163,5 @@ def test_a_run_folder_holds_the_stream(shuffle: bool, tmp_path: Path) -> None:
         CustomEnvironmentDataset.load(tmp_path, harder)
     CustomEnvironmentDataset(curriculum=harder, seed=1).save(tmp_path, seed=4)
     assert CustomEnvironmentDataset.load(tmp_path, harder).start(1)["seed"] == 2
-    with pytest.raises(ConfigError, match="come from curriculum"):
+    with pytest.raises(ConfigError, match="comes from curriculum"):
         CustomEnvironmentDataset.load(tmp_path)
