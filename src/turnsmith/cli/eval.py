@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,15 +34,13 @@ Settings come from the defaults, then --config, then the options, then
 KEY=VALUE; the later one wins. `turnsmith train --dry-run` prints all of them."""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_eval_command(commands: Any) -> None:
+    """Add `turnsmith eval` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "eval",
         help="measure a model in your environment",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
@@ -61,20 +58,19 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     add("--name", metavar="NAME", help="of the run's folder (eval-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where run folders go (runs)")
     add("--config", metavar="FILE", help="a YAML file with settings")
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Evaluate, show and record it. The exit status is 1 if no episode could be counted, 130 after Ctrl-C."""
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
-    config = read_settings(args)
+    config = evaluation_config(args)
     spec = EnvironmentSpec.of(args.environment, config.environment).isolated()
     check_isolation(spec)
-    plan = plan_of(args, config)
+    plan = evaluation_plan(args, config)
     earlier = _earlier(args.compare, plan)
     # The bars of the libraries that load models would be drawn across ours; tqdm reads this when it is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -102,7 +98,7 @@ def _evaluate(
     return 130 if stopped else 0 if result.counted else 1
 
 
-def read_settings(args: argparse.Namespace) -> ConfigStore:
+def evaluation_config(args: argparse.Namespace) -> ConfigStore:
     """The settings: defaults, then the file, then the options, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
@@ -115,7 +111,7 @@ def read_settings(args: argparse.Namespace) -> ConfigStore:
     return apply_overrides(config, args.overrides)
 
 
-def plan_of(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
+def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
     """Which episodes to play; without --episodes, about a hundred that --samples divides."""
     from turnsmith.cli.engine import evaluation_sampling
     from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan

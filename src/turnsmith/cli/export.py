@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import Any
 
 _DESCRIPTION = """\
@@ -21,15 +20,13 @@ examples:
   turnsmith export runs/chess --adapter"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_export_command(commands: Any) -> None:
+    """Add `turnsmith export` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "export",
         help="write a run's model as a Hugging Face folder",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument(
@@ -42,11 +39,10 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     parser.add_argument(
         "--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights; without it as they were trained"
     )
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Export."""
     from turnsmith.trainer.checkpoints.export import export_model
 

@@ -5,34 +5,50 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from turnsmith import __version__
-from turnsmith.cli import eval as evaluation
-from turnsmith.cli import export, model, play, report, resume, runs, serve_env, train
+from turnsmith.cli.eval import add_eval_command
+from turnsmith.cli.export import add_export_command
+from turnsmith.cli.model import add_model_command
+from turnsmith.cli.play import add_play_command
+from turnsmith.cli.report import add_report_command
+from turnsmith.cli.resume import add_resume_command
+from turnsmith.cli.runs import add_runs_command
+from turnsmith.cli.serve_env import add_serve_env_command
+from turnsmith.cli.train import add_train_command
 from turnsmith.errors import TurnsmithError
 from turnsmith.importing import add_to_path
 
-_COMMANDS = (train, resume, runs, report, evaluation, play, serve_env, export, model)
 
+def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
+    """Build the parser of the whole command line and one for each command, by name; `width` fixes the help's width."""
 
-def build_parsers(width: int | None = None) -> dict[str, argparse.ArgumentParser]:
-    """The parser of the whole command line, then each command's, by name; `width` fixes the width of their help."""
+    class Parser(argparse.ArgumentParser):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options, formatter_class=_formatter, allow_abbrev=False)
 
-    def formatter(prog: str) -> argparse.HelpFormatter:
+    def _formatter(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, width=width, max_help_position=28)
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="turnsmith",
         description="Train a language model in your own multi-turn environment, on verl and Ray.",
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"turnsmith {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    parsers = [parser, *(command.add_to(commands, formatter) for command in _COMMANDS)]
-    return {one.prog: one for one in parsers}
+    add_train_command(commands)
+    add_resume_command(commands)
+    add_runs_command(commands)
+    add_report_command(commands)
+    add_eval_command(commands)
+    add_play_command(commands)
+    add_serve_env_command(commands)
+    add_export_command(commands)
+    add_model_command(commands)
+    return {"turnsmith": parser} | {command.prog: command for command in commands.choices.values()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,19 @@ Make a small model in a folder that transformers, vLLM and
             about a minute"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_model_command(commands: Any) -> None:
+    """Add `turnsmith model` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "model",
         help="make a small model to train",
         description=_DESCRIPTION,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("name", choices=["tiny", "smollm2"], help="which model")
     parser.add_argument("folder", metavar="FOLDER", help="where to put it; must be new or empty")
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Build the model."""
     folder = Path(args.folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

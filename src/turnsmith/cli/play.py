@@ -6,7 +6,6 @@ import argparse
 import io
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -40,15 +39,13 @@ inference.max_seconds=60."""
 _ROOMY = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_play_command(commands: Any) -> None:
+    """Add `turnsmith play` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "play",
         help="play your environment yourself",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
@@ -58,11 +55,10 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     add("--raw", action="store_true", help="show the exact prompt, control tokens and all")
     add("--name", metavar="NAME", help="of the run's folder (play-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where run folders go (runs)")
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Let the person play one episode, and record it."""
     from turnsmith.cli.person import PersonEngine, ShownChat
     from turnsmith.env.spec import EnvironmentSpec
@@ -70,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
-    config = read_settings(args)
+    config = _play_config(args)
     spec = EnvironmentSpec.of(args.environment, config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
@@ -87,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return 130 if person.left == "with Ctrl-C" else 0
 
 
-def read_settings(args: argparse.Namespace) -> ConfigStore:
+def _play_config(args: argparse.Namespace) -> ConfigStore:
     """The settings: defaults with room for a person, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,20 @@ examples:
   turnsmith report MyGame-20260101-120000 --out report.html"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_report_command(commands: Any) -> None:
+    """Add `turnsmith report` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
         help="write a run's curves, warnings and episodes as one HTML file",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="RUN", help="the run's folder, or its name in `runs`")
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run's folder)")
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
     from turnsmith.cli.runs import locate_run
     from turnsmith.viewer import write_report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 _DESCRIPTION = """\
@@ -23,15 +22,13 @@ The environment, reward and tools are imported by the names they had. If one has
 no name (a lambda, say), go on from Python with RayPPOTrainer.resume(...)."""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_resume_command(commands: Any) -> None:
+    """Add `turnsmith resume` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "resume",
         help="go on with a run that stopped",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting to change")
@@ -40,11 +37,10 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
         action="store_true",
         help="go on with what another user or machine wrote: doing so runs code that it names or holds",
     )
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Resume."""
     from turnsmith.trainer import RayPPOTrainer
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,25 +26,22 @@ examples:
   turnsmith runs show MyGame-20260101-120000"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_runs_command(commands: Any) -> None:
+    """Add `turnsmith runs` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "runs",
         help="list runs, or show one of them",
         usage="turnsmith runs [-h] [FOLDER]\n       turnsmith runs [-h] show RUN",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "words", metavar="FOLDER | show RUN", nargs="*", help="a folder of runs (runs), or `show` and a run"
     )
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """List, or show."""
     from turnsmith.viewer.summary import list_runs, show_run
 

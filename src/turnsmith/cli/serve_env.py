@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 _DESCRIPTION = """\
@@ -19,15 +18,13 @@ examples:
   turnsmith serve-env games.chess:Chess --host 0.0.0.0 --port 9000"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_serve_env_command(commands: Any) -> None:
+    """Add `turnsmith serve-env` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "serve-env",
         help="serve an environment to other machines",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
@@ -35,11 +32,10 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     add("--port", metavar="PORT", type=int, default=9000, help="the port (9000); 0: any that is free")
     add("--workers", metavar="N", type=int, default=0, help="most worker processes (one for each core, at most 8)")
     add("--memory-gib", metavar="G", type=float, default=0.0, help="memory of each (its share of half the machine)")
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     import socket
 

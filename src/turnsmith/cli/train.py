@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +27,13 @@ the later one wins. `environment.KEY=VALUE` reaches your environment as
 every setting there is."""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_train_command(commands: Any) -> None:
+    """Add `turnsmith train` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
         help="train a model in your environment",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, as in training.batch_size=16")
@@ -49,11 +46,10 @@ def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) ->
     parser.add_argument(
         "--dry-run", action="store_true", help="print all settings and the verl config they become; start nothing"
     )
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Train, or with --dry-run say what would be trained."""
     config = read_config(args.config, args.model, args.overrides)
     if args.dry_run:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from turnsmith import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
 from turnsmith.cli import engine as engines
-from turnsmith.cli.eval import plan_of, read_settings
+from turnsmith.cli.eval import evaluation_config, evaluation_plan
 from turnsmith.cli.eval_view import EvaluationView, summary
 from turnsmith.cli.main import build_parsers, main
 from turnsmith.config import ConfigStore
@@ -164,12 +164,12 @@ def test_mistakes_are_told_before_anything_is_made(
 def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("inference: {temperature: 0.5, max_turns: 3}\ncheckpoint: {run_name: trained}\n")
     args = arguments("inference.max_turns=4", "--config", str(tmp_path / "c.yaml"), "--samples", "8")
-    config = read_settings(args)
-    plan = plan_of(args, config)
+    config = evaluation_config(args)
+    plan = evaluation_plan(args, config)
     assert (plan.episodes, plan.samples, plan.seed) == (104, 8, 1_000_000)
     assert (plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (4, 0.5, 1_000_000)
     assert config.checkpoint.run_name is None  # or every evaluation would be called as the training run was
-    named = read_settings(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
+    named = evaluation_config(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
     assert (named.checkpoint.run_name, named.checkpoint.output_dir, named.inference.backend) == ("n", "o", "vllm")
 
 
