@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -20,6 +20,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
 from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
+from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import duration, number
 from turnsmith.trajectory import Trajectory
 
@@ -53,7 +54,7 @@ class EvaluationView:
         """The episodes that have ended, in that order."""
         self._file = file or sys.stdout
         self._began = time.perf_counter()
-        self._draws = _can_redraw(self._file) if live is None else live
+        self._draws = can_draw_live(self._file) if live is None else live
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -121,9 +122,8 @@ class EvaluationView:
         yield summary(self.result()) if done else Text("No episode has ended yet.", style="dim")
 
     def _print(self, text: str) -> None:
-        encoding = getattr(self._file, "encoding", None) or "utf-8"
         try:
-            print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
+            print_line(text, self._file)
         except (OSError, ValueError):  # nobody reads us any more: the evaluation goes on and is recorded
             pass
 
@@ -207,13 +207,3 @@ def _notes(result: EvaluationResult, plan: EvaluationPlan) -> Iterator[Text]:
         yield Text("The engine gives text without its tokens, so token counts are those of our tokenizer.", style="dim")
     if plan.samples > 1 and plan.sampling.temperature == 0:
         yield Text("The temperature is 0, so the episodes of one start are likely all the same.", style="yellow")
-
-
-def _can_redraw(file: Any) -> bool:
-    """Whether this is a terminal that can redraw and has the characters we draw with."""
-    try:
-        if not file.isatty() or "utf" not in (file.encoding or "").lower():
-            return False
-    except (AttributeError, ValueError):
-        return False
-    return not Console(file=file).is_dumb_terminal

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat, Message, ToolSchema
 from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.terminal import can_draw_live, print_line
 
 _COLOURS = {"system": "35", "user": "36", "tool": "33"}
 
@@ -102,13 +103,13 @@ class PersonEngine:
 
     def show(self, text: str) -> None:
         """Print something for the person."""
-        print(text, file=self._out, flush=True)
+        print_line(text, self._out)
 
     def describe(self, message: Message) -> str:
         """A message under its role."""
         role, name = message["role"], message.get("name")
         head = f"--- {role}{f' ({name})' if name else ''} ---"
-        if self._out.isatty():
+        if can_draw_live(self._out):
             head = f"\033[1;{_COLOURS.get(role, '37')}m{head}\033[0m"
         return f"{head}\n{message['content']}"
 

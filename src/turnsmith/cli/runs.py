@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError, RecordError
+from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 
 _FOLDER = "runs"
@@ -82,7 +83,6 @@ def locate_run(word: str) -> Path:
 
 def _print(text: str, *, wrap: bool = False) -> None:
     """Print; lines are fitted to a terminal if asked for, and a pipe gets them as they are."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if wrap and sys.stdout.isatty():
+    if wrap and can_draw_live(sys.stdout):
         text = "\n".join(wrapped(text, shutil.get_terminal_size().columns))
-    print(text.encode(encoding, "replace").decode(encoding))
+    print_line(text, sys.stdout)
