@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +44,11 @@ def add_eval_command(commands: Any) -> None:
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, as in inference.max_turns=5")
-    add("--model", metavar="MODEL", help="a folder, a Hugging Face id, `tiny`, `smollm2`, or the URL of a server")
+    add(
+        "--model",
+        metavar="MODEL",
+        help="a model folder, a run folder (its newest checkpoint), a Hugging Face id, `tiny`, `smollm2`, or a URL",
+    )
     add("--episodes", metavar="N", type=int, help=f"episodes in all (about {_EPISODES}, unless told)")
     add("--samples", metavar="K", type=int, default=1, help="episodes from each start, for pass@k (1)")
     add("--seed", metavar="S", type=int, help="seed of the first start (1000000: not what training starts from)")
@@ -54,7 +57,11 @@ def add_eval_command(commands: Any) -> None:
     add("--tokenizer", metavar="MODEL", help="for a server that does not say which tokenizer its model has")
     add("--served-model", metavar="NAME", help="for a server with several models: which one")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success from this reward on")
-    add("--compare", metavar="RUN", help="test the difference to an earlier evaluation of the same starts")
+    add(
+        "--compare",
+        metavar="RUN",
+        help="compare with an earlier evaluation from the same starts: its folder, its name, or `latest`",
+    )
     add("--name", metavar="NAME", help="of the run's folder (eval-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where run folders go (runs)")
     add("--config", metavar="FILE", help="a YAML file with settings")
@@ -64,6 +71,7 @@ def add_eval_command(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Evaluate, show and record it. The exit status is 1 if no episode could be counted, 130 after Ctrl-C."""
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
@@ -71,6 +79,8 @@ def _run(args: argparse.Namespace) -> int:
     spec = EnvironmentSpec.of(args.environment, config.environment).isolated()
     check_isolation(spec)
     plan = evaluation_plan(args, config)
+    if args.compare is not None:
+        args.compare = str(find_run(args.compare, config.checkpoint.output_dir))
     earlier = _earlier(args.compare, plan)
     # The bars of the libraries that load models would be drawn across ours; tqdm reads this when it is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -163,13 +173,10 @@ def _earlier(folder: str | None, plan: EvaluationPlan) -> EvaluationResult | Non
 
 def _new_folder(config: ConfigStore, plan: EvaluationPlan, spec: EnvironmentSpec) -> RunFolder:
     from turnsmith.cli.engine import engine_name, model_of
-    from turnsmith.config_sources import to_dict
-    from turnsmith.records.run_folder import RunFolder
+    from turnsmith.cli.run_folders import create_run_folder
     from turnsmith.records.run_state import this_process
 
-    name = config.checkpoint.run_name or f"eval-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = RunFolder.create(config.checkpoint.output_dir, name)
-    folder.write_config(to_dict(config))
+    folder = create_run_folder(config, "eval", spec.name)
     folder.append_event(
         "evaluation",
         environment=spec.name,

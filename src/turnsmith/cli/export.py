@@ -6,11 +6,13 @@ import argparse
 import sys
 from typing import Any
 
+from turnsmith.cli.runs import RUN_HELP
+
 _DESCRIPTION = """\
 Write the model of a run as a plain Hugging Face folder (safetensors, with its
 tokenizer) that transformers and vLLM load.
 
-RUN is the folder of a run. Only a checkpoint that is whole is exported; without
+Only a checkpoint that is whole is exported; without
 --step the newest one that is."""
 
 _EXAMPLES = """\
@@ -28,7 +30,7 @@ def add_export_command(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument("run_folder", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
         "--step", metavar="N", type=_step, default="last", help="a step that was saved, `best` or `last` (the default)"
     )
@@ -44,10 +46,11 @@ def add_export_command(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Export."""
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.trainer.checkpoints.export import export_model
 
     folder = export_model(
-        args.folder,
+        find_run(args.run_folder, containing="resume.json"),
         args.step,
         args.out,
         adapter=args.adapter,

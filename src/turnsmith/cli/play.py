@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-import time
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -141,14 +140,11 @@ def _show_end(person: PersonEngine, trajectory: Trajectory) -> None:
 
 def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory) -> str:
     """Keep the episode in a run folder; return its path."""
-    from turnsmith.config_sources import to_dict
+    from turnsmith.cli.run_folders import create_run_folder
     from turnsmith.records.episodes import write_episodes
-    from turnsmith.records.run_folder import RunFolder
     from turnsmith.rollout.episode_report import report_of
 
-    name = config.checkpoint.run_name or f"play-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = RunFolder.create(config.checkpoint.output_dir, name)
-    folder.write_config(to_dict(config))
+    folder = create_run_folder(config, "play", spec.name)
     write_episodes(folder, 0, [trajectory], part="play")
     folder.append_metrics({"step": 0, **report_of([trajectory]).metrics()})
     folder.append_event("played", environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)

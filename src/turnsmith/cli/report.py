@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from turnsmith.cli.runs import RUN_HELP
+
 _DESCRIPTION = """\
 Write a report of a run: its curves, its warnings, and episodes to look at, as
 one HTML file that needs no network and no other file. Works while the run is
@@ -25,16 +27,16 @@ def add_report_command(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder, or its name in `runs`")
+    parser.add_argument("run_folder", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run's folder)")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    from turnsmith.cli.runs import locate_run
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.viewer import write_report
 
-    out = write_report(locate_run(args.folder), None if args.out is None else Path(args.out).expanduser())
+    out = write_report(find_run(args.run_folder), None if args.out is None else Path(args.out).expanduser())
     print(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
     return 0

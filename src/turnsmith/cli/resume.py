@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from turnsmith.cli.runs import RUN_HELP
+
 _DESCRIPTION = """\
 Go on with a run that was stopped or killed: in the same folder, from its newest
 good checkpoint, up to the steps that were first asked for.
 
-RUN is the folder of a run. A damaged checkpoint is passed over for the one
+A damaged checkpoint is passed over for the one
 before it. What the folder holds of steps after the checkpoint is removed, and
 those steps are made again."""
 
@@ -30,7 +32,7 @@ def add_resume_command(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument("run_folder", metavar="RUN", help=RUN_HELP)
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting to change")
     parser.add_argument(
         "--trust",
@@ -42,9 +44,11 @@ def add_resume_command(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Resume."""
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer.resume(args.folder, overrides=args.overrides, trust=args.trust)
+    run = find_run(args.run_folder, containing="resume.json")
+    trainer = RayPPOTrainer.resume(run, overrides=args.overrides, trust=args.trust)
     try:
         trainer.fit()
     finally:

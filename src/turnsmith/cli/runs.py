@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from turnsmith.errors import ConfigError, RecordError
+from turnsmith.errors import ConfigError
 from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 
-_FOLDER = "runs"
+RUN_HELP = "a run folder, the name of a run in `runs`, or `latest`"
+"""What commands say of their RUN argument, which `run_folders.find_run` reads."""
 
 _DESCRIPTION = """\
 List the runs in a folder, the newest last; or show one of them in a few lines:
@@ -44,15 +44,16 @@ def add_runs_command(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """List, or show."""
+    from turnsmith.cli.run_folders import OUTPUT_DIR, find_run
     from turnsmith.viewer.summary import list_runs, show_run
 
     match args.words:
         case ["show", name]:
-            _print(show_run(locate_run(name)), wrap=True)
+            _print(show_run(find_run(name)), wrap=True)
         case ["show", *_]:
             raise ConfigError("Say which run to show: turnsmith runs show RUN.")
         case [] | [_]:
-            folder = Path(args.words[0] if args.words else _FOLDER).expanduser()
+            folder = Path(args.words[0] if args.words else OUTPUT_DIR).expanduser()
             if (folder / "run.json").is_file():
                 _print(show_run(folder), wrap=True)
             else:
@@ -62,23 +63,6 @@ def _run(args: argparse.Namespace) -> int:
                 "Give one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
             )
     return 0
-
-
-def locate_run(word: str) -> Path:
-    """The folder of a run, given as a path or as its name in `runs`.
-
-    Raises:
-        RecordError: There is no such run; names close ones.
-    """
-    given = Path(word).expanduser()
-    for path in (given, Path(_FOLDER) / word):
-        if path.is_dir():
-            return path
-    parent = given.parent if given.parent != Path() else Path(_FOLDER)
-    names = [one.name for one in parent.iterdir() if (one / "run.json").is_file()] if parent.is_dir() else []
-    close = get_close_matches(given.name, names, n=1)
-    hint = f" Did you mean {parent / close[0]}?" if close else " `turnsmith runs` lists those in `runs`."
-    raise RecordError(f"There is no run {word}.{hint}")
 
 
 def _print(text: str, *, wrap: bool = False) -> None:

@@ -40,7 +40,7 @@ def add_train_command(commands: Any) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a folder, a Hugging Face id, or `tiny` or `smollm2`, which turnsmith makes itself",
+        help="a model folder, a run folder (its newest checkpoint), a Hugging Face id, `tiny` or `smollm2`",
     )
     parser.add_argument("--config", metavar="FILE", help="a YAML file with settings")
     parser.add_argument(
@@ -75,8 +75,11 @@ def read_config(file: str | None, model: str | None, overrides: list[str]) -> Co
 
     config = config_sources.load(file) if file else ConfigStore()
     if model is not None:
-        if Path(model).expanduser().is_dir():
-            config.model.local_path = str(Path(model).expanduser().resolve())
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            from turnsmith.cli.run_folders import model_folder
+
+            config.model.local_path = str(model_folder(folder.resolve()))
         else:
             config.model.model_name, config.model.local_path = model, None
     return config_sources.apply_overrides(config, overrides)

@@ -145,7 +145,7 @@ def test_an_environment_that_breaks_costs_its_episodes(
     ("words", "sentence"),
     [
         (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
-        (["--compare", "nowhere"], "There is no run folder nowhere."),
+        (["--compare", "nowhere"], "There is no run nowhere: found no run.json in nowhere or runs/nowhere."),
         (["--backend", "torch"], "There is no backend 'torch'"),
         (["--tokenizer", "smollm2"], "are for a server: give its URL as --model"),
         (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),
