@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.unit.viewer.runs_made import record
+from tests.unit.viewer.sample_runs import record
 
 from turnsmith import RunFolder
 from turnsmith.viewer.ledger_totals import LedgerTotals
 from turnsmith.viewer.report import report_html
 from turnsmith.viewer.run_view import read_run
 from turnsmith.viewer.summary import show_run
-from turnsmith.viewer.why_zero import why_zero
+from turnsmith.viewer.zero_gradient import explain_zero_gradient
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_episodes_under_way_are_part_of_the_balance() -> None:
 
 def test_why_the_gradient_is_zero_names_what_was_left_out(tmp_path: Path) -> None:
     view = read_run(run_with(tmp_path, SHORT, grad_norm=0.0))
-    answer = why_zero(view)
+    answer = explain_zero_gradient(view)
     assert answer[-1] == (
         "Not all episodes of step 2 were trained on: of 4 sent off, 1 masked (4 completed); the first: Game.step "
         "raised <KeyError>: 'door'."
@@ -88,7 +88,7 @@ def test_why_the_gradient_is_zero_names_what_was_left_out(tmp_path: Path) -> Non
 def test_a_step_with_nothing_to_train_on_is_an_answer_though_it_has_no_metrics(tmp_path: Path) -> None:
     nothing = step(3, trained=0, masked=4, outcomes={"environment_failed": 4}, episodes=[MASKED] * 4)
     view = read_run(run_with(tmp_path, step(2), nothing))
-    (answer,) = why_zero(view)
+    (answer,) = explain_zero_gradient(view)
     assert answer.startswith(
         "Step 3 had nothing to train on: of 4 sent off, 4 masked (4 environment_failed); the first: "
     )

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.unit.viewer.runs_made import episode, record, training_run
+from tests.unit.viewer.sample_runs import episode, record, training_run
 
 from turnsmith import ConfigStore, Outcome, RecordError, RunFolder
 from turnsmith.cli.main import main

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.viewer.runs_made import record, training_run
+from tests.unit.viewer.sample_runs import record, training_run
 
 from turnsmith import RunFolder
 from turnsmith.cli.main import main

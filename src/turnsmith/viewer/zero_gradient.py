@@ -9,12 +9,12 @@ from turnsmith.text import number
 from turnsmith.viewer.run_view import RunView
 
 ZERO_GRADIENT = "zero_gradient"
-"""The name of the warning that says why."""
+"""Name of the warning that gives the reason."""
 _ZERO = 1e-9
 
 
-def why_zero(view: RunView) -> list[str]:
-    """The answer in a few lines; none if the gradient never was zero.
+def explain_zero_gradient(view: RunView) -> list[str]:
+    """Explain in a few lines why steps had a zero gradient; empty if none had.
 
     Example:
         >>> from pathlib import Path
@@ -25,27 +25,27 @@ def why_zero(view: RunView) -> list[str]:
         ...     {"step": 2, "grad_norm": 0.0, "reward/min": 1.0, "reward/max": 1.0},
         ... ]
         >>> view = RunView(RunFolder(Path("runs/game")), RunState.FINISHED, "Game", "tiny", metrics)
-        >>> why_zero(view)
+        >>> explain_zero_gradient(view)
         ['It is in 1 of 2 steps, the last being step 2: all episodes of that step got the same reward, 1.']
     """
     ledger = view.run.read_ledger()
+    lines: list[str] = []
+    empty = [step for step in ledger if step.get("dispatched") and not step.get("trained")]
+    if empty:
+        lines.append(f"Step {empty[-1]['step']} had nothing to train on: {_left_out(empty[-1])}.")
     zero = [record for record in view.metrics if _is_zero(record)]
-    nothing = [step for step in ledger if step.get("dispatched") and not step.get("trained")]
-    empty = [f"Step {nothing[-1]['step']} had nothing to train on: {_left_out(nothing[-1])}."] if nothing else []
-    return [*empty, *_of_steps(view, zero, ledger)] if zero else empty
+    return [*lines, *_explain_steps(view, zero, ledger)] if zero else lines
 
 
-def _of_steps(view: RunView, zero: Sequence[Mapping[str, Any]], ledger: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why the steps that were made with a zero gradient have it."""
+def _explain_steps(view: RunView, zero: Sequence[Mapping[str, Any]], ledger: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why the steps with a zero gradient had one: from the run's warnings or, without any, from its metrics."""
     last = int(zero[-1]["step"])
-    known = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
     count = f"It is in {len(zero)} of {len(view.metrics)} steps, the last being step {last}"
+    warnings = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
+    lines = [f"{count}." if warnings else f"{count}: {_reason(zero[-1])}."]
     short = [step for step in ledger if step.get("step") == last and (step.get("masked") or step.get("dropped"))]
-    lines = [f"Not all episodes of step {last} were trained on: {_left_out(short[-1])}."] if short else []
-    if not known:
-        return [f"{count}: {_from_metrics(zero[-1])}.", *lines]
-    lines = [f"{count}.", *lines]
-    for warning in known:
+    lines += [f"Not all episodes of step {last} were trained on: {_left_out(short[-1])}."] if short else []
+    for warning in warnings:
         until = f" to {warning.until - 1}" if warning.until is not None else " on"
         lines += [f"From step {warning.step}{until}: {warning.what}", f"  what to do: {warning.advice}"]
         lines += [f"  episodes to look at: {', '.join(warning.episodes)}"] if warning.episodes else []
@@ -61,15 +61,17 @@ def _is_zero(record: Mapping[str, Any]) -> bool:
 
 
 def _left_out(step: Mapping[str, Any]) -> str:
-    """What became of a step's episodes that were not trained on, and what went wrong in the first of them."""
-    sides = ", ".join(f"{step[side]} {side}" for side in ("masked", "dropped") if step.get(side))
-    out = [one for one in step.get("episodes", ()) if one.get("decision") in ("masked", "dropped")]
-    why = next((str(one["error"]).partition("\n")[0] for one in out if one.get("error")), "")
+    """How many of a step's episodes were masked or dropped, and the first error among them."""
+    counts = ", ".join(f"{step[decision]} {decision}" for decision in ("masked", "dropped") if step.get(decision))
     outcomes = ", ".join(f"{count} {name}" for name, count in dict(step.get("outcomes", {})).items())
-    return f"of {step['dispatched']} sent off, {sides} ({outcomes}){f'; the first: {why}' if why else ''}".rstrip(".")
+    episodes = [episode for episode in step.get("episodes", ()) if episode.get("decision") in ("masked", "dropped")]
+    error = next((str(episode["error"]).partition("\n")[0] for episode in episodes if episode.get("error")), "")
+    return f"of {step['dispatched']} sent off, {counts} ({outcomes}){f'; the first: {error}' if error else ''}".rstrip(
+        "."
+    )
 
 
-def _from_metrics(record: Mapping[str, Any]) -> str:
+def _reason(record: Mapping[str, Any]) -> str:
     """What the metrics alone tell, for runs without warnings."""
     low, high = record.get("reward/min"), record.get("reward/max")
     if low is None or high is None:
