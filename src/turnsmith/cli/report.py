@@ -1,4 +1,4 @@
-"""`turnsmith report`: the curves, warnings and episodes of a run as one HTML file."""
+"""`turnsmith report`: a run's curves, warnings and episodes as one HTML file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from turnsmith.cli.runs import RUN_HELP
 
 _DESCRIPTION = """\
-Write a report of a run: its curves, its warnings, and episodes to look at, as
-one HTML file that needs no network and no other file. Works while the run is
-going on, and on one that died."""
+Write a run's report: curves, warnings and selected episodes in one HTML file
+that needs no network and no other file. Works for a run in progress and for one
+that crashed."""
 
 _EXAMPLES = """\
 examples:
@@ -28,12 +28,12 @@ def add_report_command(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("run_folder", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run's folder)")
+    parser.add_argument("--out", metavar="FILE", help="file to write (default: report.html in the run folder)")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Write the report and say where it is."""
+    """Write the report and print its path and size."""
     from turnsmith.cli.run_folders import find_run
     from turnsmith.viewer import write_report
 

@@ -1,4 +1,4 @@
-"""`turnsmith runs`: what runs there are, and one of them in a few lines."""
+"""`turnsmith runs`: list runs, or show one in a few lines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 
 RUN_HELP = "a run folder, the name of a run in `runs`, or `latest`"
-"""What commands say of their RUN argument, which `run_folders.find_run` reads."""
+"""Help text of every RUN argument; `run_folders.find_run` reads them."""
 
 _DESCRIPTION = """\
-List the runs in a folder, the newest last; or show one of them in a few lines:
-how it stands, how its numbers went, why its gradient is zero if it is, and its
-warnings with the episodes to look at."""
+List the runs in a folder, newest last; or show one of them in a few lines: its
+state, its metrics, why its gradient is zero if it is, and its warnings with the
+episodes to look at."""
 
 _EXAMPLES = """\
 examples:
@@ -36,14 +36,13 @@ def add_runs_command(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument(
-        "words", metavar="FOLDER | show RUN", nargs="*", help="a folder of runs (runs), or `show` and a run"
-    )
+    words = "a folder that holds runs (default: runs), or `show` and a run"
+    parser.add_argument("words", metavar="FOLDER | show RUN", nargs="*", help=words)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """List, or show."""
+    """List the runs, or show one."""
     from turnsmith.cli.run_folders import OUTPUT_DIR, find_run
     from turnsmith.viewer.summary import list_runs, show_run
 
@@ -51,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         case ["show", name]:
             _print(show_run(find_run(name)), wrap=True)
         case ["show", *_]:
-            raise ConfigError("Say which run to show: turnsmith runs show RUN.")
+            raise ConfigError("`show` takes one run: turnsmith runs show RUN.")
         case [] | [_]:
             folder = Path(args.words[0] if args.words else OUTPUT_DIR).expanduser()
             if (folder / "run.json").is_file():
@@ -60,13 +59,13 @@ def _run(args: argparse.Namespace) -> int:
                 _print(list_runs(folder))
         case _:
             raise ConfigError(
-                "Give one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
+                "Pass one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
             )
     return 0
 
 
 def _print(text: str, *, wrap: bool = False) -> None:
-    """Print; lines are fitted to a terminal if asked for, and a pipe gets them as they are."""
+    """Print; on a terminal, long lines are wrapped if `wrap` is set."""
     if wrap and can_draw_live(sys.stdout):
         text = "\n".join(wrapped(text, shutil.get_terminal_size().columns))
     print_line(text, sys.stdout)

@@ -15,7 +15,7 @@ from rich.console import Console
 from turnsmith import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
 from turnsmith.cli import engine as engines
 from turnsmith.cli.eval import evaluation_config, evaluation_plan
-from turnsmith.cli.eval_view import EvaluationView, summary
+from turnsmith.cli.eval_view import EvaluationView, summary_table
 from turnsmith.cli.main import build_parsers, main
 from turnsmith.config import ConfigStore
 from turnsmith.inference.sync import create
@@ -129,8 +129,8 @@ def test_what_makes_numbers_doubtful_is_said(say: Any, tmp_path: Path, capsys: p
     words = ["--episodes", "2", "--samples", "2", "inference.max_turns=1", "inference.temperature=0"]
     assert evaluation(tmp_path, *words) == 0
     printed = capsys.readouterr().out
-    assert "token counts are those of our tokenizer" in printed
-    assert "The temperature is 0" in printed
+    assert "tokens are counted with our own tokenizer" in printed
+    assert "The sampling temperature is 0" in printed
 
 
 def test_an_environment_that_breaks_costs_its_episodes(
@@ -147,7 +147,7 @@ def test_an_environment_that_breaks_costs_its_episodes(
         (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
         (["--compare", "nowhere"], "There is no run nowhere: found no run.json in nowhere or runs/nowhere."),
         (["--backend", "torch"], "There is no backend 'torch'"),
-        (["--tokenizer", "smollm2"], "are for a server: give its URL as --model"),
+        (["--tokenizer", "smollm2"], "only apply to a server: pass its URL as --model"),
         (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),
         (["inference.max_turn=3"], "Did you mean inference.max_turns?"),
     ],
@@ -225,11 +225,11 @@ def test_the_live_table_shows_what_is_known_so_far() -> None:
     view = EvaluationView(
         EvaluationPlan(episodes=16, samples=4, seed=0, concurrency=4), "a game", file=io.StringIO(), live=False
     )
-    assert "0/16 episodes" in drawn(*view.picture(100))
-    assert "nan" not in drawn(*view.picture(100))
+    assert "0/16 episodes" in drawn(view.render(100))
+    assert "nan" not in drawn(view.render(100))
     for trajectory in trajectories(8):
         view.add(trajectory)
-    text = drawn(*view.picture(100))
+    text = drawn(view.render(100))
     for part in (
         "8/16 episodes",
         "━",
@@ -246,7 +246,7 @@ def test_the_live_table_shows_what_is_known_so_far() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 100])
 def test_no_width_breaks_the_table(width: int) -> None:
     result = EvaluationResult(trajectories(8))
-    text = drawn(summary(result, result.compare(result), "runs/earlier"), width=width)
+    text = drawn(summary_table(result, result.compare(result), "runs/earlier"), width=width)
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -264,8 +264,8 @@ def test_a_terminal_gets_the_live_table_and_its_cursor_back(monkeypatch: pytest.
     file = Terminal()
     plan = EvaluationPlan(episodes=8, samples=4, seed=0)
     with EvaluationView(plan, "a game", file=file) as view:
-        view.loading()
-        view.playing()
+        view.show_loading()
+        view.start()
         for trajectory in trajectories(8):
             view.add(trajectory)
         view.finish(plan.result(view.finished, 1.0), folder="runs/x")
@@ -281,8 +281,8 @@ def test_a_reader_that_went_away_does_not_stop_an_evaluation() -> None:
 
     plan = EvaluationPlan(episodes=8, samples=4, seed=0)
     with EvaluationView(plan, "a game", file=Gone()) as view:
-        view.loading()
-        view.playing()
+        view.show_loading()
+        view.start()
         for trajectory in trajectories(8):
             view.add(trajectory)
         view.finish(view.result(), folder="x")

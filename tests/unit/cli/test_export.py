@@ -159,7 +159,7 @@ def test_what_cannot_be_exported_is_said(
     assert "is not an empty folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["export", str(run.path), "--step", "newest"])
-    assert "write a number, `best` or `last`" in capsys.readouterr().err
+    assert "use a number, `best` or `last`" in capsys.readouterr().err
     (run.checkpoints_dir / "global_step_3" / "manifest.json").unlink()
     assert main(["export", str(run.path), "--step", "3"]) == 2
     assert "never finished" in capsys.readouterr().err
