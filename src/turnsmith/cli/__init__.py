@@ -1,1 +1,1 @@
-"""The `turnsmith` command: one module a command; heavy imports wait until a command runs."""
+"""The `turnsmith` command: one module per command; heavy imports wait until a command runs."""

@@ -1,4 +1,4 @@
-"""`turnsmith model`: build one of the small models that turnsmith brings along."""
+"""`turnsmith model`: build one of the small models that turnsmith can build."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ def add_serve_env_command(commands: Any) -> None:
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
     add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="PORT", type=int, default=9000, help="port to listen on; 0 picks a free one (default: 9000)")
-    add("--workers", metavar="N", type=int, default=0, help="worker processes, at most (default: one a core, up to 8)")
+    add(
+        "--workers", metavar="N", type=int, default=0, help="worker processes, at most (default: one per core, up to 8)"
+    )
     add(
         "--memory-gib",
         metavar="G",

@@ -73,7 +73,7 @@ class _LineChart:
 
 _FROM_ZERO = (0.0, 0.0)
 _LINE_CHARTS = (
-    _LineChart("Reward", "mean; band: least to most", {"mean": "reward/mean"}, ("reward/min", "reward/max")),
+    _LineChart("Reward", "mean; band: min to max", {"mean": "reward/mean"}, ("reward/min", "reward/max")),
     _LineChart(
         "Success", "share of episodes", {"success": "success/mean"}, ("success/low", "success/high"), (0.0, 1.0)
     ),
@@ -94,40 +94,40 @@ _LINE_CHARTS = (
     _LineChart("Gradient norm", "before clipping", {"norm": "grad_norm"}, limits=_FROM_ZERO),
     _LineChart(
         "KL",
-        "of an update; from the reference model",
+        "of an update, and to the reference model",
         {"update": "kl", "in the loss": "kl/loss", "in the reward": "kl/reward"},
     ),
     _LineChart(
-        "Clipped",
+        "Clip fraction",
         "share of tokens",
         {"policy": "clip_fraction", "critic": "value_clip_fraction", "correction": "correction/share"},
         limits=_FROM_ZERO,
     ),
-    _LineChart("Advantage", "least to most of a step's tokens", {"most": "advantage/max", "least": "advantage/min"}),
-    _LineChart("Loss", "of the policy and of the critic", {"policy": "policy_loss", "critic": "value_loss"}),
-    _LineChart("Turns", "in an episode, on average", {"turns": "turns/mean"}, limits=_FROM_ZERO),
+    _LineChart("Advantage", "range over a step's tokens", {"max": "advantage/max", "min": "advantage/min"}),
+    _LineChart("Loss", "policy and critic", {"policy": "policy_loss", "critic": "value_loss"}),
+    _LineChart("Turns", "per episode, mean", {"turns": "turns/mean"}, limits=_FROM_ZERO),
     _LineChart(
         "Length",
-        "tokens of an episode, on average",
-        {"prompt": "tokens/prompt", "after it": "tokens/response"},
+        "tokens per episode, mean",
+        {"prompt": "tokens/prompt", "response": "tokens/response"},
         limits=_FROM_ZERO,
     ),
     _LineChart(
-        "Engine against trainer",
-        "difference in probability",
-        {"mean": "rollout_diff/mean", "most": "rollout_diff/max"},
+        "Rollout against trainer",
+        "difference in token probability",
+        {"mean": "rollout_diff/mean", "max": "rollout_diff/max"},
         limits=_FROM_ZERO,
     ),
     _LineChart(
         "Constant groups",
-        "all their rewards are the same",
+        "those whose rewards are all equal",
         {"constant": "groups/constant", "all": "groups/total"},
         limits=_FROM_ZERO,
     ),
-    _LineChart("Cut turns", "share that reached the token limit", {"share": "turns/cut"}, limits=(0.0, 1.0)),
+    _LineChart("Cut turns", "share that hit the token limit", {"share": "turns/cut"}, limits=(0.0, 1.0)),
     _LineChart(
         "Tool calls",
-        "in a step",
+        "per step",
         {
             "calls": "tools/calls",
             "errors": "tools/errors",
@@ -154,8 +154,8 @@ def curves_of(metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mappin
     size = max(1, math.ceil(len(records) / _MAX_POINTS))
     bins: _Bins = [records[start : start + size] for start in range(0, len(records), size)]
     charts = [_lines(plan, bins) for plan in _LINE_CHARTS]
-    charts += [_stack("Time of a step", "seconds, by phase", "time/", "time/step", bins)]
-    charts += [_stack("Episodes", "of a step, by outcome", "episodes/", "episodes/total", bins)]
+    charts += [_stack("Step time", "seconds, by phase", "time/", "time/step", bins)]
+    charts += [_stack("Episodes", "per step, by outcome", "episodes/", "episodes/total", bins)]
     charts = [chart for chart in charts if chart.series]
     steps = [(int(records[0]["step"]), int(records[-1]["step"])) for records in bins]
     zero = [chart.title for chart in charts if _is_zero(chart)]

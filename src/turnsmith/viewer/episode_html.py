@@ -64,7 +64,7 @@ def _episode(selected: SelectedEpisode, budget: int, *, is_open: bool) -> str:
     if episode.score is not None:
         shares = ", ".join(f"{name} {number(share)}" for name, share in episode.reward_shares.items())
         shares = f": {escape(shares)}" if shares else ""
-        score = f'<p class="shares">The reward function paid {number(episode.score)}{shares}.</p>'
+        score = f'<p class="shares">The reward function returned {number(episode.score)}{shares}.</p>'
     return (
         f'<details class="episode" id="{anchor(selected.step, episode.episode_id)}"{" open" if is_open else ""}>{head}'
         f'{error}{score}<div class="talk">{"".join(_messages(selected, budget))}</div></details>'
@@ -78,17 +78,17 @@ def _messages(selected: SelectedEpisode, budget: int) -> Iterator[str]:
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     notes = dict(zip(reversed(answers), reversed(_turn_notes(selected)), strict=False))
     half = _MAX_MESSAGES // 2
-    left_out = len(messages) - _MAX_MESSAGES
+    omitted = len(messages) - _MAX_MESSAGES
     for place, message in enumerate(messages):
-        if left_out > 0 and half <= place < len(messages) - half:
+        if omitted > 0 and half <= place < len(messages) - half:
             if place == half:
-                yield f'<p class="left-out">{_plural(left_out, "message")} left out</p>'
+                yield f'<p class="left-out">{_plural(omitted, "message")} omitted</p>'
             continue
         role, text = message["role"], _cut(message["content"], length)
         style = role if role in ("system", "user", "assistant", "tool") else "user"
         yield (
             f'<div class="message {style}"><span class="role">{escape(role)}</span>'
-            f"<div><pre>{escape(text) or '<i>nothing</i>'}</pre>{notes.get(place, '')}</div></div>"
+            f"<div><pre>{escape(text) or '<i>empty</i>'}</pre>{notes.get(place, '')}</div></div>"
         )
 
 
@@ -124,7 +124,7 @@ def _cut(text: str, length: int) -> str:
         return text
     head = length * 2 // 3
     tail = length - head
-    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters left out ...]\n{text[-tail:]}"
+    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters omitted ...]\n{text[-tail:]}"
 
 
 def _plural(count: int, word: str) -> str:

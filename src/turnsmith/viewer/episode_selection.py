@@ -94,8 +94,8 @@ def _candidates(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
     if counted:
         first, last = counted[0].step, max(row.step for row in counted)
         if last > first:
-            yield f"typical of step {last}, the last", _median([row for row in counted if row.step == last])
-            yield f"typical of step {first}, the first", _median([row for row in counted if row.step == first])
+            yield f"typical of the last step, {last}", _median([row for row in counted if row.step == last])
+            yield f"typical of the first step, {first}", _median([row for row in counted if row.step == first])
         else:
             yield "typical", _median(counted)
         yield "best", max(counted, key=attrgetter("reward", "step"))
@@ -119,8 +119,8 @@ def _widest_group(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
     if ends:
         worst, best = max(ends, key=lambda pair: (pair[1].reward - pair[0].reward, pair[0].step))
         if worst.reward < best.reward:
-            yield "best of the group that differs most", best
-            yield "worst of the same group", worst
+            yield "best of the group with the widest rewards", best
+            yield "worst of that group", worst
 
 
 def _reward(row: EpisodeRow) -> float:

@@ -23,7 +23,7 @@ def evaluation_html(view: RunView, rows: Sequence[EpisodeRow]) -> str:
         for name, value, interval in _results(record)
     )
     if not table:
-        return '<section><h2>Result</h2><p class="quiet">No episode was counted yet.</p></section>'
+        return '<section><h2>Result</h2><p class="quiet">No episode has been counted yet.</p></section>'
     outcomes = Counter(row.outcome for row in rows)
     counted = [row for row in rows if row.counts]
     return (
@@ -46,11 +46,15 @@ def _results(record: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name in ("reward", "success"):
         change, p = record.get(f"compare/{name}"), record.get(f"compare/{name}/p")
         if isinstance(change, int | float):
-            label = f"{name}, change against {record.get('compare/run', 'the earlier run')}"
+            label = f"{name}, change from {record.get('compare/run', 'the earlier run')}"
             p_value = f" (p = {number(p)})" if isinstance(p, int | float) else ""
             sign = "+" if change > 0 else ""
             yield label, f"{sign}{number(change)}", _interval(record, f"compare/{name}") + p_value
-    labels = {"turns": "turns/mean", "tokens of the model": "tokens/model", "tokens in all": "tokens/response"}
+    labels = {
+        "turns": "turns/mean",
+        "tokens by the model": "tokens/model",
+        "tokens after the prompt": "tokens/response",
+    }
     for label, metric in labels.items():
         if isinstance(record.get(metric), int | float):
             yield label, number(record[metric]), ""

@@ -14,8 +14,8 @@ from turnsmith.viewer.run_view import RunView
 _BADGES = {RunState.FINISHED: "good", RunState.FAILED: "bad", RunState.DIED: "bad"}
 """Style of a state's badge; `fair` for all others."""
 _STATE_NOTES = {
-    RunState.DIED: "Its process is gone and left no word, as after SIGKILL or a crash of the machine.",
-    RunState.UNCLEAR: "No end was recorded.",
+    RunState.DIED: "The process is gone and recorded no end, as after SIGKILL or a machine crash.",
+    RunState.UNCLEAR: "No end is recorded, and the process cannot be checked from this machine.",
 }
 
 
@@ -72,7 +72,7 @@ def _tiles(view: RunView) -> Iterator[tuple[str, str]]:
     if view.seconds is not None:
         yield "time", duration(view.seconds)
     if view.warnings or not view.is_evaluation:
-        active = f" ({view.active_warnings} not over)" if view.active_warnings else ""
+        active = f" ({view.active_warnings} active)" if view.active_warnings else ""
         yield "warnings", f"{len(view.warnings)}{active}"
 
 

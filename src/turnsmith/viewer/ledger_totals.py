@@ -20,14 +20,14 @@ class LedgerTotals:
         >>> step = {"step": 1, "dispatched": 8, "trained": 7, "masked": 1, "given_up": {"worker_lost": 2}}
         >>> totals = LedgerTotals.of([step, {"step": 2, "dispatched": 8, "trained": 8}])
         >>> list(totals.lines())
-        ['16 dispatched = 15 trained + 1 masked', 'tried again: 2 worker_lost']
+        ['16 dispatched = 15 trained + 1 masked', 'retried: 2 worker_lost']
         >>> totals.balances
         True
     """
 
     dispatched: int = 0
     decisions: Counter[str] = field(default_factory=Counter[str])
-    """Episodes trained on, masked and dropped; `under way` counts those that no step has settled yet."""
+    """Episodes trained on, masked and dropped; `in flight` counts those that no step has settled yet."""
     retries: Counter[str] = field(default_factory=Counter[str])
     """Attempts that were retried, by outcome."""
     left_out: Counter[str] = field(default_factory=Counter[str])
@@ -51,7 +51,7 @@ class LedgerTotals:
                 totals.episodes.append((int(step["step"]), episode))
                 if episode["decision"] in _DECISIONS:
                     totals.left_out[episode["attempts"][-1][0]] += 1
-        totals.decisions["under way"] = carried
+        totals.decisions["in flight"] = carried
         return totals
 
     @property
@@ -64,13 +64,13 @@ class LedgerTotals:
         if not self.dispatched:
             return
         decisions = " + ".join(f"{count:,} {decision}" for decision, count in self.decisions.items() if count)
-        yield f"{self.dispatched:,} dispatched {'=' if self.balances else 'IS NOT'} {decisions or '0'}"
+        yield f"{self.dispatched:,} dispatched {'=' if self.balances else '!='} {decisions or '0'}"
         if self.left_out:
-            yield f"left out because: {_listed(self.left_out)}"
+            yield f"not trained on: {_listed(self.left_out)}"
         if self.retries:
             total, retried = sum(self.tokens.values()), self.tokens["retried"]
             share = f", {retried / total:.1%} of all tokens" if retried else ""
-            yield f"tried again: {_listed(self.retries)}{share}"
+            yield f"retried: {_listed(self.retries)}{share}"
 
 
 def ledger_html(totals: LedgerTotals) -> str:
@@ -82,8 +82,8 @@ def ledger_html(totals: LedgerTotals) -> str:
     more = len(totals.episodes) - _MAX_ROWS
     note = f'<p class="quiet">{more:,} earlier ones are in <code>ledger.jsonl</code>.</p>' if more > 0 else ""
     return (
-        f'<section><h2>What became of the episodes</h2>{lines}{note}<div class="wide"><table class="warnings"><thead>'
-        "<tr><th>step</th><th>episode</th><th>what became of it</th><th>its attempts</th><th>what went wrong</th></tr>"
+        f'<section><h2>Failed and retried episodes</h2>{lines}{note}<div class="wide"><table class="warnings"><thead>'
+        "<tr><th>step</th><th>episode</th><th>decision</th><th>attempts</th><th>error</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></div></section>"
     )
 

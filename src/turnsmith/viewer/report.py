@@ -116,7 +116,7 @@ def _warnings(view: RunView, selection: EpisodeSelection) -> str:
             for name in warning.episodes
         )
         when = "" if not warning.step else f"from {warning.step}"
-        when += "" if warning.until is None else f"<br>over at {warning.until}"
+        when += "" if warning.until is None else f"<br>ended at {warning.until}"
         rows.append(
             f'<tr class="{"over" if warning.until is not None else "going-on"}"><td>{when}</td>'
             f"<td><b>{escape(warning.what)}</b><br>{escape(warning.why)}</td>"
@@ -131,7 +131,7 @@ def _warnings(view: RunView, selection: EpisodeSelection) -> str:
 
 def _curves(curves: Curves) -> str:
     if not curves.charts:
-        return '<section><h2>Curves</h2><p class="quiet">No step is done yet.</p></section>'
+        return '<section><h2>Curves</h2><p class="quiet">No step has finished yet.</p></section>'
     cards = "\n".join(_card(place, chart, curves) for place, chart in enumerate(curves.charts))
     zero = f'<p class="quiet">Always 0: {escape(", ".join(curves.zero))}.</p>' if curves.zero else ""
     return f'<section><h2>Curves <span id="at"></span></h2><div class="cards">\n{cards}\n</div>{zero}</section>'
@@ -158,11 +158,11 @@ def _legend(chart: Chart) -> Iterator[str]:
 def _episodes(selection: EpisodeSelection) -> str:
     damaged = "".join(f'<p class="error">{escape(line)}</p>' for line in selection.unreadable)
     if not selection.episodes:
-        return f'<section><h2>Episodes</h2>{damaged}<p class="quiet">None is recorded yet.</p></section>'
+        return f'<section><h2>Episodes</h2>{damaged}<p class="quiet">No episodes are recorded yet.</p></section>'
     steps = len({row.step for row in selection.rows})
     among = f"{len(selection.rows):,} episodes of {steps} steps" if steps > 1 else f"{len(selection.rows):,} episodes"
     sample = ", a sample of the run" if selection.is_sample else ""
     return (
-        f'<section><h2>Episodes to look at</h2><p class="quiet">Chosen from {among}{sample}; all of them are in the '
-        f"<code>episodes</code> of the run.</p>{damaged}\n{episodes_html(selection.episodes)}</section>"
+        f'<section><h2>Episodes to look at</h2><p class="quiet">Selected from {among}{sample}; the run folder has all '
+        f"of them in <code>episodes</code>.</p>{damaged}\n{episodes_html(selection.episodes)}</section>"
     )

@@ -27,11 +27,11 @@ _METRICS = {
     "tokens": "tokens/response",
     "rollout diff": "rollout_diff/mean",
 }
-_COLUMNS = ("run", "state", "steps", "reward", "warnings", "environment", "model", "began")
+_COLUMNS = ("run", "state", "steps", "reward", "warnings", "environment", "model", "started")
 
 
 def list_runs(folder: str | Path) -> str:
-    """List the runs in a folder, one a line, the newest last.
+    """List the runs in a folder, one per line, newest last.
 
     Raises:
         RecordError: There is no such folder, or no run in it.
@@ -42,12 +42,12 @@ def list_runs(folder: str | Path) -> str:
         >>> run.append_metrics({"step": 1, "reward/mean": 0.5})
         >>> run.append_event("finished")
         >>> print(list_runs(run.path.parent))
-        run                   state     steps  reward  warnings  environment  model  began
+        run                   state     steps  reward  warnings  environment  model  started
         Game-20260101-120000  finished  1      0.500   -         Game         -      ...
     """
     path = Path(folder)
     if not path.is_dir():
-        raise RecordError(f"There is no folder {path}. Runs go to `runs` unless checkpoint.output_dir says otherwise.")
+        raise RecordError(f"There is no folder {path}. Runs are saved in `runs` unless checkpoint.output_dir is set.")
     rows = sorted(_row(entry) for entry in path.iterdir() if (entry / "run.json").is_file())
     if not rows:
         raise RecordError(f"There is no run in {path}.")
@@ -71,7 +71,7 @@ def _row(path: Path) -> tuple[float, tuple[str, ...]]:
         view = read_run(path)
     except RecordError:
         return 0.0, (path.name, "damaged", *("-" for _ in _COLUMNS[2:]))
-    began = "-" if view.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created))
+    started = "-" if view.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created))
     return view.created or 0.0, (
         view.name,
         view.state.value,
@@ -80,7 +80,7 @@ def _row(path: Path) -> tuple[float, tuple[str, ...]]:
         str(view.active_warnings or "-"),
         view.environment or "-",
         _short_model(view.model) or "-",
-        began,
+        started,
     )
 
 
@@ -181,5 +181,5 @@ def _warnings(view: RunView) -> Iterator[str]:
     """All warnings but those about a zero gradient, which `_gradient` explains."""
     for warning in view.warnings:
         if warning.name != ZERO_GRADIENT:
-            ended = f"  over at step {warning.until}" if warning.until is not None else ""
+            ended = f"  ended at step {warning.until}" if warning.until is not None else ""
             yield "\n".join(filter(None, [str(replace(warning, until=None)), ended]))

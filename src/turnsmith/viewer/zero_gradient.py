@@ -26,7 +26,7 @@ def explain_zero_gradient(view: RunView) -> list[str]:
         ... ]
         >>> view = RunView(RunFolder(Path("runs/game")), RunState.FINISHED, "Game", "tiny", metrics)
         >>> explain_zero_gradient(view)
-        ['It is in 1 of 2 steps, the last being step 2: all episodes of that step got the same reward, 1.']
+        ['It was zero in 1 of 2 steps, most recently in step 2: all episodes got the same reward, 1.']
     """
     ledger = view.run.read_ledger()
     lines: list[str] = []
@@ -40,14 +40,14 @@ def explain_zero_gradient(view: RunView) -> list[str]:
 def _explain_steps(view: RunView, zero: Sequence[Mapping[str, Any]], ledger: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why the steps with a zero gradient had one: from the run's warnings or, without any, from its metrics."""
     last = int(zero[-1]["step"])
-    count = f"It is in {len(zero)} of {len(view.metrics)} steps, the last being step {last}"
+    count = f"It was zero in {len(zero)} of {len(view.metrics)} steps, most recently in step {last}"
     warnings = [warning for warning in view.warnings if warning.name == ZERO_GRADIENT]
     lines = [f"{count}." if warnings else f"{count}: {_reason(zero[-1])}."]
     short = [step for step in ledger if step.get("step") == last and (step.get("masked") or step.get("dropped"))]
     lines += [f"Not all episodes of step {last} were trained on: {_left_out(short[-1])}."] if short else []
     for warning in warnings:
-        until = f" to {warning.until - 1}" if warning.until is not None else " on"
-        lines += [f"From step {warning.step}{until}: {warning.what}", f"  what to do: {warning.advice}"]
+        steps = f"From step {warning.step}" if warning.until is None else f"Steps {warning.step} to {warning.until - 1}"
+        lines += [f"{steps}: {warning.what}", f"  what to do: {warning.advice}"]
         lines += [f"  episodes to look at: {', '.join(warning.episodes)}"] if warning.episodes else []
     return lines
 
@@ -66,20 +66,19 @@ def _left_out(step: Mapping[str, Any]) -> str:
     outcomes = ", ".join(f"{count} {name}" for name, count in dict(step.get("outcomes", {})).items())
     episodes = [episode for episode in step.get("episodes", ()) if episode.get("decision") in ("masked", "dropped")]
     error = next((str(episode["error"]).partition("\n")[0] for episode in episodes if episode.get("error")), "")
-    return f"of {step['dispatched']} sent off, {counts} ({outcomes}){f'; the first: {error}' if error else ''}".rstrip(
-        "."
-    )
+    sentence = f"of {step['dispatched']} episodes, {counts} (outcomes: {outcomes})"
+    return f"{sentence}; first error: {error}".rstrip(".") if error else sentence
 
 
 def _reason(record: Mapping[str, Any]) -> str:
-    """What the metrics alone tell, for runs without warnings."""
+    """The reason as far as the metrics of a step show it, for runs without warnings."""
     low, high = record.get("reward/min"), record.get("reward/max")
     if low is None or high is None:
-        return "no episode of that step could be trained on"
+        return "no episode of the step could be trained on"
     if low == high:
-        return f"all episodes of that step got the same reward, {number(low)}"
+        return f"all episodes got the same reward, {number(low)}"
     if record.get("groups/constant") is not None and record["groups/constant"] == record.get("groups/total"):
-        return "in every group all episodes got the same reward, and episodes are compared within their group"
+        return "within every group all episodes got the same reward, so there is nothing to compare"
     if (record.get("clip_fraction") or 0.0) > 0.9:
         return "nearly all tokens were clipped"
-    return "every advantage was 0 although the rewards differ; look at that step's episodes"
+    return "every advantage was 0 although the rewards differ; look at the episodes of the step"

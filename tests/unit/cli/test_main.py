@@ -24,7 +24,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(capsys: pytest.CaptureFixtur
 def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", GAME, "training.a=1", "--model", "tiny", "training.b=2", "--dry-run", "x"]) == 2
     assert "training.a" in capsys.readouterr().err
-    # The first word is wrong above; here only the last one is, so all before it were read as settings.
+    # Above the first setting is wrong; here only the last, so all settings before it were read.
     assert (
         main(["train", GAME, "training.seed=1", "--model", "tiny", "ray.num_nodes=2", "--dry-run", "ray.zzzz=1"]) == 2
     )

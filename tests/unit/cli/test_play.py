@@ -1,4 +1,4 @@
-"""`turnsmith play`: a person sees what the model would see, tools work, and the episode is kept."""
+"""`turnsmith play`: a person sees what the model would see, tools work, and the episode is recorded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tools_work_as_for_the_model_and_lines_can_be_continued(play) -> None:
     assert [len(info.get("tool_calls", ())) for info in episode.infos] == [1, 1, 0]
 
 
-def test_raw_is_the_exact_prompt(play) -> None:
+def test_raw_shows_the_exact_prompt(play) -> None:
     _, printed, episode = play("8\n", GAME, "--raw")
     assert printed.startswith("<|im_start|>system\nYou guess a number.")
     assert "<|im_start|>user\nGuess my number, from 1 to 16.<|im_end|>\n<|im_start|>assistant\n" in printed
@@ -66,7 +66,7 @@ def test_raw_is_the_exact_prompt(play) -> None:
     assert episode.num_turns == 1
 
 
-def test_the_end_of_input_leaves_the_game_and_keeps_it(play) -> None:
+def test_the_end_of_input_quits_and_the_episode_is_recorded(play) -> None:
     status, printed, episode = play("8\n", GAME)
     assert status == 0
     assert "You quit (end of input).\n1 turn, reward 0 (0)" in printed
@@ -75,7 +75,7 @@ def test_the_end_of_input_leaves_the_game_and_keeps_it(play) -> None:
     assert "The player quit" in episode.error
 
 
-def test_ctrl_c_leaves_the_game_and_keeps_it(play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_quits_and_the_episode_is_recorded(play, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["8"])
 
     def typed(prompt: str) -> str:
@@ -99,7 +99,7 @@ def test_limits_are_lifted_unless_they_are_set(play) -> None:
     assert "Outcome: turn_token_limit." in printed
 
 
-def test_an_environment_that_breaks_is_told_and_kept(play) -> None:
+def test_the_error_of_an_environment_is_shown_and_recorded(play) -> None:
     _, printed, episode = play("", GAME, "environment.highest=none")
     assert episode.outcome is Outcome.ENVIRONMENT_FAILED
     assert "GuessNumber.reset raised ValueError" in printed
