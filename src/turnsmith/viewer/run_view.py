@@ -14,7 +14,7 @@ from turnsmith.records.run_state import RunState, state_of
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
-_DEFAULT_NAME = re.compile(r"(?:eval-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
+_DEFAULT_NAME = re.compile(r"(?:eval-|play-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
 
 
 @dataclass(frozen=True)

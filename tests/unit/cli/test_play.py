@@ -11,6 +11,8 @@ import pytest
 from turnsmith import Outcome, RunFolder, Trajectory, read_episodes
 from turnsmith.cli.human_engine import HumanEngine, RecordingChat
 from turnsmith.cli.main import main
+from turnsmith.records.run_state import RunState
+from turnsmith.viewer.run_view import read_run
 
 GAME = "turnsmith.env.examples:GuessNumber"
 DESK = "turnsmith.env.examples:SupportDesk"
@@ -38,6 +40,7 @@ def test_a_game_from_a_pipe(play) -> None:
         "--- user ---\nGuess my number, from 1 to 8.\nyou> 8\n--- user ---\nLower than 8.\nyou> \nyou> 1\n" in printed
     )
     assert "Outcome: completed." in printed
+    assert read_run(Path(printed.rstrip().rpartition("\nSaved in ")[2])).state is RunState.FINISHED
     assert (episode.outcome, episode.actions[0], episode.total_reward) == (Outcome.COMPLETED, "8", 1.0)
     assert printed.count("Yes, it is") == 1
     assert episode.seed == 1
