@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from turnsmith import RunFolder
-from turnsmith.cli.eval_view import summary
+from turnsmith.cli.eval_view import summary_table
 from turnsmith.rollout.evaluation.result import EvaluationResult
 
 
@@ -26,7 +26,7 @@ def main(folder: str, header: str, earlier: str = "") -> None:
     comparison = result.compare(EvaluationResult.read(earlier)) if earlier else None
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(Text(header))
-    console.print(summary(result, comparison, earlier))
+    console.print(summary_table(result, comparison, earlier))
     picture = console.export_svg(title="turnsmith eval", unique_id="turnsmith-eval")
     # Fonts from elsewhere would be fetched by whoever looks at the page.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)

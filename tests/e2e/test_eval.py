@@ -108,7 +108,7 @@ def test_a_person_plays_in_a_terminal(tmp_path: Path) -> None:
         os.write(ours, b"9\x7f8\r")  # a typing error, taken back with the backspace key
         seen = _read_until(ours, "Higher than 8.", "you> ")
         assert "\x1b[1;36m--- user ---" in seen
-        _read_until(ours, "You left with Ctrl-C.", "\nin ", press=b"\x03")  # Ctrl-C
+        _read_until(ours, "You quit (Ctrl-C).", "\nSaved in ", press=b"\x03")  # Ctrl-C
         assert process.wait(timeout=30) == 130
     finally:
         process.kill()

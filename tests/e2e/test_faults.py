@@ -58,10 +58,10 @@ def test_the_views_tell_it(shaken: ShakenRun) -> None:
     shown = show_run(shaken.run)
     totals = LedgerTotals.of(shaken.ledger)
     assert totals.balances
-    assert f"{totals.dispatched} dispatched = {totals.sides['trained']} trained + {EPISODES} masked" in shown
-    assert f"Step {shaken.last_step + 1} had nothing to train on: of {EPISODES} sent off" in shown
-    assert "tried again: " in shown
-    assert "What became of the episodes" in report_html(shaken.run)
+    assert f"{totals.dispatched} dispatched = {totals.decisions['trained']} trained + {EPISODES} masked" in shown
+    assert f"Step {shaken.last_step + 1} had nothing to train on: of {EPISODES} episodes" in shown
+    assert "retried: " in shown
+    assert "Failed and retried episodes" in report_html(shaken.run)
 
 
 def test_no_process_is_left_over(shaken: ShakenRun) -> None:

@@ -1,1 +1,1 @@
-"""The `turnsmith` command: one small file for each command, and nothing heavy imported before a command runs."""
+"""The `turnsmith` command: one module per command; heavy imports wait until a command runs."""

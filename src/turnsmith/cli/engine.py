@@ -1,4 +1,4 @@
-"""Opens the engine that a command line and its settings ask for."""
+"""Opens the engine that the settings of a command ask for."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from turnsmith.inference.sync.base import BaseInferenceEngine
 def open_engine(
     config: ConfigStore, tokenizer: str | None = None, served_model: str | None = None
 ) -> BaseInferenceEngine:
-    """Load the model, or connect to the server that it is the URL of. Close it, so that no process is left behind.
+    """Load the model, or connect to the server if the model is a URL. The caller must close the engine.
 
     Args:
-        config: Which model, and how to run it.
-        tokenizer: For a server: folder or id of its model's tokenizer, where the server does not say.
-        served_model: For a server: which of its models, where it has several.
+        config: The settings that name the model and its backend.
+        tokenizer: Folder or id of the tokenizer, for a server that does not name it.
+        served_model: The model to use, for a server that has several.
     """
     from turnsmith.inference.sync.create import create_inference_engine
 
-    if not is_url(model_of(config)) and (tokenizer or served_model):
-        raise ConfigError("--tokenizer and --served-model are for a server: give its URL as --model.")
-    settings = _settings(config, engine_name(config))
+    model, backend = model_name_or_path(config), backend_name(config)
+    if not is_url(model) and (tokenizer or served_model):
+        raise ConfigError("--tokenizer and --served-model only apply to a server: pass its URL as --model.")
+    settings = _settings(config, backend)
     settings |= {"tokenizer": tokenizer} if tokenizer else {}
     settings |= {"model": served_model} if served_model else {}
-    return create_inference_engine(model_of(config), engine_name(config), settings)
+    return create_inference_engine(model, backend, settings)
 
 
-def model_of(config: ConfigStore) -> str:
-    """The model's folder, name or URL."""
+def model_name_or_path(config: ConfigStore) -> str:
+    """The model's folder, Hugging Face id or URL."""
     return config.model.local_path or config.model.model_name
 
 
-def engine_name(config: ConfigStore) -> str:
-    """The engine to use: what the settings say, and where they leave it open, `openai` for a URL."""
+def backend_name(config: ConfigStore) -> str:
+    """The backend to use, with `auto` resolved: `openai` for a URL, else whatever fits this machine."""
     if config.inference.backend != "auto":
         return config.inference.backend
-    if is_url(model_of(config)):
+    if is_url(model_name_or_path(config)):
         return "openai"
     from turnsmith.inference.sync.create import choose_backend
 
     return choose_backend()
 
 
-def evaluation_sampling(config: ConfigStore, seed: int | None = None) -> Sampling:
-    """How to sample a turn."""
+def sampling_from_config(config: ConfigStore, seed: int | None = None) -> Sampling:
+    """The sampling parameters of a turn."""
     inference = config.inference
     return Sampling(inference.max_tokens, inference.temperature, inference.top_p, inference.top_k, seed=seed)
 
@@ -59,15 +60,13 @@ def _settings(config: ConfigStore, backend: str) -> dict[str, Any]:
         "max_concurrency": inference.max_concurrency,
         "trust_remote_code": model.trust_remote_code,
     }
-    if is_url(model_of(config)):
-        return settings
-    settings["dtype"] = model.dtype
-    if backend in ("vllm", "sglang"):
+    if backend in ("transformers", "vllm"):
+        settings["dtype"] = model.dtype
+    if backend == "vllm":
         settings |= {
             "tensor_parallel_size": model.tensor_parallel_size,
             "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
             "gpu_memory_utilization": inference.gpu_memory_utilization,
+            "cpu_cache_gib": inference.cpu_cache_gib,
         }
-    if backend == "vllm":
-        settings["cpu_cache_gib"] = inference.cpu_cache_gib
     return settings

@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation: a live table in a terminal, a few lines anywhere else, and the result."""
+"""The display of an evaluation: a live table in a terminal, a few lines anywhere else, and the result at the end."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnsmith.cli.engine import engine_name, model_of
+from turnsmith.cli.engine import backend_name, model_name_or_path
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
 from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
+from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import duration, number
 from turnsmith.trajectory import Trajectory
 
-_PLAIN_WIDTH = 120
-_LINES = 10
-"""Lines in a log, at most, while episodes are played."""
+_LOG_WIDTH = 120
+_LOG_LINES = 10
+"""Progress lines written to a log, at most."""
 
 
 def evaluation_header(spec: EnvironmentSpec, config: ConfigStore, plan: EvaluationPlan) -> str:
     """One line that says what is evaluated."""
     starts = plan.episodes // plan.samples
     split = f" ({starts} starts, {plan.samples} each)" if plan.samples > 1 else ""
-    return f"{spec.name} · {model_of(config)} · {engine_name(config)} · {plan.episodes} episodes{split}"
+    return f"{spec.name} · {model_name_or_path(config)} · {backend_name(config)} · {plan.episodes} episodes{split}"
 
 
 class EvaluationView:
-    """Shows an evaluation while it runs. Told of episodes from another thread; a lost terminal costs only the view.
+    """Shows an evaluation while it runs. If the terminal goes away, the evaluation continues without the display.
 
     Args:
-        plan: What is played.
-        header: One line that says so.
-        file: Where to show it; None: standard output.
-        live: Whether to draw a live table; None: if `file` is a terminal that can.
+        plan: The episodes to run.
+        header: One line that describes the evaluation.
+        file: Where to show it; None is standard output.
+        live: Whether to draw a live table; None draws one if `file` is a terminal that can.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class EvaluationView:
     ) -> None:
         self.plan, self.header = plan, header
         self.finished: list[Trajectory] = []
-        """The episodes that have ended, in that order."""
+        """The episodes that have ended, in that order. The thread that runs the episodes appends to it."""
         self._file = file or sys.stdout
         self._began = time.perf_counter()
-        self._draws = _can_redraw(self._file) if live is None else live
+        self._is_live = can_draw_live(self._file) if live is None else live
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -68,75 +69,71 @@ class EvaluationView:
             except (OSError, ValueError):  # the terminal is gone
                 pass
 
-    def loading(self) -> None:
-        """Say that the model is being loaded. Nothing is drawn yet: engines print things of their own meanwhile."""
+    def show_loading(self) -> None:
+        """Say that the model is being loaded. The live table starts later, because engines print while they load."""
         self._print("loading the model ...")
 
-    def playing(self) -> None:
-        """Start the clock, and the live table."""
+    def start(self) -> None:
+        """Start the clock and the live table."""
         self._began = time.perf_counter()
-        if self._draws:
+        if self._is_live:
             console = Console(file=self._file, highlight=False)
-            self._live = Live(_Picture(self), console=console, refresh_per_second=4, transient=True)
+            self._live = Live(
+                get_renderable=lambda: self.render(console.width),
+                console=console,
+                refresh_per_second=4,
+                transient=True,
+            )
             self._live.start()
 
     def add(self, trajectory: Trajectory) -> None:
-        """Take in an episode that has ended."""
+        """Add an episode that has ended."""
         self.finished.append(trajectory)
-        done, every = len(self.finished), max(1, self.plan.episodes // _LINES)
-        if not self._draws and done % every == 0 and done < self.plan.episodes:
+        done, every = len(self.finished), max(1, self.plan.episodes // _LOG_LINES)
+        if not self._is_live and done % every == 0 and done < self.plan.episodes:
             result = self.result()
             means = f"reward {number(result.reward.value)}  success {number(result.success.value)}"
             self._print(f"{done}/{self.plan.episodes} episodes  {means}  {duration(result.seconds)}")
 
     def result(self) -> EvaluationResult:
-        """What the episodes so far say."""
+        """The result of the episodes so far."""
         return self.plan.result(list(self.finished), time.perf_counter() - self._began)
 
     def finish(
         self, result: EvaluationResult, comparison: Comparison | None = None, *, against: str = "", folder: str = ""
     ) -> None:
-        """Take the live table away and print the result, which stays."""
+        """Replace the live table with the final result."""
         self.__exit__()
-        plain = None if self._draws else _PLAIN_WIDTH
-        console = Console(file=io.StringIO(), width=plain, force_terminal=self._draws, highlight=False)
-        with console.capture() as caught:
-            console.print(summary(result, comparison, against))
+        width = None if self._is_live else _LOG_WIDTH
+        console = Console(file=io.StringIO(), width=width, force_terminal=self._is_live, highlight=False)
+        with console.capture() as capture:
+            console.print(summary_table(result, comparison, against))
             for note in _notes(result, self.plan):
                 console.print(note, soft_wrap=True)
-        self._print("\n".join([*(line.rstrip() for line in caught.get().splitlines()), f"in {folder}"]))
+        self._print("\n".join([*(line.rstrip() for line in capture.get().splitlines()), f"Saved in {folder}"]))
 
-    def picture(self, width: int) -> Iterator[RenderableType]:
-        """The live view, from top to bottom."""
+    def render(self, width: int) -> Group:
+        """The live view: a progress bar above the table."""
         done, total = len(self.finished), self.plan.episodes
         spent, share = time.perf_counter() - self._began, done / total
-        # Before as many have ended as run at once, the pace of the first ones says nothing.
+        # Until the first batch of concurrent episodes is through, their pace predicts nothing.
         left = f", about {duration(spent / share - spent)} left" if self.plan.concurrency <= done < total else ""
         left += f", {min(self.plan.concurrency, total - done)} running" if done < total else ""
         tail = f" {share:4.0%}  {duration(spent)}{left}"
         label = f"{done}/{total} episodes "
-        room = max(0, min(50, width - len(label) - len(tail) - 1))
-        full = round(room * share)
-        yield Text(label).append("━" * full, "green").append("─" * (room - full), "bright_black").append(tail)
-        yield summary(self.result()) if done else Text("No episode has ended yet.", style="dim")
+        bar = max(0, min(50, width - len(label) - len(tail) - 1))
+        full = round(bar * share)
+        progress = Text(label).append("━" * full, "green").append("─" * (bar - full), "bright_black").append(tail)
+        return Group(progress, summary_table(self.result()) if done else Text("No episode has ended yet.", style="dim"))
 
     def _print(self, text: str) -> None:
-        encoding = getattr(self._file, "encoding", None) or "utf-8"
         try:
-            print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
-        except (OSError, ValueError):  # nobody reads us any more: the evaluation goes on and is recorded
+            print_line(text, self._file)
+        except (OSError, ValueError):  # the reader is gone; the evaluation continues and is recorded
             pass
 
 
-class _Picture:
-    def __init__(self, view: EvaluationView) -> None:
-        self._view = view
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield from self._view.picture(options.max_width)
-
-
-def summary(result: EvaluationResult, comparison: Comparison | None = None, against: str = "") -> Table:
+def summary_table(result: EvaluationResult, comparison: Comparison | None = None, against: str = "") -> Table:
     """All numbers of an evaluation as one table."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
@@ -156,64 +153,59 @@ def summary(result: EvaluationResult, comparison: Comparison | None = None, agai
 
 
 def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, str, str]]:
+    """Label, mean, interval and note of each row."""
     metrics, report = result.metrics(), result.report
     calls, episodes = report.tool_calls, len(result.trajectories)
-    yield ("reward", *_shown(result.reward), "")
-    yield ("success", *_shown(result.success), _rule(result))
-    for k, found in result.pass_at().items():
-        yield (f"pass@{k}", *_shown(found), "")
+    yield ("reward", *_format(result.reward), "")
+    yield ("success", *_format(result.success), _success_rule(result))
+    for k, estimate in result.pass_at().items():
+        yield (f"pass@{k}", *_format(estimate), "")
     yield "turns", number(metrics.get("turns/mean")), "", ""
-    of = f"the model's, of {number(round(metrics.get('tokens/response', 0)))} after the prompt"
-    yield "tokens", number(metrics.get("tokens/model")), "", of
-    wrong = f"{calls} in all, {report.tool_errors} with an error" if calls else ""
-    yield "tool calls", number(calls / episodes if episodes else None), "", wrong
+    total = f"the model's, of {number(round(metrics.get('tokens/response', 0)))} after the prompt"
+    yield "tokens", number(metrics.get("tokens/model")), "", total
+    errors = f"{calls} in all, {report.tool_errors} with an error" if calls else ""
+    yield "tool calls", number(calls / episodes if episodes else None), "", errors
     problems = f"{report.format_problems} in all" if report.format_problems else ""
     yield "format problems", number(report.format_problems / episodes if episodes else None), "", problems
     yield "outcomes", "", "", ", ".join(f"{count} {name}" for name, count in report.outcomes.most_common())
-    model_tokens = sum(sum(one.tokens.mask) for one in result.trajectories)
+    model_tokens = sum(sum(trajectory.tokens.mask) for trajectory in result.trajectories)
     speed = f", {model_tokens / result.seconds:.0f} tokens/s" if result.seconds else ""
     yield "time", "", "", f"{duration(result.seconds)}{speed}"
 
 
-def _shown(found: Estimate) -> tuple[str, str]:
-    return number(found.value), f"{number(found.low)} to {number(found.high)}" if found.has_interval else ""
+def _format(estimate: Estimate) -> tuple[str, str]:
+    interval = f"{number(estimate.low)} to {number(estimate.high)}" if estimate.has_interval else ""
+    return number(estimate.value), interval
 
 
 def _difference(label: str, test: PairedTest) -> tuple[str, str, str, str]:
-    value, interval = _shown(test.difference)
+    value, interval = _format(test.difference)
     sign = "+" if test.difference.value > 0 else ""
-    return label, sign + value, interval, f"p = {number(test.p_value)}{'' if test.is_exact else ' (drawn)'}"
+    return label, sign + value, interval, f"p = {number(test.p_value)}{'' if test.is_exact else ' (sampled)'}"
 
 
-def _rule(result: EvaluationResult) -> str:
+def _success_rule(result: EvaluationResult) -> str:
     if result.success_reward is not None:
         return f"reward of {number(result.success_reward)} or more"
     return "as the environment's info says" if result.is_success_told else "reward above 0"
 
 
 def _notes(result: EvaluationResult, plan: EvaluationPlan) -> Iterator[Text]:
+    """What the reader must know to judge the numbers."""
     report, ended = result.report, len(result.trajectories)
     failed = ended - len(result.counted)
     if ended < plan.episodes:
         yield Text(
-            f"Stopped after {ended} of {plan.episodes} episodes. The first to end are often the short ones, so these "
-            "numbers may lean to one side.",
+            f"Stopped after {ended} of {plan.episodes} episodes. Short episodes end first, so these numbers may be "
+            "biased towards them.",
             style="yellow",
         )
     if failed:
-        left_out = "All episodes failed" if failed == ended else f"{failed} episodes failed and are left out"
-        yield Text(f"{left_out}. The first error: {report.first_error}", style="red")
-    if not all(one.exact for one in result.trajectories):
-        yield Text("The engine gives text without its tokens, so token counts are those of our tokenizer.", style="dim")
+        episodes = "All episodes failed" if failed == ended else f"{failed} episodes failed and are not counted"
+        yield Text(f"{episodes}. The first error: {report.first_error}", style="red")
+    if not all(trajectory.exact for trajectory in result.trajectories):
+        yield Text("The server returns no token ids, so tokens are counted with our own tokenizer.", style="dim")
     if plan.samples > 1 and plan.sampling.temperature == 0:
-        yield Text("The temperature is 0, so the episodes of one start are likely all the same.", style="yellow")
-
-
-def _can_redraw(file: Any) -> bool:
-    """Whether this is a terminal that can redraw and has the characters we draw with."""
-    try:
-        if not file.isatty() or "utf" not in (file.encoding or "").lower():
-            return False
-    except (AttributeError, ValueError):
-        return False
-    return not Console(file=file).is_dumb_terminal
+        yield Text(
+            "The sampling temperature is 0: episodes from the same start are probably identical.", style="yellow"
+        )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import Any
 
-_DESCRIPTION = """\
-Write the model of a run as a plain Hugging Face folder (safetensors, with its
-tokenizer) that transformers and vLLM load.
+from turnsmith.cli.runs import RUN_HELP
 
-RUN is the folder of a run. Only a checkpoint that is whole is exported; without
---step the newest one that is."""
+_DESCRIPTION = """\
+Write a run's model as a plain Hugging Face folder (safetensors and tokenizer)
+that transformers and vLLM load. The default is the newest intact checkpoint; a
+damaged one is never exported."""
 
 _EXAMPLES = """\
 examples:
@@ -21,37 +20,29 @@ examples:
   turnsmith export runs/chess --adapter"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_export_command(commands: Any) -> None:
+    """Add `turnsmith export` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "export",
-        help="write a run's model as a Hugging Face folder",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "export", help="write a run's model as a Hugging Face folder", description=_DESCRIPTION, epilog=_EXAMPLES
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder")
-    parser.add_argument(
-        "--step", metavar="N", type=_step, default="last", help="a step that was saved, `best` or `last` (the default)"
+    add = parser.add_argument
+    add("run_folder", metavar="RUN", help=RUN_HELP)
+    add(
+        "--step", metavar="N", type=_step, default="last", help="step of a checkpoint, `best` or `last` (default: last)"
     )
-    parser.add_argument("--out", metavar="FOLDER", help="a new folder; without it RUN/exports/step-N")
-    parser.add_argument(
-        "--adapter", action="store_true", help="only the LoRA adapter; without it, it is merged into the model"
-    )
-    parser.add_argument(
-        "--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights; without it as they were trained"
-    )
-    parser.set_defaults(run=run)
-    return parser
+    add("--out", metavar="FOLDER", help="new folder to write to (default: RUN/exports/step-N)")
+    add("--adapter", action="store_true", help="write only the LoRA adapter (default: merge it into the model)")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="dtype of the weights (default: as trained)")
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Export."""
+def _run(args: argparse.Namespace) -> int:
+    """Export the model and print its folder."""
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.trainer.checkpoints.export import export_model
 
     folder = export_model(
-        args.folder,
+        find_run(args.run_folder, containing="resume.json"),
         args.step,
         args.out,
         adapter=args.adapter,
@@ -66,5 +57,5 @@ def _step(text: str) -> int | str:
     if text in ("best", "last"):
         return text
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no step: write a number, `best` or `last`")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step: use a number, `best` or `last`")
     return int(text)

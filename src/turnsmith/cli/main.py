@@ -1,51 +1,67 @@
-"""Where the `turnsmith` command begins: reads the command line, runs the command, turns our errors into one line."""
+"""Entry point of the `turnsmith` command: parses the command line, runs the command, prints our errors as one line."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from turnsmith import __version__
-from turnsmith.cli import eval as evaluation
-from turnsmith.cli import export, model, play, report, resume, runs, serve_env, train
+from turnsmith.cli.eval import add_eval_command
+from turnsmith.cli.export import add_export_command
+from turnsmith.cli.model import add_model_command
+from turnsmith.cli.play import add_play_command
+from turnsmith.cli.report import add_report_command
+from turnsmith.cli.resume import add_resume_command
+from turnsmith.cli.runs import add_runs_command
+from turnsmith.cli.serve_env import add_serve_env_command
+from turnsmith.cli.train import add_train_command
 from turnsmith.errors import TurnsmithError
 from turnsmith.importing import add_to_path
 
-_COMMANDS = (train, resume, runs, report, evaluation, play, serve_env, export, model)
 
+def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
+    """Build the parser of the whole command line and those of its commands, by name; `width` fixes the help's width."""
 
-def build_parsers(width: int | None = None) -> dict[str, argparse.ArgumentParser]:
-    """The parser of the whole command line, then each command's, by name; `width` fixes the width of their help."""
+    class Parser(argparse.ArgumentParser):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options, formatter_class=_formatter, allow_abbrev=False)
 
-    def formatter(prog: str) -> argparse.HelpFormatter:
+    def _formatter(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, width=width, max_help_position=28)
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="turnsmith",
         description="Train a language model in your own multi-turn environment, on verl and Ray.",
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"turnsmith {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    parsers = [parser, *(command.add_to(commands, formatter) for command in _COMMANDS)]
-    return {one.prog: one for one in parsers}
+    add_train_command(commands)
+    add_resume_command(commands)
+    add_runs_command(commands)
+    add_report_command(commands)
+    add_eval_command(commands)
+    add_play_command(commands)
+    add_serve_env_command(commands)
+    add_export_command(commands)
+    add_model_command(commands)
+    return {"turnsmith": parser} | {command.prog: command for command in commands.choices.values()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0 done, 2 an error that the user can mend, 130 Ctrl-C."""
+    """Run a command and return its exit status: 0 on success, 2 for an error that the user can fix, 130 for Ctrl-C."""
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
-    # argparse stops collecting key=value words at the first option after them; the rest comes back as extra.
+    # argparse stops collecting KEY=VALUE at the first option after them; the rest comes back as extra arguments.
     if extra and hasattr(args, "overrides") and not any(word.startswith("-") for word in extra):
         args.overrides = [*args.overrides, *extra]
     elif extra:
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     if hasattr(args, "environment"):
-        add_to_path(Path.cwd())  # as for a script that is run here
+        add_to_path(Path.cwd())  # as if a script in this folder ran
     try:
         return int(args.run(args) or 0)
     except TurnsmithError as error:
@@ -55,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("turnsmith: stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more when it flushes at exit.
+        # The reader of our output is gone (`| head`). Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

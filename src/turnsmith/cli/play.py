@@ -1,18 +1,16 @@
-"""`turnsmith play`: a person plays an environment, and sees what a model would see."""
+"""`turnsmith play`: play an environment by hand, and see what a model would see."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnsmith.cli.person import PersonEngine
+    from turnsmith.cli.human_engine import HumanEngine
     from turnsmith.config import ConfigStore
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.chat import Chat
@@ -20,12 +18,12 @@ if TYPE_CHECKING:
     from turnsmith.trajectory import Trajectory
 
 _DESCRIPTION = """\
-Play an environment yourself, in the place of the model. You see what the model
-would see; what you type is its turn, tool calls and all. The episode is kept
-in a run folder.
+Play an environment yourself, in place of the model. You see what the model
+would see, and what you type is its turn, tool calls included. The episode is
+saved in a run folder.
 
-ENVIRONMENT is the class to play: `module:Name`, found from the current folder,
-or `path/to/file.py:Name`."""
+ENVIRONMENT is the environment class: `module:Name`, imported from the current
+folder, or `path/to/file.py:Name`."""
 
 _EXAMPLES = """\
 examples:
@@ -33,78 +31,78 @@ examples:
   turnsmith play turnsmith.env.examples:SupportDesk --seed 3 --raw
   printf '8\\n12\\n' | turnsmith play turnsmith.env.examples:GuessNumber
 
-A line is a turn. End a line with \\ to go on in the next one; Ctrl-D leaves.
-There is no limit on tokens or time unless you set one, as in
+Each line is one turn. End a line with \\ to continue on the next; Ctrl-D quits.
+Tokens and time are unlimited unless you set a limit, such as
 inference.max_seconds=60."""
 
-_ROOMY = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
+_LIMITS = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_play_command(commands: Any) -> None:
+    """Add `turnsmith play` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "play",
-        help="play your environment yourself",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "play", help="play your environment yourself", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
-    add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, as in environment.max_steps=5")
-    add("--model", metavar="MODEL", default="tiny", help="whose chat template and tokenizer to use (tiny)")
-    add("--seed", metavar="S", type=int, default=0, help="what `reset` gets (0)")
-    add("--raw", action="store_true", help="show the exact prompt, control tokens and all")
-    add("--name", metavar="NAME", help="of the run's folder (play-ENVIRONMENT-TIME)")
-    add("--output-dir", metavar="FOLDER", help="where run folders go (runs)")
-    parser.set_defaults(run=run)
-    return parser
+    add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as environment.max_steps=5")
+    add(
+        "--model",
+        metavar="MODEL",
+        default="tiny",
+        help="model whose chat template and tokenizer to use (default: tiny)",
+    )
+    add("--seed", metavar="S", type=int, default=0, help="seed passed to `reset` (default: 0)")
+    add("--raw", action="store_true", help="show the exact prompt, control tokens included")
+    add("--name", metavar="NAME", help="name of the run folder (default: play-ENVIRONMENT-TIME)")
+    add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Let the person play one episode, and record it."""
-    from turnsmith.cli.person import PersonEngine, ShownChat
+def _run(args: argparse.Namespace) -> int:
+    """Let a person play one episode, and record it."""
+    from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.sync.engines import load_tokenizer
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
-    config = read_settings(args)
+    config = _play_config(args)
     spec = EnvironmentSpec.of(args.environment, config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
-    chat = ShownChat(tokenizer)
-    person = PersonEngine(chat, raw=args.raw)
+    chat = RecordingChat(tokenizer)
+    engine = HumanEngine(chat, raw=args.raw)
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a byte that is no text costs a letter, not the game
+        sys.stdin.reconfigure(errors="replace")  # an invalid byte becomes U+FFFD and does not end the episode
     if sys.stdin.isatty():
         with suppress(ImportError):
-            import_module("readline")  # gives the input line its arrows and history
-    trajectory = _play(person, chat, config, spec, args.seed, parser_for(config.inference.tool_format, tokenizer))
-    _show_end(person, trajectory)
-    person.show(f"in {_record(config, spec, trajectory)}")
-    return 130 if person.left == "with Ctrl-C" else 0
+            import_module("readline")  # arrow keys and history on the input line
+    parser = parser_for(config.inference.tool_format, tokenizer)
+    trajectory = _run_episode(engine, chat, config, spec, args.seed, parser)
+    _show_end(engine, trajectory)
+    engine.show(f"Saved in {_record(config, spec, trajectory)}")
+    return 130 if engine.exit_reason == "Ctrl-C" else 0
 
 
-def read_settings(args: argparse.Namespace) -> ConfigStore:
-    """The settings: defaults with room for a person, then KEY=VALUE."""
+def _play_config(args: argparse.Namespace) -> ConfigStore:
+    """Read the settings: defaults with limits that no person reaches, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
 
     config = read_config(None, args.model, [])
-    for name, value in _ROOMY.items():
+    for name, value in _LIMITS.items():
         setattr(config.inference, name, value)
     config.checkpoint.run_name = args.name
     config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
     return apply_overrides(config, args.overrides)
 
 
-def _play(
-    person: PersonEngine, chat: Chat, config: ConfigStore, spec: EnvironmentSpec, seed: int, parser: ActionParser
+def _run_episode(
+    engine: HumanEngine, chat: Chat, config: ConfigStore, spec: EnvironmentSpec, seed: int, parser: ActionParser
 ) -> Trajectory:
-    """The one episode loop, on a thread of its own; the person answers from this one."""
-    from turnsmith.cli.engine import evaluation_sampling
+    """Run the episode on an event loop in another thread, while this thread reads the person's turns."""
+    from turnsmith.cli.engine import sampling_from_config
     from turnsmith.loop_thread import LoopThread
     from turnsmith.rollout.episode import EpisodeStart, run_episode
     from turnsmith.rollout.limits import Limits
@@ -114,46 +112,44 @@ def _play(
         run_episode(
             EpisodeStart(f"seed-{seed}-0", f"seed-{seed}", seed),
             environment=spec,
-            engine=person,
+            engine=engine,
             chat=chat,
             limits=Limits.of(config.inference),
-            sampling=evaluation_sampling(config),
+            sampling=sampling_from_config(config),
             parser=parser,
         )
     )
     try:
-        person.serve(episode)
+        engine.answer_until_done(episode)
         return episode.result()
     finally:
         loop.close()
 
 
-def _show_end(person: PersonEngine, trajectory: Trajectory) -> None:
-    """What came after the last turn, which a model would not be shown, and how it went."""
+def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
+    """Show the messages after the last turn, which a model would not see, and the outcome."""
     roles = [message["role"] for message in trajectory.messages]
     after = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else len(roles)
-    if person.asked == trajectory.num_turns:  # else these were shown with the question that got no answer
+    if engine.prompts_shown == trajectory.num_turns:  # else they were shown with the prompt that got no answer
         for message in trajectory.messages[after:]:
-            person.show(person.describe(message))
+            engine.show(engine.describe(message))
     turns, rewards = trajectory.num_turns, ", ".join(f"{reward:g}" for reward in trajectory.rewards)
-    person.show("")
-    person.show(f"You left {person.left}." if person.left else f"The episode ended as {trajectory.outcome}.")
-    person.show(f"{turns} turn{'' if turns == 1 else 's'}, reward {trajectory.total_reward:g} ({rewards})")
-    if trajectory.error and not person.left:
-        person.show(trajectory.error)
+    engine.show("")
+    engine.show(f"You quit ({engine.exit_reason})." if engine.exit_reason else f"Outcome: {trajectory.outcome}.")
+    engine.show(f"{turns} turn{'' if turns == 1 else 's'}, reward {trajectory.total_reward:g} ({rewards})")
+    if trajectory.error and not engine.exit_reason:
+        engine.show(trajectory.error)
 
 
 def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory) -> str:
-    """Keep the episode in a run folder; return its path."""
-    from turnsmith.config_sources import to_dict
+    """Save the episode in a run folder and return the folder's path."""
+    from turnsmith.cli.run_folders import create_run_folder
     from turnsmith.records.episodes import write_episodes
-    from turnsmith.records.run_folder import RunFolder
     from turnsmith.rollout.episode_report import report_of
 
-    name = config.checkpoint.run_name or f"play-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = RunFolder.create(config.checkpoint.output_dir, name)
-    folder.write_config(to_dict(config))
-    write_episodes(folder, 0, [trajectory], part="play")
-    folder.append_metrics({"step": 0, **report_of([trajectory]).metrics()})
-    folder.append_event("played", environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)
-    return str(folder.path)
+    run = create_run_folder(config, "play", spec.name)
+    write_episodes(run, 0, [trajectory], part="play")
+    run.append_metrics({"step": 0, **report_of([trajectory]).metrics()})
+    run.append_event("played", environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)
+    run.append_event("finished")
+    return str(run.path)

@@ -1,16 +1,17 @@
-"""`turnsmith report`: the curves, warnings and episodes of a run as one HTML file."""
+"""`turnsmith report`: a run's curves, warnings and episodes as one HTML file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from turnsmith.cli.runs import RUN_HELP
+
 _DESCRIPTION = """\
-Write a report of a run: its curves, its warnings, and episodes to look at, as
-one HTML file that needs no network and no other file. Works while the run is
-going on, and on one that died."""
+Write a run's report: curves, warnings and selected episodes in one HTML file
+that needs no network and no other file. Works for a run in progress and for one
+that crashed."""
 
 _EXAMPLES = """\
 examples:
@@ -18,27 +19,24 @@ examples:
   turnsmith report MyGame-20260101-120000 --out report.html"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_report_command(commands: Any) -> None:
+    """Add `turnsmith report` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
         help="write a run's curves, warnings and episodes as one HTML file",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder, or its name in `runs`")
-    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run's folder)")
-    parser.set_defaults(run=run)
-    return parser
+    parser.add_argument("run_folder", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("--out", metavar="FILE", help="file to write (default: report.html in the run folder)")
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the report and say where it is."""
-    from turnsmith.cli.runs import locate_run
+def _run(args: argparse.Namespace) -> int:
+    """Write the report and print its path and size."""
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.viewer import write_report
 
-    out = write_report(locate_run(args.folder), None if args.out is None else Path(args.out).expanduser())
+    out = write_report(find_run(args.run_folder), None if args.out is None else Path(args.out).expanduser())
     print(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
     return 0

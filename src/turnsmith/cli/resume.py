@@ -1,54 +1,49 @@
-"""`turnsmith resume`: go on with a run that stopped."""
+"""`turnsmith resume`: continue a run that stopped."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
-_DESCRIPTION = """\
-Go on with a run that was stopped or killed: in the same folder, from its newest
-good checkpoint, up to the steps that were first asked for.
+from turnsmith.cli.runs import RUN_HELP
 
-RUN is the folder of a run. A damaged checkpoint is passed over for the one
-before it. What the folder holds of steps after the checkpoint is removed, and
-those steps are made again."""
+_DESCRIPTION = """\
+Continue a run that was stopped or killed: in the same folder, from its newest
+intact checkpoint, to the number of steps it was started with.
+
+A damaged checkpoint is skipped in favour of the one before it. Records of steps
+after the checkpoint are deleted, and those steps run again."""
 
 _EXAMPLES = """\
 examples:
   turnsmith resume runs/MyGame-20261115-120000
   turnsmith resume runs/chess training.num_epochs=20
 
-The environment, reward and tools are imported by the names they had. If one has
-no name (a lambda, say), go on from Python with RayPPOTrainer.resume(...)."""
+The environment, reward function and tools are imported by name. If one of them
+has none (a lambda, say), resume from Python with RayPPOTrainer.resume(...)."""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_resume_command(commands: Any) -> None:
+    """Add `turnsmith resume` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "resume",
-        help="go on with a run that stopped",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "resume", help="continue a run that stopped", description=_DESCRIPTION, epilog=_EXAMPLES
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's folder")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting to change")
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="go on with what another user or machine wrote: doing so runs code that it names or holds",
+    add = parser.add_argument
+    add("run_folder", metavar="RUN", help=RUN_HELP)
+    add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting to change, such as training.num_epochs=20")
+    add(
+        "--trust", action="store_true", help="resume what another user or machine wrote; this runs code from the folder"
     )
-    parser.set_defaults(run=run)
-    return parser
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Resume."""
+def _run(args: argparse.Namespace) -> int:
+    """Resume the run."""
+    from turnsmith.cli.run_folders import find_run
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer.resume(args.folder, overrides=args.overrides, trust=args.trust)
+    run = find_run(args.run_folder, containing="resume.json")
+    trainer = RayPPOTrainer.resume(run, overrides=args.overrides, trust=args.trust)
     try:
         trainer.fit()
     finally:

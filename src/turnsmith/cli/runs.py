@@ -1,24 +1,24 @@
-"""`turnsmith runs`: what runs there are, and one of them in a few lines."""
+"""`turnsmith runs`: list runs, or show one in a few lines."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from turnsmith.errors import ConfigError, RecordError
+from turnsmith.errors import ConfigError
+from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 
-_FOLDER = "runs"
+RUN_HELP = "a run folder, the name of a run in `runs`, or `latest`"
+"""Help text of every RUN argument; `run_folders.find_run` reads them."""
 
 _DESCRIPTION = """\
-List the runs in a folder, the newest last; or show one of them in a few lines:
-how it stands, how its numbers went, why its gradient is zero if it is, and its
-warnings with the episodes to look at."""
+List the runs in a folder, newest last; or show one of them in a few lines: its
+state, its metrics, why its gradient is zero if it is, and its warnings with the
+episodes to look at."""
 
 _EXAMPLES = """\
 examples:
@@ -27,66 +27,45 @@ examples:
   turnsmith runs show MyGame-20260101-120000"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_runs_command(commands: Any) -> None:
+    """Add `turnsmith runs` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "runs",
         help="list runs, or show one of them",
         usage="turnsmith runs [-h] [FOLDER]\n       turnsmith runs [-h] show RUN",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "words", metavar="FOLDER | show RUN", nargs="*", help="a folder of runs (runs), or `show` and a run"
-    )
-    parser.set_defaults(run=run)
-    return parser
+    words = "a folder that holds runs (default: runs), or `show` and a run"
+    parser.add_argument("words", metavar="FOLDER | show RUN", nargs="*", help=words)
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """List, or show."""
+def _run(args: argparse.Namespace) -> int:
+    """List the runs, or show one."""
+    from turnsmith.cli.run_folders import OUTPUT_DIR, find_run
     from turnsmith.viewer.summary import list_runs, show_run
 
     match args.words:
         case ["show", name]:
-            _print(show_run(locate_run(name)), wrap=True)
+            _print(show_run(find_run(name)), wrap=True)
         case ["show", *_]:
-            raise ConfigError("Say which run to show: turnsmith runs show RUN.")
+            raise ConfigError("`show` takes one run: turnsmith runs show RUN.")
         case [] | [_]:
-            folder = Path(args.words[0] if args.words else _FOLDER).expanduser()
+            folder = Path(args.words[0] if args.words else OUTPUT_DIR).expanduser()
             if (folder / "run.json").is_file():
                 _print(show_run(folder), wrap=True)
             else:
                 _print(list_runs(folder))
         case _:
             raise ConfigError(
-                "Give one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
+                "Pass one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
             )
     return 0
 
 
-def locate_run(word: str) -> Path:
-    """The folder of a run, given as a path or as its name in `runs`.
-
-    Raises:
-        RecordError: There is no such run; names close ones.
-    """
-    given = Path(word).expanduser()
-    for path in (given, Path(_FOLDER) / word):
-        if path.is_dir():
-            return path
-    parent = given.parent if given.parent != Path() else Path(_FOLDER)
-    names = [one.name for one in parent.iterdir() if (one / "run.json").is_file()] if parent.is_dir() else []
-    close = get_close_matches(given.name, names, n=1)
-    hint = f" Did you mean {parent / close[0]}?" if close else " `turnsmith runs` lists those in `runs`."
-    raise RecordError(f"There is no run {word}.{hint}")
-
-
 def _print(text: str, *, wrap: bool = False) -> None:
-    """Print; lines are fitted to a terminal if asked for, and a pipe gets them as they are."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if wrap and sys.stdout.isatty():
+    """Print; on a terminal, long lines are wrapped if `wrap` is set."""
+    if wrap and can_draw_live(sys.stdout):
         text = "\n".join(wrapped(text, shutil.get_terminal_size().columns))
-    print(text.encode(encoding, "replace").decode(encoding))
+    print_line(text, sys.stdout)

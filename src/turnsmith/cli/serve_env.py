@@ -1,17 +1,16 @@
-"""`turnsmith serve-env`: environments of this machine for training and evaluation on others."""
+"""`turnsmith serve-env`: serve an environment to training and evaluation on other machines."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 _DESCRIPTION = """\
 Serve an environment to training and evaluation on other machines.
 
-Each connection gets a worker process of its own. Others play in it with
-environment.isolation=tcp://HOST:PORT. There are no accounts: whoever reaches
-the port can play, so keep it to a network that you trust."""
+Each connection gets its own worker process. The other machines set
+environment.isolation=tcp://HOST:PORT. There is no authentication: whoever can
+reach the port can use the environment, so expose it to a trusted network only."""
 
 _EXAMPLES = """\
 examples:
@@ -19,27 +18,29 @@ examples:
   turnsmith serve-env games.chess:Chess --host 0.0.0.0 --port 9000"""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_serve_env_command(commands: Any) -> None:
+    """Add `turnsmith serve-env` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "serve-env",
-        help="serve an environment to other machines",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "serve-env", help="serve an environment to other machines", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
-    add("--host", metavar="HOST", default="127.0.0.1", help="the address to listen on (127.0.0.1: this machine only)")
-    add("--port", metavar="PORT", type=int, default=9000, help="the port (9000); 0: any that is free")
-    add("--workers", metavar="N", type=int, default=0, help="most worker processes (one for each core, at most 8)")
-    add("--memory-gib", metavar="G", type=float, default=0.0, help="memory of each (its share of half the machine)")
-    parser.set_defaults(run=run)
-    return parser
+    add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    add("--port", metavar="PORT", type=int, default=9000, help="port to listen on; 0 picks a free one (default: 9000)")
+    add(
+        "--workers", metavar="N", type=int, default=0, help="worker processes, at most (default: one per core, up to 8)"
+    )
+    add(
+        "--memory-gib",
+        metavar="G",
+        type=float,
+        default=0.0,
+        help="memory limit of a worker (default: half the RAM, shared)",
+    )
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     import socket
 
@@ -57,6 +58,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"Cannot listen on {args.host}:{args.port}: {error.strerror or error}.") from error
     with listener:
         port = listener.getsockname()[1]
-        print(f"Serving {spec.name}; play in it with environment.isolation=tcp://{args.host}:{port}", flush=True)
+        print(f"Serving {spec.name}. Use it with environment.isolation=tcp://{args.host}:{port}", flush=True)
         serve_forever(listener, Isolation.of(settings), str(spec.target))
     return 0

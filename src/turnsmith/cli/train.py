@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
 
 _DESCRIPTION = """\
-Train a model in an environment of your own.
+Train a model in your own environment.
 
-ENVIRONMENT is the class to train in: `module:Name`, found from the current
+ENVIRONMENT is the environment class: `module:Name`, imported from the current
 folder, or `path/to/file.py:Name`."""
 
 _EXAMPLES = """\
@@ -23,44 +22,34 @@ examples:
   turnsmith train my_game.py:MyGame --dry-run
 
 Settings come from the defaults, then --config, then --model, then KEY=VALUE;
-the later one wins. `environment.KEY=VALUE` reaches your environment as
-`config.KEY`; `verl.KEY=VALUE` sets a setting of verl itself. --dry-run prints
-every setting there is."""
+later ones win. `environment.KEY=VALUE` reaches your environment as
+`config.KEY`; `verl.KEY=VALUE` sets one of verl's own settings. --dry-run prints
+all settings."""
 
 
-def add_to(commands: Any, formatter: Callable[[str], argparse.HelpFormatter]) -> argparse.ArgumentParser:
-    """Register the command."""
+def add_train_command(commands: Any) -> None:
+    """Add `turnsmith train` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "train",
-        help="train a model in your environment",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=formatter,
-        allow_abbrev=False,
+        "train", help="train a model in your environment", description=_DESCRIPTION, epilog=_EXAMPLES
     )
-    parser.add_argument("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, as in training.batch_size=16")
-    parser.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="a folder, a Hugging Face id, or `tiny` or `smollm2`, which turnsmith makes itself",
-    )
-    parser.add_argument("--config", metavar="FILE", help="a YAML file with settings")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print all settings and the verl config they become; start nothing"
-    )
-    parser.set_defaults(run=run)
-    return parser
+    model = "a model folder, a run folder (its newest checkpoint), a Hugging Face id, `tiny` or `smollm2`"
+    add = parser.add_argument
+    add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
+    add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
+    add("--model", metavar="MODEL", help=model)
+    add("--config", metavar="FILE", help="YAML file with settings")
+    add("--dry-run", action="store_true", help="print all settings and the resulting verl config, and exit")
+    parser.set_defaults(run=_run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train, or with --dry-run say what would be trained."""
+def _run(args: argparse.Namespace) -> int:
+    """Train or, with --dry-run, only print the settings."""
     config = read_config(args.config, args.model, args.overrides)
     if args.dry_run:
         from turnsmith.env.spec import EnvironmentSpec
 
-        EnvironmentSpec.of(args.environment, config.environment)  # A dry run says so, too, if it cannot be built.
-        print_plan(config)
+        EnvironmentSpec.of(args.environment, config.environment)  # raises if there is no such environment
+        _print_settings(config)
         return 0
     from turnsmith.trainer import RayPPOTrainer
 
@@ -73,28 +62,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(file: str | None, model: str | None, overrides: list[str]) -> ConfigStore:
-    """The settings of a run: defaults, then the file, then the model, then the overrides."""
+    """Read the settings of a run: defaults, then the file, then the model, then the overrides."""
     from turnsmith import config_sources
     from turnsmith.config import ConfigStore
 
     config = config_sources.load(file) if file else ConfigStore()
     if model is not None:
-        if Path(model).expanduser().is_dir():
-            config.model.local_path = str(Path(model).expanduser().resolve())
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            from turnsmith.cli.run_folders import model_folder
+
+            config.model.local_path = str(model_folder(folder.resolve()))
         else:
             config.model.model_name, config.model.local_path = model, None
     return config_sources.apply_overrides(config, overrides)
 
 
-def print_plan(config: ConfigStore) -> None:
-    """Print the settings and the config that verl gets, as two YAML documents."""
-    from turnsmith.config_sources import to_dict
-    from turnsmith.records.yaml_text import dump_yaml
-
-    settings = to_dict(config)
+def _print_settings(config: ConfigStore) -> None:
+    """Print the settings and the resulting verl config, as two YAML documents."""
     from omegaconf import OmegaConf
 
+    from turnsmith.config_sources import to_dict
+    from turnsmith.records.yaml_text import dump_yaml
     from turnsmith.trainer.config.build import verl_config
 
-    engine = OmegaConf.to_yaml(verl_config(config), resolve=True)
-    print(f"# turnsmith: all settings\n{dump_yaml(settings)}---\n# verl: the config it becomes\n{engine}", end="")
+    settings = dump_yaml(to_dict(config))
+    verl = OmegaConf.to_yaml(verl_config(config), resolve=True)
+    print(f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}", end="")

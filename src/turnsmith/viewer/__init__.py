@@ -1,6 +1,6 @@
-"""Shows runs: a report as one HTML file, and summaries in a terminal.
+"""Views of a run: a report as one HTML file, and text summaries for the terminal.
 
-Reads run folders and nothing else: it works while a run goes on, after it died, and on another machine.
+Reads nothing but run folders, so it works while a run is in progress, after a crash, and on another machine.
 """
 
 from turnsmith.viewer.report import report_html, write_report

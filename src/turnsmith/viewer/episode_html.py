@@ -1,6 +1,6 @@
-"""Episodes as HTML: the conversation by roles, with what each turn earned and how it was trained.
+"""Episodes as HTML: the conversation, with the reward and the advantage of each turn.
 
-Whatever an environment, a tool or a model said stays text: everything passes through `escape`.
+Whatever an environment, a tool or a model wrote stays text: everything passes through `escape`.
 """
 
 from __future__ import annotations
@@ -10,46 +10,23 @@ from html import escape
 
 from turnsmith.text import duration, number
 from turnsmith.trajectory import Outcome, Trajectory
-from turnsmith.viewer.episode_choice import Chosen
+from turnsmith.viewer.episode_selection import SelectedEpisode
 
 _TEXT_BUDGET = 500_000
 """Characters of all conversations together."""
-_MOST_MESSAGES = 60
-_LONGEST_MESSAGE = 4_000
+_MAX_MESSAGES = 60
+_MAX_MESSAGE_LENGTH = 4_000
 
 
 def anchor(step: int, episode_id: str) -> str:
-    """The id of an episode's place in the page, for links to it."""
+    """The HTML id of an episode, for links to it."""
     return escape(f"episode-{step}-{episode_id}")
 
 
-def episodes_html(episodes: Sequence[Chosen]) -> str:
-    """All chosen episodes, folded; the first is open."""
-    room = _TEXT_BUDGET // max(1, len(episodes))
-    return "\n".join(episode_html(one, room, is_open=place == 0) for place, one in enumerate(episodes))
-
-
-def episode_html(chosen: Chosen, room: int = 20_000, *, is_open: bool = False) -> str:
-    """One episode; its texts are cut to about `room` characters."""
-    episode = chosen.trajectory
-    outcome = episode.outcome.value if episode.outcome else "unfinished"
-    kind = _kind(episode.outcome)
-    tags = "".join(f'<span class="tag">{escape(reason)}</span>' for reason in chosen.reasons)
-    facts = f"{_plural(episode.num_turns, 'turn')}, {len(episode.tokens)} tokens, {duration(episode.seconds)}"
-    place = f"step {chosen.step} · " if chosen.step else ""  # evaluations belong to no step
-    head = (
-        f'<summary><span class="reward">{number(episode.total_reward)}</span>'
-        f'<span class="badge {kind}">{escape(outcome)}</span>{tags}'
-        f'<span class="facts">{place}{escape(episode.episode_id)} · {facts}</span></summary>'
-    )
-    error = f'<pre class="error">{escape(_cut(episode.error, 2000))}</pre>' if episode.error else ""
-    shares = ", ".join(f"{name} {number(share)}" for name, share in episode.reward_shares.items())
-    paid = "" if episode.score is None else f"The reward function paid {number(episode.score)}"
-    paid = f'<p class="shares">{paid}{f": {escape(shares)}" if shares else ""}.</p>' if paid else ""
-    return (
-        f'<details class="episode" id="{anchor(chosen.step, episode.episode_id)}"{" open" if is_open else ""}>{head}'
-        f'{error}{paid}<div class="talk">{"".join(_messages(chosen, room))}</div></details>'
-    )
+def episodes_html(episodes: Sequence[SelectedEpisode]) -> str:
+    """All selected episodes, folded; the first is open."""
+    budget = _TEXT_BUDGET // max(1, len(episodes))
+    return "\n".join(_episode(selected, budget, is_open=place == 0) for place, selected in enumerate(episodes))
 
 
 def turn_advantages(trajectory: Trajectory, advantages: Sequence[float]) -> list[float | None]:
@@ -70,33 +47,56 @@ def turn_advantages(trajectory: Trajectory, advantages: Sequence[float]) -> list
     return [sum(span) / len(span) if len(span) else None for span in spans]
 
 
-def _messages(chosen: Chosen, room: int) -> Iterator[str]:
-    messages = chosen.trajectory.messages
-    turns = _turn_notes(chosen)
-    longest = max(300, min(_LONGEST_MESSAGE, room // max(1, min(len(messages), _MOST_MESSAGES))))
-    # What the model said before its first turn (an example in the prompt) is no turn of its own.
+def _episode(selected: SelectedEpisode, budget: int, *, is_open: bool) -> str:
+    """One episode; its texts are cut to about `budget` characters."""
+    episode = selected.trajectory
+    outcome = episode.outcome.value if episode.outcome else "unfinished"
+    tags = "".join(f'<span class="tag">{escape(reason)}</span>' for reason in selected.reasons)
+    facts = f"{_plural(episode.num_turns, 'turn')}, {len(episode.tokens)} tokens, {duration(episode.seconds)}"
+    step = f"step {selected.step} · " if selected.step else ""  # evaluations belong to no step
+    head = (
+        f'<summary><span class="reward">{number(episode.total_reward)}</span>'
+        f'<span class="badge {_badge(episode.outcome)}">{escape(outcome)}</span>{tags}'
+        f'<span class="facts">{step}{escape(episode.episode_id)} · {facts}</span></summary>'
+    )
+    error = f'<pre class="error">{escape(_cut(episode.error, 2000))}</pre>' if episode.error else ""
+    score = ""
+    if episode.score is not None:
+        shares = ", ".join(f"{name} {number(share)}" for name, share in episode.reward_shares.items())
+        shares = f": {escape(shares)}" if shares else ""
+        score = f'<p class="shares">The reward function returned {number(episode.score)}{shares}.</p>'
+    return (
+        f'<details class="episode" id="{anchor(selected.step, episode.episode_id)}"{" open" if is_open else ""}>{head}'
+        f'{error}{score}<div class="talk">{"".join(_messages(selected, budget))}</div></details>'
+    )
+
+
+def _messages(selected: SelectedEpisode, budget: int) -> Iterator[str]:
+    messages = selected.trajectory.messages
+    length = max(300, min(_MAX_MESSAGE_LENGTH, budget // max(1, min(len(messages), _MAX_MESSAGES))))
+    # Matched from the end: an assistant message before the first turn is an example in the prompt.
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    notes = dict(zip(reversed(answers), reversed(turns), strict=False))
-    half = _MOST_MESSAGES // 2
+    notes = dict(zip(reversed(answers), reversed(_turn_notes(selected)), strict=False))
+    half = _MAX_MESSAGES // 2
+    omitted = len(messages) - _MAX_MESSAGES
     for place, message in enumerate(messages):
-        left_out = len(messages) - _MOST_MESSAGES
-        if left_out > 0 and half <= place < len(messages) - half:
+        if omitted > 0 and half <= place < len(messages) - half:
             if place == half:
-                yield f'<p class="left-out">{_plural(left_out, "message")} left out</p>'
+                yield f'<p class="left-out">{_plural(omitted, "message")} omitted</p>'
             continue
-        role, text = message["role"], _cut(message["content"], longest)
-        known = role if role in ("system", "user", "assistant", "tool") else "user"
+        role, text = message["role"], _cut(message["content"], length)
+        style = role if role in ("system", "user", "assistant", "tool") else "user"
         yield (
-            f'<div class="message {known}"><span class="role">{escape(role)}</span>'
-            f"<div><pre>{escape(text) or '<i>nothing</i>'}</pre>{notes.get(place, '')}</div></div>"
+            f'<div class="message {style}"><span class="role">{escape(role)}</span>'
+            f"<div><pre>{escape(text) or '<i>empty</i>'}</pre>{notes.get(place, '')}</div></div>"
         )
 
 
-def _turn_notes(chosen: Chosen) -> list[str]:
-    episode = chosen.trajectory
+def _turn_notes(selected: SelectedEpisode) -> list[str]:
+    episode = selected.trajectory
     advantages = [None] * len(episode.turns)
-    if chosen.advantages is not None:
-        advantages = turn_advantages(episode, chosen.advantages)
+    if selected.advantages is not None:
+        advantages = turn_advantages(episode, selected.advantages)
     notes: list[str] = []
     for place, (turn, advantage) in enumerate(zip(episode.turns, advantages, strict=True)):
         parts = [f"turn {place + 1}"]
@@ -112,19 +112,19 @@ def _turn_notes(chosen: Chosen) -> list[str]:
     return notes
 
 
-def _kind(outcome: Outcome | None) -> str:
+def _badge(outcome: Outcome | None) -> str:
     if outcome is None or not outcome.is_behaviour:
         return "bad"
     return "good" if outcome is Outcome.COMPLETED else "fair"
 
 
-def _cut(text: str, longest: int) -> str:
-    """The beginning and the end of a text that is too long."""
-    if len(text) <= longest:
+def _cut(text: str, length: int) -> str:
+    """The text, or its beginning and end if it is longer than `length`."""
+    if len(text) <= length:
         return text
-    head = longest * 2 // 3
-    tail = longest - head
-    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters left out ...]\n{text[-tail:]}"
+    head = length * 2 // 3
+    tail = length - head
+    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters omitted ...]\n{text[-tail:]}"
 
 
 def _plural(count: int, word: str) -> str:

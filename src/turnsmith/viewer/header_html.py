@@ -1,4 +1,4 @@
-"""The top and the foot of a report: what the run is, how it stands, and its settings."""
+"""The top and the bottom of a report: what the run is, its state and key numbers, and its settings."""
 
 from __future__ import annotations
 
@@ -11,32 +11,26 @@ from turnsmith.records.run_state import RunState
 from turnsmith.text import duration, number
 from turnsmith.viewer.run_view import RunView
 
-_KINDS = {
-    RunState.RUNNING: "fair",
-    RunState.FINISHED: "good",
-    RunState.STOPPED: "fair",
-    RunState.FAILED: "bad",
-    RunState.DIED: "bad",
-    RunState.UNCLEAR: "fair",
-}
-_SAYING = {
-    RunState.DIED: "Its process is gone and left no word, as after SIGKILL or a crash of the machine.",
-    RunState.UNCLEAR: "No end was recorded.",
+_BADGES = {RunState.FINISHED: "good", RunState.FAILED: "bad", RunState.DIED: "bad"}
+"""Style of a state's badge; `fair` for all others."""
+_STATE_NOTES = {
+    RunState.DIED: "The process is gone and recorded no end, as after SIGKILL or a machine crash.",
+    RunState.UNCLEAR: "No end is recorded, and the process cannot be checked from this machine.",
 }
 
 
 def header_html(view: RunView) -> str:
-    """Name, state, and the figures that one asks for first."""
-    about = " · ".join(escape(part) for part in _about(view))
+    """Name, state and the numbers that people look for first."""
+    facts = " · ".join(escape(fact) for fact in _facts(view))
     tiles = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in _tiles(view)
     )
-    said = _SAYING.get(view.state, "")
-    note = f'<p class="quiet">{escape(said)}</p>' if said else ""
+    note = f'<p class="quiet">{escape(_STATE_NOTES[view.state])}</p>' if view.state in _STATE_NOTES else ""
     error = f'<pre class="error">{escape(view.error[-3000:])}</pre>' if view.error else ""
+    badge = f'<span class="badge {_BADGES.get(view.state, "fair")}">{view.state.value}</span>'
     return (
-        f'<header><h1>{escape(view.name)} <span class="badge {_KINDS[view.state]}">{view.state.value}</span></h1>'
-        f'<p class="about">{about}</p>{note}{error}<div class="tiles">{tiles}</div></header>'
+        f'<header><h1>{escape(view.name)} {badge}</h1><p class="about">{facts}</p>'
+        f'{note}{error}<div class="tiles">{tiles}</div></header>'
     )
 
 
@@ -44,29 +38,22 @@ def settings_html(view: RunView) -> str:
     """All settings, folded."""
     if not view.settings:
         return ""
-    sections = "".join(_section(name, part) for name, part in view.settings.items() if part not in ({}, None))
+    sections = "".join(_section(name, values) for name, values in view.settings.items() if values not in ({}, None))
     return (
         '<section><details class="all-settings"><summary>All settings</summary>'
         f'<div class="settings">{sections}</div></details></section>'
     )
 
 
-def _section(name: str, part: Any) -> str:
-    items = cast("dict[str, Any]", part).items() if isinstance(part, dict) else [("", part)]
+def _section(name: str, values: Any) -> str:
+    items = cast("dict[str, Any]", values).items() if isinstance(values, dict) else [("", values)]
     rows = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(str(value))}</td></tr>" for key, value in items)
     return f"<table><caption>{escape(name)}</caption><tbody>{rows}</tbody></table>"
 
 
-def _about(view: RunView) -> Iterator[str]:
-    if view.environment:
-        yield view.environment
-    if view.model:
-        yield view.model
-    if view.is_evaluation:
-        yield "evaluation"
-    elif view.settings:
-        size, group = view.setting("training", "batch_size"), view.setting("training", "group_size")
-        yield f"{view.setting('training', 'adv_estimator')}, {size} episodes a step in groups of {group}"
+def _facts(view: RunView) -> Iterator[str]:
+    yield from filter(None, (view.environment, view.model, "evaluation" if view.is_evaluation else view.algorithm))
+    if view.algorithm:
         yield f"learning rate {view.setting('training', 'learning_rate')}"
     if view.created is not None:
         yield time.strftime("%d %b %Y, %H:%M", time.localtime(view.created))
@@ -74,31 +61,23 @@ def _about(view: RunView) -> Iterator[str]:
 
 def _tiles(view: RunView) -> Iterator[tuple[str, str]]:
     if view.is_evaluation:
-        yield from _evaluation_tiles(view)
+        metrics = {"reward": "reward/mean", "success": "success/mean", "episodes": "episodes/total"}
+        values = {label: view.last(metric) for label, metric in metrics.items()}
+        yield from ((label, number(value)) for label, value in values.items() if value is not None)
     else:
-        planned = f" of {view.planned_steps}" if view.planned_steps and view.planned_steps != view.steps else ""
-        yield "steps", f"{view.steps}{planned}"
-        yield from _from_to(view, "reward", "reward/mean")
-        yield from _from_to(view, "success", "success/mean")
-        total = sum(int(one.get("episodes/total", 0)) for one in view.metrics)
-        yield "episodes", f"{total:,}"
+        yield "steps", view.progress(" of ")
+        yield from _first_to_last(view, "reward", "reward/mean")
+        yield from _first_to_last(view, "success", "success/mean")
+        yield "episodes", f"{int(sum(view.values('episodes/total'))):,}"
     if view.seconds is not None:
         yield "time", duration(view.seconds)
-    if view.is_evaluation and not view.warnings:
-        return
-    going_on = sum(warning.until is None for warning in view.warnings)
-    yield "warnings", f"{len(view.warnings)}" + (f" ({going_on} not over)" if going_on else "")
+    if view.warnings or not view.is_evaluation:
+        active = f" ({view.active_warnings} active)" if view.active_warnings else ""
+        yield "warnings", f"{len(view.warnings)}{active}"
 
 
-def _evaluation_tiles(view: RunView) -> Iterator[tuple[str, str]]:
-    for label, name in (("reward", "reward/mean"), ("success", "success/mean"), ("episodes", "episodes/total")):
-        value = view.last(name)
-        if value is not None:
-            yield label, number(value)
-
-
-def _from_to(view: RunView, label: str, name: str) -> Iterator[tuple[str, str]]:
-    first = next((one[name] for one in view.metrics if isinstance(one.get(name), int | float)), None)
-    last = view.last(name)
-    if first is not None and last is not None:
-        yield f"{label}, first to last step", f"{number(first)} → {number(last)}" if view.steps > 1 else number(last)
+def _first_to_last(view: RunView, label: str, metric: str) -> Iterator[tuple[str, str]]:
+    values = view.values(metric)
+    if values:
+        first = f"{number(values[0])} → " if view.steps > 1 else ""
+        yield f"{label}, first to last step", f"{first}{number(values[-1])}"

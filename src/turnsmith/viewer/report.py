@@ -1,4 +1,4 @@
-"""One run as one HTML file that needs nothing else: no network, no server, no other file."""
+"""The report of a run: one HTML file that needs no network, no server and no other file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from turnsmith.errors import RecordError
 from turnsmith.records.files import write_text
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.viewer.curves import Chart, Curves, curves_of
-from turnsmith.viewer.episode_choice import Choice, choose_episodes
 from turnsmith.viewer.episode_html import anchor, episodes_html
+from turnsmith.viewer.episode_selection import EpisodeSelection, select_episodes
 from turnsmith.viewer.evaluation_html import evaluation_html
 from turnsmith.viewer.header_html import header_html, settings_html
 from turnsmith.viewer.ledger_totals import LedgerTotals, ledger_html
 from turnsmith.viewer.run_view import RunView, read_run
-from turnsmith.viewer.svg import WIDTH, chart_svg, places
+from turnsmith.viewer.svg import COLOURS, WIDTH, chart_svg, x_positions
 
 
 def write_report(run: RunFolder | str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a run; by default to `report.html` in its folder. Return where it is.
+    """Write the report of a run, by default to `report.html` in its folder, and return its path.
 
     Raises:
         RecordError: There is no run there, or the file cannot be written.
@@ -52,18 +52,18 @@ def report_html(run: RunFolder | str | Path) -> str:
         (True, True, False)
     """
     view = read_run(run)
-    curves = curves_of(view.metrics, evaluations=view.evaluations)
-    choice = choose_episodes(view.run, view.warnings)
+    curves = curves_of(view.metrics, view.evaluations)
+    selection = select_episodes(view.run, view.warnings)
     script = _asset("report.js")
     body = "\n".join(
         part
         for part in (
             header_html(view),
-            _warnings(view, choice),
+            _warnings(view, selection),
             ledger_html(LedgerTotals.of(view.run.read_ledger())),
-            evaluation_html(view, choice.rows) if view.is_evaluation else "",
+            evaluation_html(view, selection.rows) if view.is_evaluation else "",
             "" if view.is_evaluation and len(curves.steps) < 2 else _curves(curves),
-            _episodes(choice),
+            _episodes(selection),
             settings_html(view),
         )
         if part
@@ -77,24 +77,23 @@ def report_html(run: RunFolder | str | Path) -> str:
 
 
 def _policy(script: str) -> str:
-    """Tells the browser to fetch nothing and to run no script but ours, whatever the texts in the page say."""
+    """Forbid the browser to fetch anything or to run any other script, whatever the texts in the page contain."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
 
 
 def _data(curves: Curves) -> str:
-    """What the script shows when the pointer is over a chart."""
-    shown = {
+    """The values that the script shows while the pointer is over a chart."""
+    points = range(len(curves.steps))
+    data = {
         "width": WIDTH,
-        "places": places(curves.steps),
+        "places": x_positions(curves.steps),
         "steps": [str(first) if first == last else f"{first} to {last}" for first, last in curves.steps],
-        "charts": [
-            [[one.told(index) for index in range(len(one.values))] for one in chart.series] for chart in curves.charts
-        ],
+        "charts": [[[series.label(point) for point in points] for series in chart.series] for chart in curves.charts],
     }
-    # Not even a step or a number may end the element early.
-    text = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
+    # No text may close the script element early.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="curves">{text}</script>'
 
 
@@ -102,12 +101,12 @@ def _asset(name: str) -> str:
     return resources.files("turnsmith.viewer").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _warnings(view: RunView, choice: Choice) -> str:
+def _warnings(view: RunView, selection: EpisodeSelection) -> str:
     if not view.warnings and view.is_evaluation:
         return ""
     if not view.warnings:
         return '<section><h2>Warnings</h2><p class="quiet">None.</p></section>' if view.metrics else ""
-    shown = {(one.step, one.trajectory.episode_id) for one in choice.episodes}
+    shown = {(selected.step, selected.trajectory.episode_id) for selected in selection.episodes}
     rows: list[str] = []
     for warning in reversed(view.warnings):
         links = ", ".join(
@@ -117,7 +116,7 @@ def _warnings(view: RunView, choice: Choice) -> str:
             for name in warning.episodes
         )
         when = "" if not warning.step else f"from {warning.step}"
-        when += "" if warning.until is None else f"<br>over at {warning.until}"
+        when += "" if warning.until is None else f"<br>ended at {warning.until}"
         rows.append(
             f'<tr class="{"over" if warning.until is not None else "going-on"}"><td>{when}</td>'
             f"<td><b>{escape(warning.what)}</b><br>{escape(warning.why)}</td>"
@@ -132,7 +131,7 @@ def _warnings(view: RunView, choice: Choice) -> str:
 
 def _curves(curves: Curves) -> str:
     if not curves.charts:
-        return '<section><h2>Curves</h2><p class="quiet">No step is done yet.</p></section>'
+        return '<section><h2>Curves</h2><p class="quiet">No step has finished yet.</p></section>'
     cards = "\n".join(_card(place, chart, curves) for place, chart in enumerate(curves.charts))
     zero = f'<p class="quiet">Always 0: {escape(", ".join(curves.zero))}.</p>' if curves.zero else ""
     return f'<section><h2>Curves <span id="at"></span></h2><div class="cards">\n{cards}\n</div>{zero}</section>'
@@ -149,21 +148,21 @@ def _card(place: int, chart: Chart, curves: Curves) -> str:
 
 def _legend(chart: Chart) -> Iterator[str]:
     for place, series in enumerate(chart.series):
-        last = next((told for index in reversed(range(len(series.values))) if (told := series.told(index))), "")
+        last = next(filter(None, map(series.label, reversed(range(len(series.values))))), "")
         yield (
-            f'<span><i class="c{place % 8}" data-name="{escape(series.name)}"></i>{escape(series.name)} '
+            f'<span><i class="c{place % COLOURS}" data-name="{escape(series.name)}"></i>{escape(series.name)} '
             f'<output data-last="{last}">{last}</output></span>'
         )
 
 
-def _episodes(choice: Choice) -> str:
-    damaged = "".join(f'<p class="error">{escape(line)}</p>' for line in choice.unreadable)
-    if not choice.episodes:
-        return f'<section><h2>Episodes</h2>{damaged}<p class="quiet">None is recorded yet.</p></section>'
-    steps = len({row.step for row in choice.rows})
-    among = f"{len(choice.rows):,} episodes of {steps} steps" if steps > 1 else f"{len(choice.rows):,} episodes"
-    sample = ", a sample of the run" if choice.is_sample else ""
+def _episodes(selection: EpisodeSelection) -> str:
+    damaged = "".join(f'<p class="error">{escape(line)}</p>' for line in selection.unreadable)
+    if not selection.episodes:
+        return f'<section><h2>Episodes</h2>{damaged}<p class="quiet">No episodes are recorded yet.</p></section>'
+    steps = len({row.step for row in selection.rows})
+    among = f"{len(selection.rows):,} episodes of {steps} steps" if steps > 1 else f"{len(selection.rows):,} episodes"
+    sample = ", a sample of the run" if selection.is_sample else ""
     return (
-        f'<section><h2>Episodes to look at</h2><p class="quiet">Chosen from {among}{sample}; all of them are in the '
-        f"<code>episodes</code> of the run.</p>{damaged}\n{episodes_html(choice.episodes)}</section>"
+        f'<section><h2>Episodes to look at</h2><p class="quiet">Selected from {among}{sample}; the run folder has all '
+        f"of them in <code>episodes</code>.</p>{damaged}\n{episodes_html(selection.episodes)}</section>"
     )

@@ -1,4 +1,4 @@
-"""What a run folder says about its run as a whole, in one object: everything but the episodes."""
+"""A run folder read into one object: everything but its episodes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from turnsmith.records.run_state import RunState, state_of
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
-_NAMED_BY_TIME = re.compile(r"(?:eval-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
+_DEFAULT_NAME = re.compile(r"(?:eval-|play-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One run, as its folder tells it at the moment of reading."""
+    """One run, as its folder described it at the moment of reading."""
 
     run: RunFolder
     state: RunState
     environment: str
-    """The environment's name; empty if the folder does not say."""
+    """Name of the environment; empty if the folder does not record it."""
     model: str
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     evaluations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Those that were made in training."""
+    """Records of the evaluations during training."""
     warnings: list[RunWarning] = field(default_factory=list[RunWarning])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    """config.yaml as it stands."""
+    """The content of config.yaml."""
     is_evaluation: bool = False
     planned_steps: int | None = None
     error: str = ""
-    """What stopped the run, if something did."""
+    """The error that ended the run, if one did."""
     created: float | None = None
     last_write: float | None = None
-    """When the run last wrote anything, in seconds since 1970."""
+    """Time of the last write to the folder, in seconds since 1970."""
 
     @property
     def name(self) -> str:
@@ -47,29 +47,51 @@ class RunView:
 
     @property
     def steps(self) -> int:
-        """The last step that was made; 0 if none was."""
-        return max((int(record["step"]) for record in self.metrics if _is_number(record.get("step"))), default=0)
+        """The last completed step; 0 before the first."""
+        return int(max(self.values("step"), default=0))
 
     @property
     def seconds(self) -> float | None:
-        """From the run's beginning to the last that it wrote."""
+        """Seconds from the run's creation to its last write."""
         return None if self.created is None or self.last_write is None else max(0.0, self.last_write - self.created)
 
-    def last(self, name: str) -> float | None:
+    @property
+    def algorithm(self) -> str:
+        """Advantage estimator and batch size, for a training run with recorded settings."""
+        if self.is_evaluation or not self.settings:
+            return ""
+        size, group = self.setting("training", "batch_size"), self.setting("training", "group_size")
+        return f"{self.setting('training', 'adv_estimator')}, {size} episodes a step in groups of {group}"
+
+    @property
+    def active_warnings(self) -> int:
+        """How many warnings have not ended."""
+        return sum(warning.until is None for warning in self.warnings)
+
+    def progress(self, separator: str) -> str:
+        """Completed steps, with the planned number after the separator if it differs."""
+        is_partial = self.planned_steps is not None and self.planned_steps != self.steps
+        return f"{self.steps}{separator}{self.planned_steps}" if is_partial else str(self.steps)
+
+    def values(self, metric: str) -> list[float]:
+        """All numbers recorded for a metric, oldest first."""
+        return [record[metric] for record in self.metrics if _is_number(record.get(metric))]
+
+    def last(self, metric: str) -> float | None:
         """The newest value of a metric, or None."""
-        return next((float(one[name]) for one in reversed(self.metrics) if _is_number(one.get(name))), None)
+        return next(reversed(self.values(metric)), None)
 
     def setting(self, section: str, name: str) -> Any:
-        """A setting of the run, or None."""
-        found = self.settings.get(section)
-        return cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+        """One setting of the run, or None."""
+        values = self.settings.get(section)
+        return cast("dict[str, Any]", values).get(name) if isinstance(values, dict) else None
 
 
 def read_run(folder: RunFolder | str | Path) -> RunView:
     """Read a run folder.
 
     Raises:
-        RecordError: There is no run there, or its records are damaged.
+        RecordError: There is no run, or its records are damaged.
 
     Example:
         >>> import tempfile
@@ -81,23 +103,23 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         ('Game', 'finished', 1, 0.5)
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
-    events, settings = run.read_events(), _settings(run.path)
-    begun = next((event for event in events if event.get("kind") == "evaluation"), {})
-    recipe = _json(run.path / "resume.json")
+    events, settings = run.read_events(), _read_settings(run.path)
+    evaluation = next((event for event in events if event.get("kind") == "evaluation"), {})
+    recipe = _read_json(run.path / "resume.json")
     last_write = _last_write(run.path)
     return RunView(
         run=run,
         state=state_of(events, last_write),
-        environment=str(begun.get("environment") or _environment(recipe) or _from_name(run.name)),
-        model=str(begun.get("model") or _model(settings)),
+        environment=str(evaluation.get("environment") or _environment(recipe) or _environment_in(run.name)),
+        model=str(evaluation.get("model") or _model(settings)),
         metrics=run.read_metrics(),
         evaluations=run.read_evaluations(),
         warnings=warnings_in(events),
         settings=settings,
-        is_evaluation=bool(begun),
+        is_evaluation=bool(evaluation),
         planned_steps=int(recipe["steps"]) if _is_number(recipe.get("steps")) and recipe["steps"] > 0 else None,
         error=_error(events),
-        created=_json(run.path / "run.json").get("created"),
+        created=_read_json(run.path / "run.json").get("created"),
         last_write=last_write,
     )
 
@@ -107,7 +129,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _error(events: Sequence[Mapping[str, Any]]) -> str:
-    """The last failure, unless the run went on after it."""
+    """The last failure, unless the run continued after it."""
     error = ""
     for event in events:
         if event.get("kind") == "failed":
@@ -123,15 +145,15 @@ def _last_write(path: Path) -> float | None:
 
 
 def _environment(recipe: Mapping[str, Any]) -> str:
-    """`module:Name` without the module; for an environment that has no name to import, what it is called."""
-    named = str(recipe.get("environment") or "").rpartition(":")[2]
+    """The class name in `module:Name`; for an environment that cannot be imported by name, what describes it."""
+    name = str(recipe.get("environment") or "").rpartition(":")[2]
     nameless: Any = recipe.get("nameless")
-    return named or (str(nameless.get("environment", "")) if isinstance(nameless, dict) else "")
+    return name or (str(nameless.get("environment", "")) if isinstance(nameless, dict) else "")
 
 
-def _from_name(name: str) -> str:
-    found = _NAMED_BY_TIME.fullmatch(name)
-    return found[1] if found else ""
+def _environment_in(run_name: str) -> str:
+    match = _DEFAULT_NAME.fullmatch(run_name)
+    return match[1] if match else ""
 
 
 def _model(settings: Mapping[str, Any]) -> str:
@@ -139,17 +161,17 @@ def _model(settings: Mapping[str, Any]) -> str:
     return str(model.get("local_path") or model.get("model_name") or "") if isinstance(model, dict) else ""
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        found = parse_yaml((path / "config.yaml").read_text(encoding="utf-8"))
+        content = parse_yaml((path / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YamlProblem):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

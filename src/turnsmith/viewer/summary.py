@@ -1,9 +1,8 @@
-"""Runs as plain text for a terminal: a list of them, and one in a few lines with its warnings."""
+"""Runs as plain text for a terminal: a list of runs, and one run in a few lines with its warnings."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.text import duration, number, sparkline
 from turnsmith.viewer.ledger_totals import LedgerTotals
 from turnsmith.viewer.run_view import RunView, read_run
-from turnsmith.viewer.why_zero import ZERO_GRADIENT, why_zero
+from turnsmith.viewer.zero_gradient import ZERO_GRADIENT, explain_zero_gradient
 
-_PICTURE = 40
-_ROWS = {
+_SPARKLINE_WIDTH = 40
+_METRICS = {
     "reward": "reward/mean",
     "success": "success/mean",
     "eval reward": "eval/reward/mean",
@@ -28,11 +27,11 @@ _ROWS = {
     "tokens": "tokens/response",
     "rollout diff": "rollout_diff/mean",
 }
-_HEAD = ("run", "state", "steps", "reward", "warnings", "environment", "model", "began")
+_COLUMNS = ("run", "state", "steps", "reward", "warnings", "environment", "model", "started")
 
 
 def list_runs(folder: str | Path) -> str:
-    """A line for each run in a folder, the newest last.
+    """List the runs in a folder, one per line, newest last.
 
     Raises:
         RecordError: There is no such folder, or no run in it.
@@ -43,21 +42,20 @@ def list_runs(folder: str | Path) -> str:
         >>> run.append_metrics({"step": 1, "reward/mean": 0.5})
         >>> run.append_event("finished")
         >>> print(list_runs(run.path.parent))
-        run                   state     steps  reward  warnings  environment  model  began
+        run                   state     steps  reward  warnings  environment  model  started
         Game-20260101-120000  finished  1      0.500   -         Game         -      ...
     """
     path = Path(folder)
     if not path.is_dir():
-        raise RecordError(f"There is no folder {path}. Runs go to `runs` unless checkpoint.output_dir says otherwise.")
-    found = [one for one in path.iterdir() if (one / "run.json").is_file()]
-    if not found:
+        raise RecordError(f"There is no folder {path}. Runs are saved in `runs` unless checkpoint.output_dir is set.")
+    rows = sorted(_row(entry) for entry in path.iterdir() if (entry / "run.json").is_file())
+    if not rows:
         raise RecordError(f"There is no run in {path}.")
-    rows = sorted((_created(one), _cells(one)) for one in found)
-    return "\n".join(_aligned([_HEAD, *(cells for _, cells in rows)]))
+    return "\n".join(_align([_COLUMNS, *(cells for _, cells in rows)]))
 
 
 def show_run(folder: RunFolder | str | Path) -> str:
-    """One run in a few lines: how it stands, how its numbers went, why its gradient is zero, its warnings.
+    """Describe one run in a few lines: its state, its metrics, why its gradient is zero if it is, and its warnings.
 
     Raises:
         RecordError: There is no run there.
@@ -67,43 +65,31 @@ def show_run(folder: RunFolder | str | Path) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _created(path: Path) -> float:
-    try:
-        return read_run(path).created or 0.0
-    except RecordError:
-        return 0.0
-
-
-def _cells(path: Path) -> tuple[str, ...]:
+def _row(path: Path) -> tuple[float, tuple[str, ...]]:
+    """When a run was created, and its line in the list."""
     try:
         view = read_run(path)
     except RecordError:
-        return (path.name, "damaged", *("-" for _ in _HEAD[2:]))
-    going_on = sum(warning.until is None for warning in view.warnings)
-    began = "-" if view.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created))
-    return (
+        return 0.0, (path.name, "damaged", *("-" for _ in _COLUMNS[2:]))
+    started = "-" if view.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created))
+    return view.created or 0.0, (
         view.name,
         view.state.value,
-        "-" if view.is_evaluation else _steps(view, "/"),
+        "-" if view.is_evaluation else view.progress("/"),
         number(view.last("reward/mean")),
-        str(going_on) if going_on else "-",
+        str(view.active_warnings or "-"),
         view.environment or "-",
         _short_model(view.model) or "-",
-        began,
+        started,
     )
 
 
-def _steps(view: RunView, between: str) -> str:
-    planned = view.planned_steps
-    return f"{view.steps}{between}{planned}" if planned is not None and planned != view.steps else str(view.steps)
-
-
 def _short_model(model: str) -> str:
-    """The last part of a path; a Hugging Face id as it is."""
+    """The last part of a path; a Hugging Face id unchanged."""
     return Path(model).name if model.count("/") > 1 else model
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -111,11 +97,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _head(view: RunView) -> Iterator[str]:
     yield f"{view.name}: {view.state.value}"
-    about = [view.environment, view.model]
-    if not view.is_evaluation and view.settings:
-        size, group = view.setting("training", "batch_size"), view.setting("training", "group_size")
-        about.append(f"{view.setting('training', 'adv_estimator')}, {size} episodes a step in groups of {group}")
-    yield " · ".join(part for part in about if part)
+    yield " · ".join(filter(None, (view.environment, view.model, view.algorithm)))
     yield f"in {view.run.path}"
     lines = [line for line in view.error.splitlines() if line.strip()]
     if lines:
@@ -127,14 +109,14 @@ def _numbers(view: RunView) -> Iterator[str]:
     rows: list[tuple[str, str]] = []
     if not view.is_evaluation:
         spent = "" if view.seconds is None else f" in {duration(view.seconds)}"
-        rows.append(("steps", f"{_steps(view, ' of ')}{spent}"))
-    for label, name in _ROWS.items():
-        values, interval = _values(view, name), _interval(view, name)
+        rows.append(("steps", f"{view.progress(' of ')}{spent}"))
+    for label, metric in _METRICS.items():
+        values, interval = _values(view, metric), _interval(view, metric)
         if values and min(values) == max(values):
             rows.append((label, f"{number(values[0]):>8}{interval}"))
         elif values:
-            picture = sparkline(values, _PICTURE)
-            rows.append((label, f"{number(values[0]):>8} to {number(values[-1]):<8}  {picture}{interval}"))
+            curve = sparkline(values, _SPARKLINE_WIDTH)
+            rows.append((label, f"{number(values[0]):>8} to {number(values[-1]):<8}  {curve}{interval}"))
     rows.extend(_episodes(view))
     for place, line in enumerate(LedgerTotals.of(view.run.read_ledger()).lines()):
         rows.append(("" if place else "ledger", line))
@@ -144,14 +126,16 @@ def _numbers(view: RunView) -> Iterator[str]:
         yield f"{label:<15}{text}".rstrip()
 
 
-def _values(view: RunView, name: str) -> list[float]:
-    in_training = name.startswith("eval/")  # of these, the folder has one of before the first step, too
-    records, key = (view.evaluations if in_training else view.metrics), name.removeprefix("eval/")
-    return [float(one[key]) for one in records if isinstance(one.get(key), int | float)]
+def _values(view: RunView, metric: str) -> list[float]:
+    if not metric.startswith("eval/"):
+        return view.values(metric)
+    # The metrics lack the evaluation before the first step; the evaluations' own records have all of them.
+    records, name = view.evaluations, metric.removeprefix("eval/")
+    return [float(record[name]) for record in records if isinstance(record.get(name), int | float)]
 
 
-def _interval(view: RunView, name: str) -> str:
-    low, high = (view.last(f"{name.removesuffix('/mean')}/{end}") for end in ("low", "high"))
+def _interval(view: RunView, metric: str) -> str:
+    low, high = (view.last(f"{metric.removesuffix('/mean')}/{end}") for end in ("low", "high"))
     return "" if low is None or high is None else f"  (95 % interval {number(low)} to {number(high)})"
 
 
@@ -159,50 +143,43 @@ def _episodes(view: RunView) -> Iterator[tuple[str, str]]:
     counts = _sums(view, "episodes/")
     total = counts.pop("total", 0)
     if total:
-        yield "episodes", f"{total:,}: " + ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+        outcomes = sorted(counts.items(), key=lambda item: -item[1])
+        yield "episodes", f"{total:,.0f}: " + ", ".join(f"{count:,.0f} {outcome}" for outcome, count in outcomes)
 
 
 def _tools(view: RunView) -> Iterator[tuple[str, str]]:
     counts = _sums(view, "tools/")
     if counts:
-        wrong = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in counts if name != "calls")
-        yield "tool calls", f"{counts['calls']:,}: {wrong}"
-
-
-def _sums(view: RunView, prefix: str) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for record in view.metrics:
-        for name, value in record.items():
-            if name.startswith(prefix) and isinstance(value, int | float):
-                counts[name.removeprefix(prefix)] += int(value)
-    return counts
+        calls = counts.pop("calls", 0)
+        problems = ", ".join(f"{count:,.0f} {name.replace('_', ' ')}" for name, count in counts.items())
+        yield "tool calls", f"{calls:,.0f}: {problems}"
 
 
 def _times(view: RunView) -> Iterator[tuple[str, str]]:
-    totals: dict[str, float] = {}
-    steps = [one for one in view.metrics if isinstance(one.get("time/step"), int | float)]
-    for record in steps:
-        for name, value in record.items():
-            if name.startswith("time/") and isinstance(value, int | float):
-                phase = name.removeprefix("time/")
-                totals[phase] = totals.get(phase, 0.0) + value
-    whole = totals.pop("step", 0)
-    if steps and whole:
-        longest = sorted(totals.items(), key=lambda item: -item[1])[:4]
-        shares = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in longest)
-        yield "step time", f"{duration(whole / len(steps))} on average: {shares}"
+    seconds = _sums(view, "time/")
+    total = seconds.pop("step", 0)
+    if total:
+        longest = sorted(seconds.items(), key=lambda item: -item[1])[:4]
+        shares = ", ".join(f"{phase} {spent / total:.0%}" for phase, spent in longest)
+        yield "step time", f"{duration(total / len(view.values('time/step')))} on average: {shares}"
+
+
+def _sums(view: RunView, prefix: str) -> dict[str, float]:
+    """Sums over all steps of the metrics with a prefix, by the rest of their names."""
+    names = dict.fromkeys(name for record in view.metrics for name in record if name.startswith(prefix))
+    return {name.removeprefix(prefix): sum(view.values(name)) for name in names}
 
 
 def _gradient(view: RunView) -> Iterator[str]:
-    answer = why_zero(view)
-    if answer:
+    explanation = explain_zero_gradient(view)
+    if explanation:
         yield "Why is the gradient zero?"
-        yield from (f"  {line}" for line in answer)
+        yield from (f"  {line}" for line in explanation)
 
 
 def _warnings(view: RunView) -> Iterator[str]:
-    """The others; why the gradient is zero was told already."""
+    """All warnings but those about a zero gradient, which `_gradient` explains."""
     for warning in view.warnings:
         if warning.name != ZERO_GRADIENT:
-            over = f"  over at step {warning.until}" if warning.until is not None else ""
-            yield "\n".join(filter(None, [str(replace(warning, until=None)), over]))
+            ended = f"  ended at step {warning.until}" if warning.until is not None else ""
+            yield "\n".join(filter(None, [str(replace(warning, until=None)), ended]))

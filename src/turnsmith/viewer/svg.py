@@ -1,9 +1,9 @@
-"""Charts as SVG: lines with bands, and stacks. Colours come from the page's style sheet, so both themes fit."""
+"""Charts as SVG: lines with bands, and stacked areas. The page's style sheet has the colours, for both themes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
@@ -11,9 +11,10 @@ from turnsmith.viewer.curves import Chart, Series
 
 WIDTH, HEIGHT = 400, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 22
-"""Room for the axes; the same in every chart, so that one step stands at one place in all of them."""
-_LAYERS = 8
-"""Colours there are."""
+"""Margins for the axes: the same in every chart, so that a step has the same x in all of them."""
+COLOURS = 8
+"""How many colours the style sheet has."""
+_MAX_DOTS = 12
 
 
 def chart_svg(chart: Chart, steps: Sequence[tuple[int, int]]) -> str:
@@ -37,33 +38,32 @@ def chart_svg(chart: Chart, steps: Sequence[tuple[int, int]]) -> str:
     )
 
 
-def places(steps: Sequence[tuple[int, int]]) -> list[float]:
-    """Where each point stands from left to right, in the picture's own units."""
+def x_positions(steps: Sequence[tuple[int, int]]) -> list[float]:
+    """The x of each point, in the units of the view box."""
     plot = _Plot(steps, 0.0, 1.0)
     return [round(plot.x(index), 1) for index in range(len(steps))]
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """A few round numbers that reach from at most `low` to at least `high`.
+    """Choose a few round numbers that span `low` to `high`.
 
     Example:
         >>> nice_ticks(0.0, 0.93), nice_ticks(3.0, 3.0)
         ([0.0, 0.25, 0.5, 0.75, 1.0], [2.5, 2.75, 3.0, 3.25, 3.5])
     """
-    if not (math.isfinite(low) and math.isfinite(high)) or high - low < 1e-300:
-        around = 0.5 if not math.isfinite(low) or low == 0 or abs(low) < 1e-250 else abs(low) / 6
-        centre = low if math.isfinite(low) else 0.0
-        low, high = centre - around, centre + around
+    if high - low < 1e-300:
+        margin = abs(low) / 6 if abs(low) >= 1e-250 else 0.5
+        low, high = low - margin, low + margin
     rough = (high - low) / (most - 1)
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next((size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999), size * 10)
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     digits = max(0, 2 - math.floor(math.log10(step)))
     return [round(index * step, digits) for index in range(first, last + 1)]
 
 
 class _Plot:
-    """The scales of one chart."""
+    """The scales of one chart: from steps and values to coordinates."""
 
     def __init__(self, steps: Sequence[tuple[int, int]], low: float, high: float) -> None:
         self.steps = steps
@@ -90,9 +90,10 @@ def _limits(chart: Chart) -> tuple[float, float]:
         ]
         values = [0.0, *sums]
     else:
-        values = [value for one in chart.series for value in (*one.values, *one.low, *one.high) if value is not None]
+        bands = [(series.values, series.low, series.high) for series in chart.series]
+        values = [value for band in bands for line in band for value in line if value is not None]
     values += list(chart.limits or ())
-    return (min(values), max(values)) if values else (0.0, 1.0)
+    return min(values), max(values)
 
 
 def _axes(plot: _Plot, ticks: Sequence[float]) -> Iterator[str]:
@@ -115,12 +116,12 @@ def _step_ticks(first: int, last: int) -> list[int]:
 
 def _lines(plot: _Plot, chart: Chart) -> Iterator[str]:
     for place, series in enumerate(chart.series):
-        colour = place % _LAYERS
+        colour = place % COLOURS
         if series.low:
             yield f'<path class="band c{colour}" d="{_band(plot, series)}"/>'
         drawn = [index for index, value in enumerate(series.values) if value is not None]
         yield f'<path class="line c{colour}" d="{_line(plot, series.values, drawn, over_gaps=chart.is_sparse)}"/>'
-        if len(drawn) <= 12:
+        if len(drawn) <= _MAX_DOTS:
             for index in drawn:
                 x, y = plot.x(index), plot.y(series.values[index] or 0.0)
                 yield f'<circle class="dot c{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
@@ -130,7 +131,7 @@ def _line(plot: _Plot, values: Sequence[float | None], drawn: Sequence[int], *, 
     parts: list[str] = []
     before: int | None = None
     for index in drawn:
-        # A gap stays a gap, unless one is meant to be there: the run had no value.
+        # Steps without a value break the line, except in charts where most steps have none.
         joins = before is not None and (over_gaps or index == before + 1)
         parts.append(f"{'L' if joins else 'M'}{plot.x(index):.1f} {plot.y(values[index] or 0.0):.1f}")
         before = index
@@ -143,7 +144,7 @@ def _band(plot: _Plot, series: Series) -> str:
         for index, (low, high) in enumerate(zip(series.low, series.high, strict=True))
         if low is not None and high is not None
     ]
-    if len(edges) == 1:  # one step has no width of its own
+    if len(edges) == 1:  # a single point has no width
         x, low, high = edges[0]
         edges = [(x - 3, low, high), (x + 3, low, high)]
     there = [f"{x:.1f} {high:.1f}" for x, _, high in edges]
@@ -152,26 +153,20 @@ def _band(plot: _Plot, series: Series) -> str:
 
 
 def _stack(plot: _Plot, chart: Chart) -> Iterator[str]:
-    """One stepped area for each layer, the first at the bottom; each point is as wide as its steps."""
-    count = len(plot.steps)
-    middles = [plot.x(index) for index in range(count)]
-    inner = [(a + b) / 2 for a, b in pairwise(middles)]
-    half = (inner[0] - middles[0]) if inner else 20.0
-    edges = [max(LEFT, middles[0] - half), *inner, min(WIDTH - RIGHT, middles[-1] + half)]
-    floor = [0.0] * count
-    for place, layer in enumerate(chart.series):
-        roof = [below + (value or 0.0) for below, value in zip(floor, layer.values, strict=True)]
-        path = f"M{_staircase(plot, edges, roof)}L{_staircase(plot, edges, floor, back=True)}Z"
-        yield f'<path class="layer c{place % _LAYERS}" data-name="{escape(layer.name)}" d="{path}"/>'
-        floor = roof
+    """One stepped area for each series, the first at the bottom; each point is as wide as its steps."""
+    centres = [plot.x(index) for index in range(len(plot.steps))]
+    inner = [(left + right) / 2 for left, right in pairwise(centres)]
+    half = (inner[0] - centres[0]) if inner else 20.0
+    edges = [max(LEFT, centres[0] - half), *inner, min(WIDTH - RIGHT, centres[-1] + half)]
+    bottom = [0.0] * len(centres)
+    for place, series in enumerate(chart.series):
+        top = [below + (value or 0.0) for below, value in zip(bottom, series.values, strict=True)]
+        outline = [*_staircase(plot, edges, top), *reversed(_staircase(plot, edges, bottom))]
+        path = f"M{'L'.join(outline)}Z"
+        yield f'<path class="layer c{place % COLOURS}" data-name="{escape(series.name)}" d="{path}"/>'
+        bottom = top
 
 
-def _staircase(plot: _Plot, edges: Sequence[float], heights: Sequence[float], *, back: bool = False) -> str:
-    def corners() -> Iterable[str]:
-        for index, height in enumerate(heights):
-            y = plot.y(height)
-            yield f"{edges[index]:.1f} {y:.1f}"
-            yield f"{edges[index + 1]:.1f} {y:.1f}"
-
-    points = list(corners())
-    return "L".join(reversed(points) if back else points)
+def _staircase(plot: _Plot, edges: Sequence[float], heights: Sequence[float]) -> list[str]:
+    steps = zip(heights, pairwise(edges), strict=True)
+    return [f"{x:.1f} {plot.y(height):.1f}" for height, sides in steps for x in sides]

@@ -1,4 +1,4 @@
-"""`turnsmith eval`: what it prints, what it keeps, what it refuses, and that Ctrl-C loses nothing that had ended."""
+"""`turnsmith eval`: what it prints, records and refuses, and that Ctrl-C keeps the episodes that have ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.console import Console
 
 from turnsmith import Chat, Generation, Outcome, RunFolder, ScriptedEngine, Trajectory, read_episodes
 from turnsmith.cli import engine as engines
-from turnsmith.cli.eval import plan_of, read_settings
-from turnsmith.cli.eval_view import EvaluationView, summary
+from turnsmith.cli.eval import evaluation_config, evaluation_plan
+from turnsmith.cli.eval_view import EvaluationView, summary_table
 from turnsmith.cli.main import build_parsers, main
 from turnsmith.config import ConfigStore
 from turnsmith.inference.sync import create
@@ -27,18 +27,18 @@ GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
 
 @pytest.fixture
-def say(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put a scripted engine in the place of the model."""
+def script(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that replaces the model with a scripted engine."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     chat = Chat(tokenizer)
 
-    def script(replies: Any) -> None:
-        face = BaseInferenceEngine(ScriptedEngine(replies, chat), tokenizer)
-        monkeypatch.setattr(engines, "open_engine", lambda *_: face)
+    def use_replies(replies: Any) -> None:
+        engine = BaseInferenceEngine(ScriptedEngine(replies, chat), tokenizer)
+        monkeypatch.setattr(engines, "open_engine", lambda *_: engine)
 
-    return script
+    return use_replies
 
 
 def arguments(*words: str) -> Any:
@@ -49,7 +49,9 @@ def evaluation(tmp_path: Path, *words: str) -> int:
     return main(["eval", GAME, "--model", "tiny", "--output-dir", str(tmp_path), *words])
 
 
-def test_a_real_model_is_measured_and_every_episode_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_model_is_evaluated_and_every_episode_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--episodes", "4", "--samples", "2", "--name", "mine", "inference.max_tokens=4", "inference.max_turns=2"]
     assert evaluation(tmp_path, *words) == 0
     printed = capsys.readouterr().out
@@ -72,10 +74,10 @@ def test_a_real_model_is_measured_and_every_episode_kept(tmp_path: Path, capsys:
     assert "max_turns: 2" in (run.path / "config.yaml").read_text()
 
 
-def test_a_comparison_is_shown_and_recorded(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say(["1"] * 10)
+def test_a_comparison_is_shown_and_recorded(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script(["1"] * 10)
     assert evaluation(tmp_path, "--name", "old", "--episodes", "12", "--seed", "0") == 0
-    say([str(guess) for guess in range(1, 11)])
+    script([str(guess) for guess in range(1, 11)])
     old = str(tmp_path / "old")
     assert evaluation(tmp_path, "--name", "new", "--episodes", "12", "--seed", "0", "--compare", old) == 0
     printed = capsys.readouterr().out
@@ -90,8 +92,8 @@ def test_a_comparison_is_shown_and_recorded(say: Any, tmp_path: Path, capsys: py
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
 
 
-def test_ctrl_c_records_and_sums_up_what_has_ended(
-    say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_ctrl_c_records_and_summarizes_the_episodes_that_have_ended(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played = 0
 
@@ -104,7 +106,7 @@ def test_ctrl_c_records_and_sums_up_what_has_ended(
             await asyncio.sleep(60)
         return "no number"
 
-    say(reply)
+    script(reply)
     words = ["--concurrency", "1", "--episodes", "9", "inference.max_turns=1", "--name", "cut"]
     assert evaluation(tmp_path, *words) == 130
     assert "Stopped after 3 of 9 episodes." in capsys.readouterr().out
@@ -113,30 +115,34 @@ def test_ctrl_c_records_and_sums_up_what_has_ended(
     assert run.read_events()[-1]["kind"] == "stopped"
 
 
-def test_failed_episodes_are_left_out_and_told_of(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say(lambda turn, prompt: RuntimeError("out of memory"))
+def test_failed_episodes_are_not_counted_and_their_error_is_shown(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(lambda turn, prompt: RuntimeError("out of memory"))
     assert evaluation(tmp_path, "--episodes", "2") == 1
     assert (
         "All episodes failed. The first error: ScriptedEngine.generate raised RuntimeError" in capsys.readouterr().out
     )
-    say(lambda turn, prompt: "x" if turn == 0 else RuntimeError("late"))
+    script(lambda turn, prompt: "x" if turn == 0 else RuntimeError("late"))
     assert evaluation(tmp_path, "--episodes", "2", "environment.max_steps=1") == 0
     assert "first error" not in capsys.readouterr().out
 
 
-def test_what_makes_numbers_doubtful_is_said(say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say([Generation([5], [0.0], exact=False)])
+def test_notes_say_what_makes_the_numbers_doubtful(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script([Generation([5], [0.0], exact=False)])
     words = ["--episodes", "2", "--samples", "2", "inference.max_turns=1", "inference.temperature=0"]
     assert evaluation(tmp_path, *words) == 0
     printed = capsys.readouterr().out
-    assert "token counts are those of our tokenizer" in printed
-    assert "The temperature is 0" in printed
+    assert "tokens are counted with our own tokenizer" in printed
+    assert "The sampling temperature is 0" in printed
 
 
-def test_an_environment_that_breaks_costs_its_episodes(
-    say: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_environment_that_raises_fails_its_episodes(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say(["1"])
+    script(["1"])
     assert evaluation(tmp_path, "--episodes", "2", "environment.highest=none") == 1
     assert "GuessNumber.reset raised ValueError" in capsys.readouterr().out
 
@@ -145,14 +151,14 @@ def test_an_environment_that_breaks_costs_its_episodes(
     ("words", "sentence"),
     [
         (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
-        (["--compare", "nowhere"], "There is no run folder nowhere."),
+        (["--compare", "nowhere"], "There is no run nowhere: found no run.json in nowhere or runs/nowhere."),
         (["--backend", "torch"], "There is no backend 'torch'"),
-        (["--tokenizer", "smollm2"], "are for a server: give its URL as --model"),
+        (["--tokenizer", "smollm2"], "only apply to a server: pass its URL as --model"),
         (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),
         (["inference.max_turn=3"], "Did you mean inference.max_turns?"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_made(
+def test_mistakes_are_reported_before_anything_is_created(
     words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -164,12 +170,12 @@ def test_mistakes_are_told_before_anything_is_made(
 def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("inference: {temperature: 0.5, max_turns: 3}\ncheckpoint: {run_name: trained}\n")
     args = arguments("inference.max_turns=4", "--config", str(tmp_path / "c.yaml"), "--samples", "8")
-    config = read_settings(args)
-    plan = plan_of(args, config)
+    config = evaluation_config(args)
+    plan = evaluation_plan(args, config)
     assert (plan.episodes, plan.samples, plan.seed) == (104, 8, 1_000_000)
     assert (plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (4, 0.5, 1_000_000)
-    assert config.checkpoint.run_name is None  # or every evaluation would be called as the training run was
-    named = read_settings(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
+    assert config.checkpoint.run_name is None  # or every evaluation would take the training run's name
+    named = evaluation_config(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
     assert (named.checkpoint.run_name, named.checkpoint.output_dir, named.inference.backend) == ("n", "o", "vllm")
 
 
@@ -215,21 +221,21 @@ def trajectories(number: int) -> list[Trajectory]:
 
 def drawn(*things: Any, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    with console.capture() as caught:
+    with console.capture() as capture:
         for thing in things:
             console.print(thing)
-    return caught.get()
+    return capture.get()
 
 
 def test_the_live_table_shows_what_is_known_so_far() -> None:
     view = EvaluationView(
         EvaluationPlan(episodes=16, samples=4, seed=0, concurrency=4), "a game", file=io.StringIO(), live=False
     )
-    assert "0/16 episodes" in drawn(*view.picture(100))
-    assert "nan" not in drawn(*view.picture(100))
+    assert "0/16 episodes" in drawn(view.render(100))
+    assert "nan" not in drawn(view.render(100))
     for trajectory in trajectories(8):
         view.add(trajectory)
-    text = drawn(*view.picture(100))
+    text = drawn(view.render(100))
     for part in (
         "8/16 episodes",
         "━",
@@ -244,14 +250,14 @@ def test_the_live_table_shows_what_is_known_so_far() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 100])
-def test_no_width_breaks_the_table(width: int) -> None:
+def test_the_table_fits_any_width(width: int) -> None:
     result = EvaluationResult(trajectories(8))
-    text = drawn(summary(result, result.compare(result), "runs/earlier"), width=width)
+    text = drawn(summary_table(result, result.compare(result), "runs/earlier"), width=width)
     assert max(map(len, text.splitlines())) <= width
 
 
 class Terminal(io.StringIO):
-    """A text stream that says it is a terminal."""
+    """A text stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -259,13 +265,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_the_live_table_and_its_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_live_table_and_gets_its_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     file = Terminal()
     plan = EvaluationPlan(episodes=8, samples=4, seed=0)
     with EvaluationView(plan, "a game", file=file) as view:
-        view.loading()
-        view.playing()
+        view.show_loading()
+        view.start()
         for trajectory in trajectories(8):
             view.add(trajectory)
         view.finish(plan.result(view.finished, 1.0), folder="runs/x")
@@ -274,15 +280,15 @@ def test_a_terminal_gets_the_live_table_and_its_cursor_back(monkeypatch: pytest.
     assert text.endswith("in runs/x\n")
 
 
-def test_a_reader_that_went_away_does_not_stop_an_evaluation() -> None:
+def test_a_closed_pipe_does_not_stop_an_evaluation() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
     plan = EvaluationPlan(episodes=8, samples=4, seed=0)
     with EvaluationView(plan, "a game", file=Gone()) as view:
-        view.loading()
-        view.playing()
+        view.show_loading()
+        view.start()
         for trajectory in trajectories(8):
             view.add(trajectory)
         view.finish(view.result(), folder="x")

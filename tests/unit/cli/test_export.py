@@ -31,7 +31,7 @@ def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: str) 
 
 @pytest.fixture
 def tiny(tiny_folder: str) -> Any:
-    """The tiny model with weights that a bfloat16 cannot hold, as after training."""
+    """The tiny model with weights that bfloat16 cannot represent, as after training."""
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -65,8 +65,8 @@ def run_with(model: Any, tmp_path: Path, tiny_folder: str, steps: tuple[int, ...
     config.model.model_name = "tiny"
     run.write_config(to_dict(config))
     for step in steps:
-        draft = PendingCheckpoint(run.checkpoints_dir, step)
-        actor = draft.path / "actor"
+        pending = PendingCheckpoint(run.checkpoints_dir, step)
+        actor = pending.path / "actor"
         actor.mkdir()
         write_shards(model, actor)
         AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(actor / "huggingface")
@@ -75,18 +75,18 @@ def run_with(model: Any, tmp_path: Path, tiny_folder: str, steps: tuple[int, ...
         base.config.save_pretrained(actor / "huggingface")
         if lora:
             (actor / "lora_train_meta.json").write_text(json.dumps({**lora, "task_type": "CAUSAL_LM"}))
-        draft.seal()
-        draft.commit()
+        pending.seal()
+        pending.commit()
     return run
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two models have the same weights to the bit."""
+def same_weights(model: Any, other: Any) -> bool:
+    """Whether two models have bitwise the same weights."""
     weights = other.state_dict()
-    return all(torch.equal(weight, weights[name]) for name, weight in one.state_dict().items())
+    return all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
-def test_the_export_is_the_trained_model_to_the_bit(
+def test_the_export_is_bitwise_the_trained_model(
     tiny: Any, tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_with(tiny, tmp_path, tiny_folder)
@@ -95,7 +95,7 @@ def test_the_export_is_the_trained_model_to_the_bit(
     assert capsys.readouterr().out == f"The model is in {folder}\n"
     exported = AutoModelForCausalLM.from_pretrained(folder)
     assert exported.dtype == torch.float32
-    assert same(exported, tiny)
+    assert same_weights(exported, tiny)
     assert exported.lm_head.weight is exported.model.embed_tokens.weight
     assert "attn_implementation" not in json.loads((folder / "config.json").read_text())
     assert AutoTokenizer.from_pretrained(folder).chat_template
@@ -109,10 +109,10 @@ def test_a_dtype_can_be_asked_for(tiny: Any, tmp_path: Path, tiny_folder: str) -
     assert main(["export", str(run.path), "--out", str(out), "--dtype", "bfloat16"]) == 0
     exported = AutoModelForCausalLM.from_pretrained(out)
     assert exported.dtype == torch.bfloat16
-    assert same(exported, tiny.bfloat16())
+    assert same_weights(exported, tiny.bfloat16())
 
 
-def test_lora_is_merged_or_apart(tiny: Any, tmp_path: Path, tiny_folder: str) -> None:
+def test_a_lora_adapter_is_merged_or_exported_alone(tiny: Any, tmp_path: Path, tiny_folder: str) -> None:
     trained = get_peft_model(tiny, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules="all-linear"))
     with torch.no_grad():
         for name, weight in trained.named_parameters():
@@ -134,22 +134,24 @@ def test_lora_is_merged_or_apart(tiny: Any, tmp_path: Path, tiny_folder: str) ->
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == tiny_folder
 
 
-def test_best_last_or_a_number(tiny: Any, tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_step_is_best_last_or_a_number(
+    tiny: Any, tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = run_with(tiny, tmp_path, tiny_folder, steps=(1, 2, 3))
     assert main(["export", str(run.path), "--step", "best"]) == 2
     assert "is marked as the best" in capsys.readouterr().err
     mark_best(run.checkpoints_dir, 2, 0.7)
     (run.checkpoints_dir / "global_step_3" / "actor" / "fsdp_config.json").write_text("{}")
-    for asked, told in (("best", "step-2"), ("1", "step-1")):
-        assert main(["export", str(run.path), "--step", asked]) == 0
-        assert capsys.readouterr().out.endswith(f"{told}\n")
+    for step, folder in (("best", "step-2"), ("1", "step-1")):
+        assert main(["export", str(run.path), "--step", step]) == 0
+        assert capsys.readouterr().out.endswith(f"{folder}\n")
     assert main(["export", str(run.path), "--out", str(tmp_path / "last")]) == 0
     assert "Step 2 is used instead" in capsys.readouterr().err
     assert main(["export", str(run.path), "--step", "3"]) == 2
     assert "damaged: actor/fsdp_config.json has 2 bytes" in capsys.readouterr().err
 
 
-def test_what_cannot_be_exported_is_said(
+def test_what_cannot_be_exported_is_an_error(
     tiny: Any, tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_with(tiny, tmp_path, tiny_folder)
@@ -159,7 +161,7 @@ def test_what_cannot_be_exported_is_said(
     assert "is not an empty folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["export", str(run.path), "--step", "newest"])
-    assert "write a number, `best` or `last`" in capsys.readouterr().err
+    assert "use a number, `best` or `last`" in capsys.readouterr().err
     (run.checkpoints_dir / "global_step_3" / "manifest.json").unlink()
     assert main(["export", str(run.path), "--step", "3"]) == 2
     assert "never finished" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import yaml
 
 import turnsmith
 from turnsmith.cli.main import build_parsers, main
-from turnsmith.cli.reference import reference
+from turnsmith.cli.reference import cli_reference
 from turnsmith.cli.train import read_config
 from turnsmith.config_sources import from_dict
 
@@ -24,7 +24,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(capsys: pytest.CaptureFixtur
 def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", GAME, "training.a=1", "--model", "tiny", "training.b=2", "--dry-run", "x"]) == 2
     assert "training.a" in capsys.readouterr().err
-    # The first word is wrong above; here only the last one is, so all before it were read as settings.
+    # Above the first setting is wrong; here only the last, so all settings before it were read.
     assert (
         main(["train", GAME, "training.seed=1", "--model", "tiny", "ray.num_nodes=2", "--dry-run", "ray.zzzz=1"]) == 2
     )
@@ -64,7 +64,7 @@ def test_a_model_is_not_built_over_something_else(tmp_path: Path, capsys: pytest
 
 def test_the_reference_page_is_current() -> None:
     page = Path(turnsmith.__file__).parents[2] / "docs" / "reference" / "cli.md"
-    assert page.read_text() == reference(), "run: python -m turnsmith.cli.reference > docs/reference/cli.md"
+    assert page.read_text() == cli_reference(), "run: python -m turnsmith.cli.reference > docs/reference/cli.md"
 
 
 def test_the_help_fits_a_terminal_of_80_columns() -> None:

@@ -1,4 +1,4 @@
-"""`turnsmith play`: a person sees what the model would see, tools work, and the episode is kept."""
+"""`turnsmith play`: a person sees what the model would see, tools work, and the episode is recorded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from turnsmith import Outcome, RunFolder, Trajectory, read_episodes
+from turnsmith.cli.human_engine import HumanEngine, RecordingChat
 from turnsmith.cli.main import main
-from turnsmith.cli.person import PersonEngine, ShownChat
+from turnsmith.records.run_state import RunState
+from turnsmith.viewer.run_view import read_run
 
 GAME = "turnsmith.env.examples:GuessNumber"
 DESK = "turnsmith.env.examples:SupportDesk"
@@ -22,7 +24,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
         status = main(["play", *words, "--output-dir", str(tmp_path), "--name", "played"])
         printed = capsys.readouterr().out
-        folder = Path(printed.rstrip().rpartition("\nin ")[2])
+        folder = Path(printed.rstrip().rpartition("\nSaved in ")[2])
         assert folder.parent == tmp_path
         (episode,) = read_episodes(RunFolder.open(folder))
         return status, printed, episode
@@ -37,7 +39,8 @@ def test_a_game_from_a_pipe(play) -> None:
     assert (
         "--- user ---\nGuess my number, from 1 to 8.\nyou> 8\n--- user ---\nLower than 8.\nyou> \nyou> 1\n" in printed
     )
-    assert "The episode ended as completed." in printed
+    assert "Outcome: completed." in printed
+    assert read_run(Path(printed.rstrip().rpartition("\nSaved in ")[2])).state is RunState.FINISHED
     assert (episode.outcome, episode.actions[0], episode.total_reward) == (Outcome.COMPLETED, "8", 1.0)
     assert printed.count("Yes, it is") == 1
     assert episode.seed == 1
@@ -58,7 +61,7 @@ def test_tools_work_as_for_the_model_and_lines_can_be_continued(play) -> None:
     assert [len(info.get("tool_calls", ())) for info in episode.infos] == [1, 1, 0]
 
 
-def test_raw_is_the_exact_prompt(play) -> None:
+def test_raw_shows_the_exact_prompt(play) -> None:
     _, printed, episode = play("8\n", GAME, "--raw")
     assert printed.startswith("<|im_start|>system\nYou guess a number.")
     assert "<|im_start|>user\nGuess my number, from 1 to 16.<|im_end|>\n<|im_start|>assistant\n" in printed
@@ -66,16 +69,16 @@ def test_raw_is_the_exact_prompt(play) -> None:
     assert episode.num_turns == 1
 
 
-def test_the_end_of_input_leaves_the_game_and_keeps_it(play) -> None:
+def test_the_end_of_input_quits_and_the_episode_is_recorded(play) -> None:
     status, printed, episode = play("8\n", GAME)
     assert status == 0
-    assert "You left at the end of input.\n1 turn, reward 0 (0)" in printed
+    assert "You quit (end of input).\n1 turn, reward 0 (0)" in printed
     assert printed.count("Higher than 8.") == 1
     assert (episode.outcome, episode.num_turns) == (Outcome.ENGINE_FAILED, 1)
-    assert "The person left the game" in episode.error
+    assert "The player quit" in episode.error
 
 
-def test_ctrl_c_leaves_the_game_and_keeps_it(play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_quits_and_the_episode_is_recorded(play, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["8"])
 
     def typed(prompt: str) -> str:
@@ -87,7 +90,7 @@ def test_ctrl_c_leaves_the_game_and_keeps_it(play, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("builtins.input", typed)
     status, printed, episode = play("", GAME)
     assert (status, episode.num_turns) == (130, 1)
-    assert "You left with Ctrl-C." in printed
+    assert "You quit (Ctrl-C)." in printed
 
 
 def test_limits_are_lifted_unless_they_are_set(play) -> None:
@@ -96,10 +99,10 @@ def test_limits_are_lifted_unless_they_are_set(play) -> None:
     assert (free.outcome, free.actions) == (Outcome.COMPLETED, [long])
     _, printed, cut = play("123\n", GAME, "inference.max_turn_tokens=2")
     assert cut.outcome is Outcome.TURN_TOKEN_LIMIT
-    assert "The episode ended as turn_token_limit." in printed
+    assert "Outcome: turn_token_limit." in printed
 
 
-def test_an_environment_that_breaks_is_told_and_kept(play) -> None:
+def test_the_error_of_an_environment_is_shown_and_recorded(play) -> None:
     _, printed, episode = play("", GAME, "environment.highest=none")
     assert episode.outcome is Outcome.ENVIRONMENT_FAILED
     assert "GuessNumber.reset raised ValueError" in printed
@@ -108,13 +111,13 @@ def test_an_environment_that_breaks_is_told_and_kept(play) -> None:
 def test_tools_that_the_template_itself_offers_are_shown(tiny_folder: str) -> None:
     from transformers import AutoTokenizer
 
-    chat = ShownChat(AutoTokenizer.from_pretrained(tiny_folder))
+    chat = RecordingChat(AutoTokenizer.from_pretrained(tiny_folder))
     chat.open([{"role": "user", "content": "Hi"}], [{"type": "function", "function": {"name": "refund"}}])
-    shown = PersonEngine(chat, out=io.StringIO())._new_messages()
+    shown = HumanEngine(chat, out=io.StringIO())._describe_new()
     assert shown.startswith("--- tool offered ---\n{")
     assert shown.endswith("--- user ---\nHi")
     chat.bridge([{"role": "tool", "name": "refund", "content": "done"}], closed=True)
-    assert PersonEngine(chat, out=io.StringIO())._new_messages() == "--- tool (refund) ---\ndone"
+    assert HumanEngine(chat, out=io.StringIO())._describe_new() == "--- tool (refund) ---\ndone"
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

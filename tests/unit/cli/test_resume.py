@@ -1,4 +1,4 @@
-"""`turnsmith resume`: what a run folder says about how to go on, and what is removed before it does."""
+"""`turnsmith resume`: what it takes from a run folder, and what it deletes before the run continues."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def stopped_run(
         run.append_metrics({"step": step})
         (run.episodes_dir / f"step-{step:08d}-0.parquet").write_bytes(b"")
     for step in steps:
-        draft = PendingCheckpoint(run.checkpoints_dir, step)
-        (draft.path / "actor").mkdir()
-        (draft.path / "actor" / "fsdp_config.json").write_text('{"world_size": 1}')
-        write_state(draft.path, {"step": step, "versions": {"torch": "1.0"} if step == 2 else {}})
-        draft.seal()
-        draft.commit()
-    PendingCheckpoint(run.checkpoints_dir, 6)  # it was being written
+        pending = PendingCheckpoint(run.checkpoints_dir, step)
+        (pending.path / "actor").mkdir()
+        (pending.path / "actor" / "fsdp_config.json").write_text('{"world_size": 1}')
+        write_state(pending.path, {"step": step, "versions": {"torch": "1.0"} if step == 2 else {}})
+        pending.seal()
+        pending.commit()
+    PendingCheckpoint(run.checkpoints_dir, 6)  # was being written when the run died
     return run
 
 
@@ -91,7 +91,7 @@ def test_a_run_goes_back_to_its_newest_checkpoint(tmp_path: Path, capsys: pytest
     assert run.read_events()[-1]["kind"] == "resumed"
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path: Path) -> None:
     run = stopped_run(tmp_path)
     (run.checkpoints_dir / "global_step_4" / "trainer.json").write_text("{}")
     stopped = reopen(run.path, Parts())
@@ -101,13 +101,13 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path: Path) ->
     assert saved_steps(run.checkpoints_dir) == [2]
 
 
-def test_without_a_checkpoint_it_starts_again(tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, steps=())
     stopped = reopen(run.path, Parts())
     assert (stopped.step, stopped.checkpoint, run.read_metrics()) == (0, None, [])
 
 
-def test_with_only_damaged_ones_nothing_is_removed(tmp_path: Path) -> None:
+def test_with_only_damaged_checkpoints_nothing_is_deleted(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, steps=(4,))
     (run.checkpoints_dir / "global_step_4" / "manifest.json").unlink()
     with pytest.raises(RecordError, match=r"no checkpoint that can be used.*never finished"):
@@ -133,7 +133,7 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "was written by 1 trainer processes and cannot be loaded by 2" in capsys.readouterr().err
 
 
-def test_a_run_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_progress_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped_run(tmp_path)
     monkeypatch.setattr(resume, "_LOCK_SECONDS", 0.0)
     with lock_run(run.path, 0), pytest.raises(RecordError, match="is still being written to"):
@@ -141,7 +141,7 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(run.read_metrics()) == 5
 
 
-def test_what_another_user_wrote_takes_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_another_user_has_to_be_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = stopped_run(tmp_path)
     (tmp_path / "user").rename(tmp_path / "another-user")
     assert main(["resume", str(run.path)]) == 2
@@ -149,7 +149,7 @@ def test_what_another_user_wrote_takes_trust(tmp_path: Path, capsys: pytest.Capt
     assert main(["resume", str(run.path), "--trust", "training.num_epochs=2"]) == 0
 
 
-def test_parts_with_names_are_imported_again(tmp_path: Path) -> None:
+def test_parts_with_names_are_imported(tmp_path: Path) -> None:
     tools = ToolRegistry([look])
     parts = reopen(stopped_run(tmp_path, reward_fn=pay, tools=tools).path, Parts()).parts
     assert parts.reward_fn is pay
@@ -158,15 +158,15 @@ def test_parts_with_names_are_imported_again(tmp_path: Path) -> None:
     assert parts.environment.load() is GuessNumber
 
 
-def test_parts_without_names_have_to_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_without_names_have_to_be_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Inner(GuessNumber):
-        """Defined where nobody can import it."""
+        """Defined inside a function, so it cannot be imported."""
 
     run = stopped_run(tmp_path, environment=Inner, reward_fn=lambda trajectory: 0.0)
     assert main(["resume", str(run.path)]) == 2
-    told = capsys.readouterr().err
-    assert "its environment (" in told
-    assert f"RayPPOTrainer.resume({str(run.path)!r}, environment=..., reward_fn=...).fit()" in told
+    error = capsys.readouterr().err
+    assert "its environment (" in error
+    assert f"RayPPOTrainer.resume({str(run.path)!r}, environment=..., reward_fn=...).fit()" in error
     parts = reopen(run.path, Parts(environment=Inner, reward_fn=pay)).parts
     assert (parts.environment, parts.reward_fn) == (Inner, pay)
 
@@ -179,7 +179,7 @@ def test_an_environment_object_keeps_its_own_settings(tmp_path: Path) -> None:
         reopen(stopped_run(tmp_path, environment=strange).path, Parts())
 
 
-def test_a_folder_of_before_cannot_be_resumed(tmp_path: Path) -> None:
+def test_a_run_without_resume_json_cannot_be_resumed(tmp_path: Path) -> None:
     run = stopped_run(tmp_path)
     (run.path / "resume.json").unlink()
     with pytest.raises(RecordError, match=r"has no resume\.json"):

@@ -1,4 +1,4 @@
-"""The report: complete, self-contained, safe against what the texts of a run say, and never too large."""
+"""The report: complete, self-contained, safe against hostile text in a run, and of bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.unit.viewer.runs_made import episode, record, training_run
+from tests.unit.viewer.sample_runs import episode, record, training_run
 
 from turnsmith import ConfigStore, Outcome, RecordError, RunFolder
 from turnsmith.cli.main import main
@@ -57,19 +57,19 @@ def test_it_shows_the_run_its_curves_its_warnings_and_episodes(page: str) -> Non
         "0.100 → 0.400",
     ):
         assert part in shown.text
-    for title in ("Reward", "Entropy", "Gradient norm", "Time of a step", "Episodes", "generate", "completed"):
+    for title in ("Reward", "Entropy", "Gradient norm", "Step time", "Episodes", "generate", "completed"):
         assert title in shown.text
     assert "Always 0: KL" in shown.text
-    for part in ("Turns were cut.", "over at 3", "The gradient is zero: all the same.", "from 4"):
+    for part in ("Turns were cut.", "ended at 3", "The gradient is zero: all the same.", "from 4"):
         assert part in shown.text
-    for part in ("typical of step 4, the last", "best", "worst", "first environment_failed", "KeyError: 'door'"):
+    for part in ("typical of the last step, 4", "best", "worst", "first environment_failed", "KeyError: 'door'"):
         assert part in shown.text
     for part in ("move 1", "turn 1", "advantage ", "+0.5", "-1.5", "2 tokens", "cut"):
         assert part in shown.text
     assert "learning_rate" in shown.text
 
 
-def test_warnings_lead_to_their_episodes(page: str) -> None:
+def test_warnings_link_to_their_episodes(page: str) -> None:
     shown = Page(page)
     links = [str(attrs["href"]) for tag, attrs in shown.elements if tag == "a"]
     assert "#episode-1-1-2" in links
@@ -78,7 +78,7 @@ def test_warnings_lead_to_their_episodes(page: str) -> None:
     assert len(shown.ids()) == len(set(shown.ids()))
 
 
-def test_it_needs_nothing_from_elsewhere(page: str) -> None:
+def test_it_loads_nothing_from_elsewhere(page: str) -> None:
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page)
     assert "://" not in page
     assert "url(" not in page
@@ -86,7 +86,7 @@ def test_it_needs_nothing_from_elsewhere(page: str) -> None:
     assert len(page) < 100_000
 
 
-def test_what_a_run_says_stays_text(tmp_path: Path) -> None:
+def test_hostile_text_in_a_run_stays_text(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "<b>run")
     config = ConfigStore()
     config.model.model_name = HOSTILE
@@ -114,7 +114,7 @@ def test_what_a_run_says_stays_text(tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_begun_and_one_that_died(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "new")
-    assert "No step is done yet" in report_html(run)
+    assert "No step has finished yet" in report_html(run)
     run.append_event("training", steps=4, pid=0, host=platform.node())
     run.append_metrics(record(1))
     (run.path / "metrics.jsonl").write_bytes((run.path / "metrics.jsonl").read_bytes() + b'{"step": 2, "rew')
@@ -130,15 +130,15 @@ def test_a_long_run_of_long_episodes_stays_small(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "long")
     more = {"success/mean": 0.5, "tools/calls": 3}
     records = [record(step, grad_norm=1 / step, **more) for step in range(1, 3001)]
-    (run.path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    (run.path / "metrics.jsonl").write_text("".join(f"{json.dumps(metrics)}\n" for metrics in records))
     long_talk = [{"role": "user", "content": "word " * 4_000}, {"role": "assistant", "content": "no"}] * 100
     for step in range(1, 61):
         write_episodes(run, step, [episode(f"{step}-0", (step * 1.0,), messages=long_talk if step > 58 else [])])
     html = report_html(run)
     assert len(html) < 1_000_000
     text = Page(html).text
-    assert "characters left out" in text
-    assert "messages left out" in text
+    assert "characters omitted" in text
+    assert "messages omitted" in text
     assert "50 episodes of 50 steps, a sample of the run" in text
 
 
@@ -158,20 +158,22 @@ def test_any_number_can_be_drawn(tmp_path: Path, value: float) -> None:
     assert "<svg" in report_html(run)
 
 
-def test_an_evaluation_has_a_result_in_place_of_curves(tmp_path: Path) -> None:
+def test_an_evaluation_has_a_result_instead_of_curves(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "eval-Game-20260101-120000")
     run.append_event("evaluation", environment="Game", model="tiny", episodes=4)
     outcomes = (Outcome.COMPLETED, Outcome.COMPLETED, Outcome.TURN_LIMIT, Outcome.ENVIRONMENT_FAILED)
-    result = EvaluationResult([episode(f"s{n // 2}-{n}", (n / 2,), outcome=one) for n, one in enumerate(outcomes)])
+    result = EvaluationResult(
+        [episode(f"s{n // 2}-{n}", (n / 2,), outcome=outcome) for n, outcome in enumerate(outcomes)]
+    )
     result.record(run, **{"compare/run": "runs/before", "compare/reward": 0.25, "compare/reward/p": 0.01})
     run.append_event("finished")
     text = Page(report_html(run)).text
-    for part in ("evaluation", "Result", "pass@2", "turn_limit", "change against runs/before", "+0.250", "p = 0.0100"):
+    for part in ("evaluation", "Result", "pass@2", "turn_limit", "change from runs/before", "+0.250", "p = 0.0100"):
         assert part in text
     assert "Curves" not in text
 
 
-def test_the_command_writes_it_beside_the_run_or_where_told(
+def test_the_command_writes_it_to_the_run_folder_or_to_a_given_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = training_run(tmp_path / "runs")

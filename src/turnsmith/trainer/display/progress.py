@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 from turnsmith.trainer.display.text import evaluation_line, plain_line
 
@@ -60,7 +61,7 @@ class ProgressView:
         """Begin: `header` says in one line what is being trained."""
         self.close()
         self._total_steps, self._stepped, self._phase = total_steps, False, ""
-        live = self._can_live() if self._wants_live is None else self._wants_live
+        live = can_draw_live(self._file or sys.stdout) if self._wants_live is None else self._wants_live
         if not live:
             self._print(header)
             return
@@ -127,27 +128,13 @@ class ProgressView:
             except (OSError, ValueError):  # The terminal is gone.
                 pass
 
-    def _can_live(self) -> bool:
-        """Whether this is a terminal that can redraw and has the characters we draw with."""
-        file = self._file or sys.stdout
-        try:
-            if not file.isatty() or "utf" not in (file.encoding or "").lower():
-                return False
-        except (AttributeError, ValueError):
-            return False
-        from rich.console import Console
-
-        return not Console(file=file).is_dumb_terminal
-
     def _print(self, text: str) -> None:
-        file = self._file or sys.stdout
-        encoding = getattr(file, "encoding", None) or "utf-8"
         try:
             if self._live is not None:
                 from rich.text import Text
 
                 self._live.console.print(Text(text))
             else:
-                print(text.encode(encoding, "replace").decode(encoding), file=file, flush=True)
+                print_line(text, self._file or sys.stdout)
         except (OSError, ValueError):  # Nobody reads us any more: the run goes on.
             pass

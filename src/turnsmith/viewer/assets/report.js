@@ -1,5 +1,5 @@
 "use strict";
-// Over any chart, all charts show their values at the step under the pointer.
+// While the pointer is over a chart, all charts show their values at that step.
 const data = JSON.parse(document.getElementById("curves").textContent);
 const cards = [...document.querySelectorAll("[data-chart]")];
 const at = document.getElementById("at");
@@ -38,9 +38,9 @@ for (const card of cards) {
 }
 
 // A link to an episode opens it.
-function unfold() {
-  const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (found instanceof HTMLDetailsElement) found.open = true;
+function openLinkedEpisode() {
+  const episode = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (episode instanceof HTMLDetailsElement) episode.open = true;
 }
-addEventListener("hashchange", unfold);
-unfold();
+addEventListener("hashchange", openLinkedEpisode);
+openLinkedEpisode();

@@ -1,4 +1,4 @@
-"""Run folders for the viewer's tests, written with the same functions that training uses."""
+"""Run folders for the viewer's tests, written by the functions that training uses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def record(step: int, **more: Any) -> dict[str, Any]:
 
 
 def training_run(parent: Path, steps: int = 4, name: str = "Game-20260101-120000") -> RunFolder:
-    """A run that finished, with a warning that is over, one that is not, and an episode of each kind."""
+    """A finished run with a warning that has ended, one that is active, and an episode of each kind."""
     run = RunFolder.create(parent, name)
     run.write_config(to_dict(ConfigStore()))
     (run.path / "resume.json").write_text(json.dumps({"steps": steps, "environment": "games.board:Board"}))
@@ -72,7 +72,11 @@ def training_run(parent: Path, steps: int = 4, name: str = "Game-20260101-120000
             episodes[3] = episode("2-3", (), outcome=Outcome.ENVIRONMENT_FAILED, error="KeyError: 'door'")
         write_episodes(run, step, episodes)
         write_advantages(
-            run, step, StepAdvantages(advantages={one.episode_id: [0.5, 0.5, 0.0, -1.5, -1.5, 0.0] for one in episodes})
+            run,
+            step,
+            StepAdvantages(
+                advantages={trajectory.episode_id: [0.5, 0.5, 0.0, -1.5, -1.5, 0.0] for trajectory in episodes}
+            ),
         )
     cut = RunWarning("cut_turns", 1, "Turns were cut.", "They stop.", "Raise it.", ("1-2",))
     zero = RunWarning(

@@ -1,0 +1,78 @@
+"""Run folders on the command line: finding the run that an argument names, and creating one for a new run."""
+
+from __future__ import annotations
+
+import time
+from difflib import get_close_matches
+from pathlib import Path
+
+from turnsmith.config import CheckpointConfig, ConfigStore
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import newest_checkpoint
+from turnsmith.records.run_folder import RunFolder
+
+OUTPUT_DIR = CheckpointConfig.output_dir
+"""Where run folders are created and looked for by default."""
+
+
+def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: str = "run.json") -> Path:
+    """Find the run folder that a command-line argument names.
+
+    Args:
+        argument: A path, the name of a run in `output_dir`, or `latest` for the newest run there.
+        output_dir: The folder that holds the runs.
+        containing: A file that a run must have to be the latest.
+
+    Raises:
+        RecordError: There is no such run.
+    """
+    path, output_dir = Path(argument).expanduser(), Path(output_dir).expanduser()
+    places = [path, output_dir / path] if len(path.parts) == 1 else [path]
+    for place in places:
+        if (place / "run.json").is_file():
+            return place
+    if argument == "latest":
+        return _latest_run(output_dir, containing)
+    parent = places[-1].parent
+    similar = get_close_matches(path.name, [run.name for run in _runs_in(parent)], n=1)
+    hint = f"Did you mean {parent / similar[0]}?" if similar else f"`turnsmith runs {parent}` lists the runs there."
+    raise RecordError(f"There is no run {argument}: found no run.json in {' or '.join(map(str, places))}. {hint}")
+
+
+def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFolder:
+    """Create a run folder, named `KIND-ENVIRONMENT-TIME` unless the settings name it, and write the settings to it."""
+    from turnsmith.config_sources import to_dict
+
+    name = config.checkpoint.run_name or f"{kind}-{environment}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = RunFolder.create(config.checkpoint.output_dir, name)
+    run.write_config(to_dict(config))
+    return run
+
+
+def model_folder(path: Path) -> Path:
+    """The folder to load a model from: `path` or, if it is a run folder, the model in its newest checkpoint.
+
+    Raises:
+        RecordError: The run has no intact checkpoint, or one without the model.
+    """
+    if not (path / "run.json").is_file():
+        return path
+    checkpoint = newest_checkpoint(path / "checkpoints", trust=True).path
+    model = checkpoint / "actor" / "huggingface"
+    if not any(model.glob("*.safetensors")):
+        raise RecordError(
+            f"{checkpoint} was saved without a Hugging Face model (checkpoint.save_model=false). Write one with "
+            f"`turnsmith export {path}` and pass the folder that it prints."
+        )
+    return model
+
+
+def _latest_run(output_dir: Path, containing: str) -> Path:
+    runs = [run for run in _runs_in(output_dir) if (run / containing).is_file()]
+    if not runs:
+        raise RecordError(f"There is no latest run: no run folder in {output_dir} has a {containing}.")
+    return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if (path / "run.json").is_file()] if folder.is_dir() else []
