@@ -1,4 +1,4 @@
-"""Where verl is right, ours is the same; where it is wrong, this shows how. The only file here that imports verl."""
+"""Our functions agree with verl's, but for the faults of verl shown here. The only file here that imports verl."""
 
 from __future__ import annotations
 
@@ -114,8 +114,27 @@ def test_kl_agrees(verl: ModuleType) -> None:
     assert ours.value == pytest.approx(theirs.value)
 
 
+def test_kl_penalty_agrees(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import FixedKLController
+    from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+
+    rewards, log_probs, mask = batch
+    ref = log_probs + 0.3 * torch.randn_like(log_probs)
+    tensors = {
+        "token_level_scores": rewards,
+        "old_log_probs": log_probs,
+        "ref_log_prob": ref,
+        "response_mask": mask,
+    }
+    data, metrics = apply_kl_penalty(DataProto.from_dict(tensors), FixedKLController(0.1), "k1")
+    penalised, kl = algo.apply_kl_penalty(rewards, log_probs, ref, mask, 0.1, "k1")
+    torch.testing.assert_close(penalised, data.batch["token_level_rewards"], rtol=1e-5, atol=1e-6)
+    assert kl == pytest.approx(metrics["actor/reward_kl_penalty"], abs=1e-6)
+
+
 def test_verl_still_has_the_faults_that_ours_were_written_for(verl: ModuleType) -> None:
-    """If one of these fails, verl has mended it: say so in the docstring that names it."""
+    """If one of these fails, verl has fixed it: update the docstring that mentions it."""
     constant, ones = torch.full((3, 1), 0.1), torch.ones(3, 1)
     group = np.array([0, 0, 0])
     assert any(

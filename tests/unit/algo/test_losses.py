@@ -54,9 +54,9 @@ def test_parts_of_a_batch_add_up(mode: algo.Aggregation) -> None:
 
 
 def test_a_share_of_workers_needs_the_totals() -> None:
-    with pytest.raises(ValueError, match="with 2 workers 'token-mean' needs batch_num_tokens"):
+    with pytest.raises(ValueError, match="'token-mean' on 2 workers needs batch_num_tokens"):
         algo.aggregate_loss(torch.ones(1, 1), torch.ones(1, 1), totals=algo.BatchTotals(dp_size=2))
-    with pytest.raises(ValueError, match="there is no aggregation 'mean'; there are token-mean"):
+    with pytest.raises(ValueError, match="unknown aggregation 'mean'; use one of token-mean"):
         algo.aggregate_loss(torch.ones(1, 1), torch.ones(1, 1), "mean")  # type: ignore[arg-type]
 
 
@@ -198,7 +198,7 @@ def test_kl_penalty_reads_no_log_prob_outside_the_mask() -> None:
     penalised, kl = algo.apply_kl_penalty(torch.ones(1, 2), wild, wild, torch.tensor([[1, 0]]), 0.5)
     assert penalised.tolist() == [[1.0, 1.0]]
     assert kl == 0.0
-    with pytest.raises(ValueError, match="there is no KL estimator 'k4'"):
+    with pytest.raises(ValueError, match="unknown KL estimator 'k4'"):
         algo.kl_estimate(wild, wild, "k4")  # type: ignore[arg-type]
 
 

@@ -13,7 +13,6 @@ from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
 from turnsmith import algo
-from turnsmith.algo.shapes import SERIAL
 from turnsmith.algo.turns import find_turns
 
 GAMMAS = st.sampled_from([0.0, 0.3, 0.9, 1.0])
@@ -202,11 +201,9 @@ def test_one_token_a_turn_is_gae_over_tokens() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_turns_are_found_in_every_part_of_a_large_batch(seed: int) -> None:
-    torch.manual_seed(seed)
-    time = 2000
-    rows = 3 * (SERIAL // time) + 5
+def test_turns_are_found_wherever_they_lie() -> None:
+    torch.manual_seed(0)
+    rows, time = 20, 300
     mask = torch.rand(rows, time) < 0.6
     numbers = torch.randn(rows, time)
     turns = find_turns(mask)
@@ -258,7 +255,7 @@ def test_what_does_not_fit_is_refused() -> None:
     ones = torch.ones(3, 2)
     with pytest.raises(ValueError, match="index has 2 entries, but the batch has 3 episodes"):
         algo.compute_turn_return_advantage(ones, ones, [0, 0], 1.0)
-    with pytest.raises(ValueError, match="there is no scale 'std'; there are none, group, batch"):
+    with pytest.raises(ValueError, match="unknown scale 'std'; use one of none, group, batch"):
         algo.compute_turn_return_advantage(ones, ones, [0, 0, 0], 1.0, scale="std")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"anchors is \(3, 1\), but token_level_rewards is \(3, 2\)"):
         algo.compute_gigpo_advantage(ones, ones, [0, 0, 0], torch.zeros(3, 1), 1.0)
