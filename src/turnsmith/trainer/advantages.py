@@ -142,7 +142,7 @@ def advantages_of(
     Args:
         trajectories: The episodes of one step that were trained on.
         training: The run's settings.
-        trained: What `read_trained` gives for the step: needed where a critic or a KL penalty had a say.
+        trained: What `read_advantages` gives for the step: needed where a critic or a KL penalty had a say.
 
     Example:
         >>> from turnsmith.config import TrainingConfig

@@ -107,7 +107,7 @@ def test_without_a_checkpoint_it_starts_again(tmp_path: Path) -> None:
 def test_with_only_damaged_ones_nothing_is_removed(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, steps=(4,))
     (run.checkpoints_dir / "global_step_4" / "manifest.json").unlink()
-    with pytest.raises(RecordError, match=r"no checkpoint that can be used.*never finished"):
+    with pytest.raises(RecordError, match=r"no usable checkpoint.*never finished"):
         reopen(run.path, Parts())
     assert len(run.read_metrics()) == 5
 
@@ -133,7 +133,7 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped_run(tmp_path)
     monkeypatch.setattr(resume, "_LOCK_SECONDS", 0.0)
-    with lock_run(run.path, 0), pytest.raises(RecordError, match="is still being written to"):
+    with lock_run(run.path, 0), pytest.raises(RecordError, match="is in use"):
         reopen(run.path, Parts())
     assert len(run.read_metrics()) == 5
 
