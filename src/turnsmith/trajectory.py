@@ -86,7 +86,7 @@ class Decision(StrEnum):
         return self in (Decision.KEPT, Decision.PENALISED)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class TokenBuffer:
     """Token ids, sampling log-probs and model mask of one episode, in parallel packed arrays.
 
@@ -101,6 +101,8 @@ class TokenBuffer:
         >>> tokens.append_context([4])
         >>> list(tokens.ids), list(tokens.mask), tokens.prompt_length
         ([1, 2, 3, 7, 8, 4], [0, 0, 0, 1, 1, 0], 3)
+        >>> tokens
+        TokenBuffer(tokens=6, prompt=3, sampled=2)
     """
 
     ids: array[int] = field(default_factory=lambda: array("i"))
@@ -110,6 +112,9 @@ class TokenBuffer:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"TokenBuffer(tokens={len(self)}, prompt={self.prompt_length}, sampled={sum(self.mask)})"
 
     def open(self, prompt_ids: Sequence[int]) -> None:
         """Start the buffer with the opening prompt."""
@@ -156,7 +161,7 @@ class TurnRecord:
         return (self.weights_version, *(version for _, version in self.swaps))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Trajectory:
     """One recorded episode.
 
@@ -171,6 +176,8 @@ class Trajectory:
         >>> trajectory.dones = [False, True]
         >>> trajectory.total_reward, trajectory.num_turns
         (1.0, 2)
+        >>> trajectory
+        Trajectory(episode_id='', outcome=None, turns=2, tokens=0, reward=1.0)
     """
 
     states: list[str] = field(default_factory=list)
@@ -201,6 +208,13 @@ class Trajectory:
     """What the failure policy made of it; of a fault that no policy has looked at, nothing is counted either."""
     attempt: int = 0
     """How many attempts at this episode had been given up before this one."""
+
+    def __repr__(self) -> str:
+        outcome = None if self.outcome is None else self.outcome.value
+        return (
+            f"Trajectory(episode_id={self.episode_id!r}, outcome={outcome!r}, turns={self.num_turns}, "
+            f"tokens={len(self.tokens)}, reward={self.total_reward!r})"
+        )
 
     @property
     def is_counted(self) -> bool:
@@ -256,7 +270,7 @@ class Trajectory:
         return placed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RolloutData:
     """The episodes of one batch.
 
@@ -264,12 +278,20 @@ class RolloutData:
         >>> batch = RolloutData([Trajectory(rewards=[0.0, 1.0]), Trajectory(rewards=[0.5])])
         >>> len(batch), batch.rewards
         (2, [1.0, 0.5])
+        >>> batch
+        RolloutData(episodes=2, turns=0, tokens=0, mean_reward=0.75)
     """
 
     trajectories: list[Trajectory] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.trajectories)
+
+    def __repr__(self) -> str:
+        turns = sum(trajectory.num_turns for trajectory in self.trajectories)
+        tokens = sum(len(trajectory.tokens) for trajectory in self.trajectories)
+        mean = sum(self.rewards) / len(self) if self.trajectories else None
+        return f"RolloutData(episodes={len(self)}, turns={turns}, tokens={tokens}, mean_reward={mean!r})"
 
     @property
     def rewards(self) -> list[float]:
