@@ -69,7 +69,7 @@ def _scan_rows(
     """Fill `advantages` and `returns`, from the last block of columns to the first."""
     decay, flow, masked_values = (rewards.new_empty(rewards.shape[0], columns + 16)[:, : columns + 1] for _ in range(3))
     decay_at, flow_at = decay.unbind(1), flow.unbind(1)
-    one = rewards.new_ones(())
+    unit = rewards.new_ones(())
     flow_at[columns].zero_()
     for stop in range(rewards.shape[1], 0, -columns):
         start = max(0, stop - columns)
@@ -78,7 +78,7 @@ def _scan_rows(
         block = slice(start, stop)
         own, reward, factor = flow[:, first:columns], rewards[:, block], decay[:, first:columns]
         on = as_mask(mask[:, block], rewards.dtype)
-        torch.add(one, on, alpha=gamma * lam - 1, out=factor)
+        torch.add(unit, on, alpha=gamma * lam - 1, out=factor)
         torch.mul(factor, reward, out=own)
         value = None if values is None else torch.mul(values[:, block], on, out=masked_values[:, first:columns])
         if value is not None and lam != 1:

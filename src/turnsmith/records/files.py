@@ -46,7 +46,7 @@ def append_line(path: Path, line: str) -> None:
     with path.open("a+b") as file:
         with suppress(OSError):  # Some network file systems have no locks; there, only one process may write.
             fcntl.flock(file, fcntl.LOCK_EX)
-        size = file.seek(0, os.SEEK_END)
+        size = os.fstat(file.fileno()).st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(line.encode() + b"\n")

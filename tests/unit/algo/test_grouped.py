@@ -14,6 +14,7 @@ from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
 from turnsmith import algo
+from turnsmith.algo.shapes import SERIAL
 
 Estimator = Callable[[Tensor, Tensor, object], tuple[Tensor, Tensor]]
 ESTIMATORS: dict[str, Estimator] = {
@@ -116,6 +117,24 @@ def test_groups_are_named_by_anything() -> None:
 def test_an_index_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="index has 2 entries, but the batch has 3 episodes"):
         algo.compute_grpo_advantage(torch.ones(3, 1), torch.ones(3, 1), [0, 0])
+
+
+@every
+def test_a_mask_of_another_shape_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"response_mask is \(3, 1\), but token_level_rewards is \(3, 2\)"):
+        WITH_BATCH[kind](torch.ones(3, 2), torch.ones(3, 1), [0, 0, 0])
+    with pytest.raises(ValueError, match=r"token_level_rewards is \(3,\), but must be \(batch, time\)"):
+        WITH_BATCH[kind](torch.ones(3), torch.ones(3), [0, 0, 0])
+
+
+@every
+def test_an_episode_may_be_longer_than_a_block(kind: str) -> None:
+    rewards = torch.zeros(3, SERIAL + 1)
+    rewards[:, -1] = torch.tensor([1.0, 2.0, 4.0])
+    short, _ = WITH_BATCH[kind](rewards[:, -1:], torch.ones(3, 1), [0, 0, 0])
+    advantages, _ = WITH_BATCH[kind](rewards, torch.ones_like(rewards), [0, 0, 0])
+    # Over more tokens n - 1 is nearer to n, so the batch's standard deviation is smaller.
+    torch.testing.assert_close(advantages[:, :1], short, rtol=0.3, atol=0.0)
 
 
 @every
