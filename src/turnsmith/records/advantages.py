@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turnsmith.records.files import atomic_write
@@ -60,7 +61,7 @@ def read_advantages(
         >>> read_advantages(run, 1)
         StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
     """
-    only = None if episodes is None else [("episode_id", "in", list(episodes))]
+    only = None if episodes is None else pc.field("episode_id").isin(pa.array(list(episodes), pa.string()))
     table = pq.read_table(_path(folder, step), schema=_SCHEMA, filters=only).to_pydict()
     columns = [
         {key: numbers for key, numbers in zip(table["episode_id"], table[name], strict=True) if numbers is not None}

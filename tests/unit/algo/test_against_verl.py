@@ -39,8 +39,9 @@ def same(ours: Tensor, theirs: Tensor, mask: Tensor) -> None:
 def test_gae_agrees(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:
     for gamma, lam in ((1.0, 1.0), (0.99, 0.95), (0.9, 0.0)):
         ours = algo.compute_gae_advantage_return(*batch, gamma, lam)
-        for one, other in zip(ours, verl.compute_gae_advantage_return(*batch, gamma, lam), strict=True):
-            same(one, other, batch[2])
+        theirs = verl.compute_gae_advantage_return(*batch, gamma, lam)
+        for our_tensor, verl_tensor in zip(ours, theirs, strict=True):
+            same(our_tensor, verl_tensor, batch[2])
 
 
 def test_group_estimators_agree(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -65,8 +66,9 @@ def test_reinforce_plus_plus_agrees(verl: ModuleType, batch: tuple[Tensor, Tenso
     rewards, _, mask = batch
     config = SimpleNamespace(gamma=0.97)
     theirs = verl.compute_reinforce_plus_plus_outcome_advantage(rewards, mask, config=config)
-    for one, other in zip(algo.compute_reinforce_plus_plus_advantage(rewards, mask, 0.97), theirs, strict=True):
-        same(one, other, mask)
+    ours = algo.compute_reinforce_plus_plus_advantage(rewards, mask, 0.97)
+    for our_tensor, verl_tensor in zip(ours, theirs, strict=True):
+        same(our_tensor, verl_tensor, mask)
 
 
 def test_losses_agree(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Losses, KL and the controller against the formula; and what a gradient must not do."""
+"""Losses, KL and the controller match their formulas, and gradients stay finite and inside the mask."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_parts_of_a_batch_add_up(mode: algo.Aggregation) -> None:
     torch.testing.assert_close(parts, algo.aggregate_loss(loss, mask, mode))
 
 
-def test_a_share_of_workers_needs_the_totals() -> None:
+def test_one_of_several_workers_needs_the_totals() -> None:
     with pytest.raises(ValueError, match="'token-mean' on 2 workers needs batch_num_tokens"):
         algo.aggregate_loss(torch.ones(1, 1), torch.ones(1, 1), totals=algo.BatchTotals(dp_size=2))
     with pytest.raises(ValueError, match="unknown aggregation 'mean'; use one of token-mean"):
@@ -249,7 +249,7 @@ def test_the_default_controller_holds_a_kl_of_a_tenth_over_ten_thousand_episodes
     assert not algo.KLController(1.0).adaptive
 
 
-def test_controller_is_not_lost_to_a_nan() -> None:
+def test_a_nan_kl_leaves_the_controller_as_it_is() -> None:
     controller = algo.KLController(0.01, 0.1, adaptive=True)
     controller.update(current_kl=float("nan"), n_steps=10)
     assert controller.value == 0.01
