@@ -1,26 +1,26 @@
-"""Every error turnsmith raises on purpose.
+"""The errors that turnsmith raises on purpose.
 
     TurnsmithError
-    ├── ConfigError          a setting is unknown, unused or impossible
-    ├── MissingDependency    an optional package is not installed
-    ├── EnvironmentFailure   the user's environment raised or broke its contract
-    │   ├── EnvironmentTimeout   a call of the environment did not come back in time
-    │   └── WorkerLost           the process that ran the environment is gone
-    ├── EngineFailure        the engine could not generate
-    ├── TrainingFailure      the run stopped before its last step
-    ├── SandboxFailure       the sandbox for model-written code could not be started
-    ├── RecordError          a run folder is missing, damaged or of another format
-    └── ToolError            a tool's own word to the model; the only error text a model ever sees
+    ├── ConfigError              a setting is unknown, unused or invalid
+    ├── MissingDependency        an optional package is not installed
+    ├── EnvironmentFailure       the user's environment raised, or returned something invalid
+    │   ├── EnvironmentTimeout   a call to the environment timed out
+    │   └── WorkerLost           the process that ran the environment died
+    ├── EngineFailure            the inference engine could not generate
+    ├── TrainingFailure          the run stopped before its last step
+    ├── SandboxFailure           the sandbox for model-written code could not start
+    ├── RecordError              a run folder is missing, damaged or in an unknown format
+    └── ToolError                a tool refuses a call; the only error whose text the model reads
 
-Messages say what happened, why, and what to do, in one or two sentences. All of them survive pickling, because they
-cross process borders.
+Each message says in one or two sentences what happened, why, and what to do. All errors can be pickled, because they
+cross process boundaries.
 """
 
 from __future__ import annotations
 
 
 class TurnsmithError(Exception):
-    """Base of all errors that turnsmith raises on purpose.
+    """Base class of all errors that turnsmith raises on purpose; catch it to catch them all.
 
     Example:
         >>> issubclass(ConfigError, TurnsmithError)
@@ -29,7 +29,7 @@ class TurnsmithError(Exception):
 
 
 class ConfigError(TurnsmithError):
-    """A setting is unknown, unused or impossible."""
+    """A setting is unknown, unused or invalid."""
 
 
 class MissingDependency(TurnsmithError):
@@ -37,19 +37,19 @@ class MissingDependency(TurnsmithError):
 
 
 class EnvironmentFailure(TurnsmithError):
-    """The user's environment raised, or broke its contract (wrong types, no observation)."""
+    """The user's environment raised, or returned something invalid, such as no observation."""
 
 
 class EnvironmentTimeout(EnvironmentFailure):
-    """A call of the environment did not come back in time."""
+    """A call to the environment timed out."""
 
 
 class WorkerLost(EnvironmentFailure):
-    """The process that ran the environment is gone: killed, crashed, or out of memory."""
+    """The process that ran the environment died: it was killed, crashed, or ran out of memory."""
 
 
 class EngineFailure(TurnsmithError):
-    """The engine could not generate."""
+    """The inference engine could not generate."""
 
 
 class TrainingFailure(TurnsmithError):
@@ -57,15 +57,15 @@ class TrainingFailure(TurnsmithError):
 
 
 class SandboxFailure(TurnsmithError):
-    """The sandbox for model-written code could not be started; nothing was run."""
+    """The sandbox for model-written code could not start, so no code was run."""
 
 
 class RecordError(TurnsmithError):
-    """A run folder is missing, damaged or of another format."""
+    """A run folder is missing, damaged or in an unknown format."""
 
 
 class ToolError(TurnsmithError):
-    """Raised by a tool to tell the model what it did wrong; any other exception is a failure the model never reads.
+    """Raise this in a tool to tell the model what it did wrong. The model never reads the text of any other exception.
 
     Example:
         >>> def refund(order: int) -> str:
@@ -74,7 +74,7 @@ class ToolError(TurnsmithError):
 
 
 def describe_failure(name: str, error: BaseException) -> str:
-    """One sentence: what raised, the error, and the line it came from.
+    """Describe an exception in one sentence: what raised it, its type and text, and the line of code.
 
     Example:
         >>> describe_failure("Game.step", KeyError("sword"))

@@ -1,4 +1,4 @@
-"""Text helpers that every package may use: strings that UTF-8 can hold, and numbers and times for people to read."""
+"""Text for people and for UTF-8: short numbers and durations, sparklines, wrapped lines, lone surrogates replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAIR, _SURROGATE = re.compile("[\ud800-\udbff][\udc00-\udfff]"), re.compile("[\
 
 
 def number(value: Any) -> str:
-    """A number in at most eight characters that a person can compare with the line above.
+    """Format a number in at most eight characters, easy to compare with the line above.
 
     Example:
         >>> [number(value) for value in (0.3125, 12.5, 0.0123, -0.00012, 1e-7, 32, 12345.6, float("nan"), None)]
@@ -37,7 +37,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Format seconds the way people write them.
 
     Example:
         >>> duration(0.42), duration(42.3), duration(95), duration(7265)
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a small picture, newest at the right; more values than `width` are averaged into `width` bins.
+    """Draw the values as one line of bars; more than `width` values are averaged into `width` bins.
 
     Example:
         >>> sparkline([0.0, 0.5, 1.0], width=10), sparkline([2.0, 2.0], width=10), len(sparkline(range(100), width=10))
@@ -68,7 +68,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:
-    """Lines that fit; what goes on in a further line stands further in, so that each line's beginning is seen.
+    """Wrap each line to `width`, with continuation lines indented so that the start of each line stands out.
 
     Example:
         >>> print("\\n".join(wrapped("what to do: play an episode yourself", width=24)))
@@ -81,9 +81,9 @@ def wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with the replacement character for each lone surrogate, which no tokenizer, file or socket can hold.
+    """Replace each lone surrogate, which UTF-8 cannot encode, with U+FFFD.
 
-    Always returns a plain `str`, also for a subclass of it.
+    Returns a plain `str` even if given a subclass.
 
     Example:
         >>> replace_surrogates("caf\\u00e9 \\ud83d") == "caf\\u00e9 \\ufffd"

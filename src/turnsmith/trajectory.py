@@ -1,7 +1,7 @@
-"""The recorded episode: what was said, the exact tokens, the rewards, and how it ended.
+"""The record of an episode: its conversation, the exact tokens, the rewards, and how it ended.
 
-Token data lives in three packed arrays of 9 bytes a token (4 id, 4 log-prob, 1 mask), because 10^5 suspended episodes
-must fit in one process. This module knows nothing of engines, environments or training.
+Tokens are kept in three packed arrays of 9 bytes per token (4 id, 4 log-prob, 1 mask), so that 10^5 episodes in
+progress fit in one process. This module does not depend on engines, environments or training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Every episode that starts ends in exactly one of these.
+    """How an episode ended: every episode ends in exactly one of these.
 
     Example:
         >>> Outcome.COMPLETED.is_behaviour, Outcome.ENVIRONMENT_FAILED.is_behaviour
@@ -22,33 +22,33 @@ class Outcome(StrEnum):
     """
 
     COMPLETED = "completed"
-    """The environment said that the task is over."""
+    """The environment reported that the task is done."""
     TRUNCATED = "truncated"
-    """The environment stopped the episode early (its own step limit, or Gymnasium's `truncated`)."""
+    """The environment stopped the episode early: by its own step limit, or with Gymnasium's `truncated`."""
     TURN_LIMIT = "turn_limit"
-    """The episode used all the turns it was allowed."""
+    """The episode used all its turns."""
     TOKEN_LIMIT = "token_limit"
-    """The episode's token budget ran out: in the middle of a turn, or the next turn did not fit."""
+    """The episode's token budget ran out, in the middle of a turn or because the next turn did not fit."""
     TURN_TOKEN_LIMIT = "turn_token_limit"
-    """One turn grew to the most tokens a turn may have, and the model had not ended it."""
+    """The model did not end its turn within the tokens allowed per turn."""
     TOOL_CALL_LIMIT = "tool_call_limit"
-    """The model asked for more tool calls than the episode may have; those of its last turn were not run."""
+    """The model made more tool calls than the episode allows; those of its last turn were not run."""
     TIME_LIMIT = "time_limit"
     """The episode ran out of wall-clock time."""
     ENVIRONMENT_FAILED = "environment_failed"
-    """The user's environment raised an exception or returned something of the wrong type."""
+    """The user's environment raised an exception or returned a value of the wrong type."""
     ENVIRONMENT_TIMEOUT = "environment_timeout"
-    """A single call of the environment or of a tool did not come back in time."""
+    """A single call to the environment or to a tool timed out."""
     WORKER_LOST = "worker_lost"
-    """The process that ran the environment, or the whole episode, is gone."""
+    """The process that ran the environment, or the whole episode, died."""
     ENGINE_FAILED = "engine_failed"
-    """The engine raised while generating, or its server is gone."""
+    """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
-    """The user's reward function raised, or its reward is not a finite number."""
+    """The user's reward function raised, or did not return a finite number."""
 
     @property
     def is_behaviour(self) -> bool:
-        """Whether the model brought this end about, so that it may be trained on; infrastructure faults are not."""
+        """Whether the model's own behaviour led here, so that it can be trained on; False for infrastructure faults."""
         return self not in _FAULTS
 
 
@@ -62,7 +62,7 @@ _FAULTS = {
 
 
 class Decision(StrEnum):
-    """What became of an episode, or of one attempt at it, by the run's failure policy.
+    """What the run's failure policy did with an episode, or with one attempt at it.
 
     Example:
         >>> Decision.PENALISED.is_counted, Decision.MASKED.is_counted
@@ -70,28 +70,28 @@ class Decision(StrEnum):
     """
 
     KEPT = "kept"
-    """It counts as it is: trained on, or part of an evaluation's means."""
+    """Used as it is: trained on, or part of an evaluation's means."""
     PENALISED = "penalised"
-    """It counts, and something was taken off its reward."""
+    """Used, with a penalty subtracted from its reward."""
     MASKED = "masked"
-    """It counts nowhere: neither in the loss nor in what its group is compared with."""
+    """Ignored: part of neither the loss nor its group's baseline."""
     DROPPED = "dropped"
-    """Its whole group was thrown away and another one played in its place."""
+    """Discarded with its whole group, which was replaced by a new one."""
     RETRIED = "retried"
-    """This attempt was given up, and another one was made from the same start."""
+    """Abandoned; another attempt was made from the same start."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the episode is trained on."""
+        """Whether the episode is used, for training or in an evaluation's means."""
         return self in (Decision.KEPT, Decision.PENALISED)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class TokenBuffer:
-    """Token ids, sampling log-probs and model mask of one episode, in parallel packed arrays.
+    """The tokens of one episode: ids, log-probs under the sampling policy, and mask, in parallel packed arrays.
 
-    The first `prompt_length` tokens are the opening prompt. Mask is 1 where the model sampled the token, 0 elsewhere;
-    the log-prob of a token the model did not sample is 0.
+    The first `prompt_length` tokens are the initial prompt. The mask is 1 on tokens that the model sampled and 0 on all
+    others, whose log-prob is 0.
 
     Example:
         >>> tokens = TokenBuffer()
@@ -101,6 +101,8 @@ class TokenBuffer:
         >>> tokens.append_context([4])
         >>> list(tokens.ids), list(tokens.mask), tokens.prompt_length
         ([1, 2, 3, 7, 8, 4], [0, 0, 0, 1, 1, 0], 3)
+        >>> tokens
+        TokenBuffer(tokens=6, prompt=3, sampled=2)
     """
 
     ids: array[int] = field(default_factory=lambda: array("i"))
@@ -111,15 +113,20 @@ class TokenBuffer:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        return f"TokenBuffer(tokens={len(self)}, prompt={self.prompt_length}, sampled={sum(self.mask)})"
+
     def open(self, prompt_ids: Sequence[int]) -> None:
-        """Start the buffer with the opening prompt."""
+        """Start the buffer with the initial prompt."""
         self.append_context(prompt_ids)
         self.prompt_length = len(self.ids)
 
     def append_model(self, ids: Sequence[int], log_probs: Sequence[float]) -> tuple[int, int]:
         """Append tokens that the model sampled; return their span as (start, stop)."""
         if len(ids) != len(log_probs):
-            raise ValueError(f"{len(ids)} token ids but {len(log_probs)} log-probs: the engine must give one for each.")
+            raise ValueError(
+                f"The engine returned {len(ids)} token ids but {len(log_probs)} log-probs: it must return one for each."
+            )
         start = len(self.ids)
         self.ids.extend(ids)
         self.log_probs.extend(log_probs)
@@ -127,7 +134,7 @@ class TokenBuffer:
         return start, len(self.ids)
 
     def append_context(self, ids: Sequence[int]) -> None:
-        """Append tokens that the model did not sample (prompt, observation, turn markers)."""
+        """Append tokens that the model did not sample: prompt, observations, turn markers."""
         self.ids.extend(ids)
         self.log_probs.frombytes(bytes(4 * len(ids)))
         self.mask.frombytes(bytes(len(ids)))
@@ -135,33 +142,33 @@ class TokenBuffer:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """Where one turn's model tokens lie in the buffer, how sampling stopped, and how long things took."""
+    """One turn: the span of its model tokens in the buffer, why sampling stopped, the weights, and the time it took."""
 
     start: int
     """Index of the turn's first model token."""
     stop: int
     """One past the turn's last model token; the turn's reward belongs to token `stop - 1`."""
     stop_reason: str
-    """`stop` (the model ended its turn), `length` (it was cut) or `abort`."""
+    """`stop` (the model ended its turn), `length` (it ran out of tokens) or `abort`."""
     weights_version: int
-    """The version of the weights that sampled this turn, or the first tokens of it."""
+    """Version of the weights that sampled this turn; of its first tokens, if new weights arrived in the middle."""
     generate_seconds: float = 0.0
     step_seconds: float = 0.0
     swaps: tuple[tuple[int, int], ...] = ()
-    """Where new weights came in the middle of the turn: (index of the first token that they sampled, their version)."""
+    """Weight updates in the middle of the turn: (index of the first token sampled with them, their version)."""
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """All versions of the weights that sampled tokens of this turn, in order; nearly always one."""
+        """All versions of the weights that sampled this turn, in order; nearly always one."""
         return (self.weights_version, *(version for _, version in self.swaps))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Trajectory:
     """One recorded episode.
 
-    The lists `states`, `actions`, `rewards`, `dones` and `infos` have one entry a turn: `states[t]` is the observation
-    the model answered with `actions[t]`, `rewards[t]` what the environment paid for it.
+    The lists `states`, `actions`, `rewards`, `dones` and `infos` have one entry per turn: `states[t]` is the
+    observation that the model responded to with `actions[t]`, and `rewards[t]` the environment's reward for it.
 
     Example:
         >>> trajectory = Trajectory()
@@ -171,6 +178,8 @@ class Trajectory:
         >>> trajectory.dones = [False, True]
         >>> trajectory.total_reward, trajectory.num_turns
         (1.0, 2)
+        >>> trajectory
+        Trajectory(episode_id='', outcome=None, turns=2, tokens=0, reward=1.0)
     """
 
     states: list[str] = field(default_factory=list)
@@ -179,48 +188,55 @@ class Trajectory:
     dones: list[bool] = field(default_factory=list)
     infos: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
-    """The conversation as chat messages, for people and tools to read; training uses `tokens`."""
+    """The conversation as chat messages, for people and tools to read. Training uses `tokens`."""
     turns: list[TurnRecord] = field(default_factory=list)
     tokens: TokenBuffer = field(default_factory=TokenBuffer)
     outcome: Outcome | None = None
     error: str = ""
-    """For a fault: what went wrong, with the traceback's last line. Never shown to the model."""
+    """For a fault: what went wrong, and the line of code that raised. Never shown to the model."""
     score: float | None = None
-    """What `reward_fn` paid for the whole episode; None when the environment's own rewards count."""
+    """The result of `reward_fn` for the whole episode; None if the environment's own rewards count."""
     reward_shares: dict[str, float] = field(default_factory=dict)
-    """What each term of a `RewardManager` gave to `score`, by the term's name."""
+    """The contribution of each term of a `RewardManager` to `score`, by name."""
     episode_id: str = ""
     group_id: str = ""
-    """Episodes with the same group id began from the same start."""
+    """Episodes with the same group id began from the same task and seed."""
     seed: int = 0
     seconds: float = 0.0
     exact: bool = True
-    """Whether all tokens and log-probs are those that were sampled; if not (an engine that gives only text), the
-    episode counts for evaluation, and training refuses it."""
+    """Whether tokens and log-probs are exactly those that were sampled. If not, because the engine returns only text,
+    the episode can be evaluated but not trained on."""
     decision: Decision = Decision.KEPT
-    """What the failure policy made of it; of a fault that no policy has looked at, nothing is counted either."""
+    """What the failure policy did with it. A fault that no policy has handled is not used either, see `is_counted`."""
     attempt: int = 0
-    """How many attempts at this episode had been given up before this one."""
+    """How many attempts at this episode were abandoned before this one."""
+
+    def __repr__(self) -> str:
+        outcome = None if self.outcome is None else self.outcome.value
+        return (
+            f"Trajectory(episode_id={self.episode_id!r}, outcome={outcome!r}, turns={self.num_turns}, "
+            f"tokens={len(self.tokens)}, reward={self.total_reward!r})"
+        )
 
     @property
     def is_counted(self) -> bool:
-        """Whether its reward counts: it may be trained on, or be part of an evaluation's mean."""
+        """Whether it is used: trained on, or part of an evaluation's means."""
         if self.outcome is None:
             return False
         return self.decision is Decision.PENALISED or (self.outcome.is_behaviour and self.decision.is_counted)
 
     @property
     def total_reward(self) -> float:
-        """The reward the episode trains on: `score` if a reward function gave one, else the sum over turns."""
+        """The reward that the episode is trained on: `score` if there is one, else the sum of `rewards`."""
         return sum(self.rewards) if self.score is None else self.score
 
     @property
     def num_turns(self) -> int:
-        """How many times the model acted."""
+        """Number of turns the model took."""
         return len(self.actions)
 
     def token_versions(self) -> list[int]:
-        """For each token after the prompt, the version of the weights that sampled it; -1 where the model did not.
+        """The version of the weights that sampled each token after the prompt; -1 on tokens the model did not sample.
 
         Example:
             >>> trajectory = Trajectory()
@@ -235,28 +251,28 @@ class Trajectory:
         versions = [-1] * (len(self.tokens) - first)
         for turn in self.turns:
             starts = ((turn.start, turn.weights_version), *turn.swaps)
-            stops = (*(place for place, _ in turn.swaps), turn.stop)
+            stops = (*(index for index, _ in turn.swaps), turn.stop)
             for (start, version), stop in zip(starts, stops, strict=True):
                 versions[start - first : stop - first] = [version] * (stop - start)
         return versions
 
     def token_rewards(self) -> list[float]:
-        """One reward for each token after the prompt; a turn's reward sits on the last token the model sampled in it.
+        """The reward of each token after the prompt: a turn's reward is on the turn's last model token.
 
-        A `score` replaces the environment's rewards and sits on the last model token of the episode.
+        A `score` replaces the environment's rewards, and is on the last model token of the episode.
         """
-        placed = [0.0] * (len(self.tokens) - self.tokens.prompt_length)
+        rewards = [0.0] * (len(self.tokens) - self.tokens.prompt_length)
         if not self.turns:
-            return placed
+            return rewards
         if self.score is not None:
-            placed[self.turns[-1].stop - 1 - self.tokens.prompt_length] = self.score
-            return placed
+            rewards[self.turns[-1].stop - 1 - self.tokens.prompt_length] = self.score
+            return rewards
         for turn, reward in zip(self.turns, self.rewards, strict=False):
-            placed[turn.stop - 1 - self.tokens.prompt_length] += reward
-        return placed
+            rewards[turn.stop - 1 - self.tokens.prompt_length] += reward
+        return rewards
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RolloutData:
     """The episodes of one batch.
 
@@ -264,6 +280,8 @@ class RolloutData:
         >>> batch = RolloutData([Trajectory(rewards=[0.0, 1.0]), Trajectory(rewards=[0.5])])
         >>> len(batch), batch.rewards
         (2, [1.0, 0.5])
+        >>> batch
+        RolloutData(episodes=2, turns=0, tokens=0, mean_reward=0.75)
     """
 
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -271,7 +289,13 @@ class RolloutData:
     def __len__(self) -> int:
         return len(self.trajectories)
 
+    def __repr__(self) -> str:
+        turns = sum(trajectory.num_turns for trajectory in self.trajectories)
+        tokens = sum(len(trajectory.tokens) for trajectory in self.trajectories)
+        mean = sum(self.rewards) / len(self) if self.trajectories else None
+        return f"RolloutData(episodes={len(self)}, turns={turns}, tokens={tokens}, mean_reward={mean!r})"
+
     @property
     def rewards(self) -> list[float]:
-        """What each episode trains on."""
+        """The reward that each episode is trained on."""
         return [trajectory.total_reward for trajectory in self.trajectories]

@@ -11,7 +11,7 @@ import pytest
 
 from turnsmith import ConfigStore, RunFolder
 from turnsmith.errors import TrainingFailure
-from turnsmith.records.stacks import VARIABLE, answer_for_stacks
+from turnsmith.records.stacks import VARIABLE, enable_stack_dump
 from turnsmith.trainer.driver.cluster import Cluster
 from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
@@ -23,7 +23,7 @@ class Runner:
     """As much of a task runner as the watchdog sees."""
 
     def __init__(self) -> None:
-        answer_for_stacks("task runner")
+        enable_stack_dump("task runner")
         self.began = time.monotonic()
 
     def next_events(self, timeout: float) -> list[tuple[str, Any]]:

@@ -114,7 +114,7 @@ def test_verl_may_be_nested_or_dotted_in_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("training:\n  batch_size: 1\n  batch_size: 2\n", "the key 'batch_size' is there twice (line 3)"),
+        ("training:\n  batch_size: 1\n  batch_size: 2\n", "duplicate key 'batch_size' (line 3)"),
         ("training: [1", "is not valid YAML"),
         ("- 1\n", "must hold sections such as `training:`, not a list"),
         ("training: 3\n", "training is a section and needs settings in it, not an integer"),

@@ -161,7 +161,7 @@ def test_name_of_a_run_leads_nowhere_else(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["../out", "/out", "..\\out", "", "a/b", "a\0b"])
 def test_name_of_a_part_of_a_step_leads_nowhere_else(part: str, run: RunFolder) -> None:
-    with pytest.raises(RecordError, match="cannot name a part"):
+    with pytest.raises(RecordError, match="is not a valid part name"):
         write_episodes(run, 1, [], part=part)
     assert not list(run.path.parent.rglob("*out*"))
 

@@ -1,4 +1,8 @@
-"""From one loss a token to one number."""
+"""Reduce per-token losses to a scalar, and per-token metrics to their means.
+
+Reference implementation: training uses verl's `agg_loss`, and `tests/unit/algo/test_against_verl.py` checks that both
+agree.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from torch import Tensor
 from turnsmith.algo.shapes import require_same_shape
 
 Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
-"""How token losses are averaged; verl's names. "seq" is an episode."""
+"""How token losses are averaged, by verl's names; "seq" is an episode."""
 
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """The whole batch that a micro-batch is a part of, so that parts add up to its loss. verl's names.
+    """Sizes of the whole batch, so that the losses of its micro-batches add up to its loss. Fields have verl's names.
 
     Example:
         >>> BatchTotals(dp_size=2, batch_num_tokens=100)
@@ -26,11 +30,11 @@ class BatchTotals:
     dp_size: int = 1
     """Number of workers whose gradients are averaged."""
     batch_num_tokens: float | None = None
-    """Model tokens of the whole batch; of this part by default."""
+    """Model tokens in the whole batch; by default those in this micro-batch."""
     global_batch_size: float | None = None
-    """Episodes of the whole batch; those of this part that have a model token by default."""
+    """Episodes in the whole batch; by default those in this micro-batch that have a model token."""
     loss_scale_factor: float | None = None
-    """Divisor of "seq-mean-token-sum-norm"; the width of the batch by default."""
+    """Divisor for "seq-mean-token-sum-norm"; by default the padded length of the batch."""
 
 
 def aggregate_loss(
@@ -38,20 +42,20 @@ def aggregate_loss(
 ) -> Tensor:
     """Average token losses l_{i,t}: N model tokens in B episodes that have any, n_i of them in episode i.
 
-        token-mean               1/N sum_i sum_t l_{i,t}            every token weighs the same (DAPO)
+        token-mean               1/N sum_i sum_t l_{i,t}            every token has the same weight (DAPO)
         token-sum                    sum_i sum_t l_{i,t}
-        seq-mean-token-sum       1/B sum_i sum_t l_{i,t}            every episode's sum weighs the same
-        seq-mean-token-sum-norm  1/(B T) sum_i sum_t l_{i,t}        the same over a constant length T (Dr. GRPO)
-        seq-mean-token-mean      1/B sum_i 1/n_i sum_t l_{i,t}      every episode's mean weighs the same (GRPO)
+        seq-mean-token-sum       1/B sum_i sum_t l_{i,t}            every episode's sum has the same weight
+        seq-mean-token-sum-norm  1/(B T) sum_i sum_t l_{i,t}        the same, divided by a constant length T (Dr. GRPO)
+        seq-mean-token-mean      1/B sum_i 1/n_i sum_t l_{i,t}      every episode's mean has the same weight (GRPO)
 
-    A loss that is NaN outside the mask changes neither the sum nor its gradient at other tokens. If no token has mask 1
-    the result is 0 (verl 0.9.1: NaN).
+    A NaN outside the mask affects neither the result nor the gradient of other tokens. An empty mask gives 0 (verl
+    0.9.1: NaN).
 
     Args:
         loss: `(batch, time)`.
         response_mask: `(batch, time)`, 1 on model tokens.
-        aggregation: One of the five.
-        totals: Numbers of the whole batch, if this is a part of it.
+        aggregation: One of the five above.
+        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
         A scalar.
@@ -63,12 +67,12 @@ def aggregate_loss(
     """
     require_same_shape(loss=loss, response_mask=response_mask)
     if aggregation not in get_args(Aggregation):
-        raise ValueError(f"there is no aggregation {aggregation!r}; there are {', '.join(get_args(Aggregation))}")
+        raise ValueError(f"unknown aggregation {aggregation!r}; use one of {', '.join(get_args(Aggregation))}")
     totals = totals or BatchTotals()
     needed = totals.batch_num_tokens if aggregation == "token-mean" else totals.global_batch_size
     if totals.dp_size > 1 and needed is None and aggregation != "token-sum":
         name = "batch_num_tokens" if aggregation == "token-mean" else "global_batch_size"
-        raise ValueError(f"with {totals.dp_size} workers {aggregation!r} needs {name} of the whole batch")
+        raise ValueError(f"{aggregation!r} on {totals.dp_size} workers needs {name} of the whole batch")
     lengths = (response_mask != 0).sum(dim=-1)
     sums = loss.where(response_mask != 0, 0.0).sum(dim=-1)
     if aggregation == "seq-mean-token-mean":
@@ -83,12 +87,13 @@ def aggregate_loss(
     return total / max(needed, 1)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the mask; 0 if it is empty.
+def token_metrics(metrics: dict[str, Tensor], response_mask: Tensor) -> dict[str, float]:
+    """Mean of each metric over the model tokens; 0 if there are none.
 
     Example:
-        >>> masked_mean(torch.tensor([[1.0, 3.0, float("nan")]]), torch.tensor([[1, 1, 0]]))
-        tensor(2.)
+        >>> token_metrics({"clip_fraction": torch.tensor([[True, False, True]])}, torch.tensor([[1, 1, 0]]))
+        {'clip_fraction': 0.5}
     """
-    on = mask != 0
-    return values.where(on, 0.0).sum() / on.sum().clamp(min=1)
+    on = response_mask != 0
+    count = on.sum().clamp(min=1)
+    return {name: float(values.float().where(on, 0.0).sum() / count) for name, values in metrics.items()}

@@ -1,11 +1,15 @@
-"""CISPO: the clipped ratio is a weight, so that no token loses its gradient."""
+"""CISPO: clip the importance ratio as a weight, so that no token loses its gradient.
+
+Reference implementation: training uses verl's `compute_policy_loss_cispo`, and `tests/unit/algo/test_against_verl.py`
+checks that both agree.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
-from turnsmith.algo.policy_loss import masked_log_ratio, token_metrics
+from turnsmith.algo.aggregation import Aggregation, BatchTotals
+from turnsmith.algo.policy_loss import clip_bounds, loss_and_metrics, masked_log_ratio
 
 
 def compute_cispo_policy_loss(
@@ -23,12 +27,12 @@ def compute_cispo_policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """CISPO (MiniMax 2025, https://arxiv.org/abs/2506.13585).
 
-    With the ratio w_t = exp(log pi(a_t) - log pi_old(a_t)), and sg the value without its gradient:
+    With the importance ratio w_t = exp(log pi(a_t) - log pi_old(a_t)) and sg for stop-gradient:
 
         l_t = -sg[clip(w_t, 1 - low, 1 + high)] A_t log pi(a_t)
 
     Args and returns as in `compute_policy_loss`, without dual clip. `clip_fraction` counts the tokens whose ratio was
-    outside the range.
+    outside the clip range.
 
     Example:
         >>> import torch
@@ -36,13 +40,10 @@ def compute_cispo_policy_loss(
         >>> compute_cispo_policy_loss(old, new, torch.ones(1, 1), torch.ones(1, 1))[0]  # 1.2 * 1 * 1
         tensor(1.2000)
     """
-    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
-    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    bounds = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
     log_ratio, advantages = masked_log_ratio(old_log_probs, log_probs, advantages, response_mask)
     ratio = log_ratio.detach().clamp(-20.0, 20.0).exp()
-    clipped = ratio.clamp(1 - low, 1 + high)
+    clipped = ratio.clamp(*bounds)
     loss = -clipped * advantages * log_probs.where(response_mask != 0, 0.0)
-    if weights is not None:
-        loss = loss * weights
     metrics = {"clip_fraction": ratio != clipped, "kl": -log_ratio.detach()}
-    return aggregate_loss(loss, response_mask, aggregation, totals), token_metrics(metrics, response_mask)
+    return loss_and_metrics(loss, metrics, response_mask, aggregation, weights, totals)

@@ -1,13 +1,13 @@
-"""The sum over time behind GAE and discounted returns, block by block.
+"""The recurrence behind GAE and discounted returns, computed block by block.
 
-Both are one recurrence, run from the last position to the first. With V the values, m the mask (1 on model tokens):
+It runs from the last position to the first. With V the values:
 
     model token:  R_t = r_t + S_{t+1},   S_t = gamma (1 - lam) V_t + gamma lam R_t
     other token:  R_t = 0,               S_t = S_{t+1} + r_t
 
-R_t is the lambda-return, A_t = R_t - V_t the advantage. S_t is what flows back to the model token before t. On other
-tokens it is not discounted and takes in the reward it finds there: that is how a reward on an observation reaches the
-last model token before it. A reward before the first model token was earned by no action and reaches none.
+R_t is the lambda-return and A_t = R_t - V_t the advantage. S_t is what flows back to the model token before t. On
+observations it is not discounted and collects the reward there, so a reward on an observation reaches the last model
+token before it. A reward before the first model token was earned by no action and reaches none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from turnsmith.algo.shapes import as_mask
 
 _ROWS, _COLUMNS = 512, 63
-"""Size of a block: in the cache, one step's vector long enough to pay for the call, and not more than `SERIAL`.
+"""Size of a block: it fits the cache, a column is long enough to be worth a call, and it is not larger than `SERIAL`.
 
 2048 x 64 takes 0.9 of the time on an idle machine, and 5 to 20 times as long on a busy one.
 """
@@ -34,7 +34,7 @@ def lambda_returns(
     rows: int = _ROWS,
     columns: int = _COLUMNS,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages A and lambda-returns R, 0 outside the mask. All tensors `(batch, time)`, finite, of one float type.
+    """Advantages A and lambda-returns R, 0 outside the mask. All tensors are `(batch, time)`; rewards are finite.
 
     Without values this is the discounted return G_t = r_t + gamma G_{t+1}, and A is the same tensor as R.
 
@@ -67,24 +67,24 @@ def _scan_rows(
     returns: Tensor,
 ) -> None:
     """Fill `advantages` and `returns`, from the last block of columns to the first."""
-    keep, flow, worth = (rewards.new_empty(rewards.shape[0], columns + 16)[:, : columns + 1] for _ in range(3))
-    keep_at, flow_at = keep.unbind(1), flow.unbind(1)
-    one = rewards.new_ones(())
+    decay, flow, masked_values = (rewards.new_empty(rewards.shape[0], columns + 16)[:, : columns + 1] for _ in range(3))
+    decay_at, flow_at = decay.unbind(1), flow.unbind(1)
+    unit = rewards.new_ones(())
     flow_at[columns].zero_()
     for stop in range(rewards.shape[1], 0, -columns):
         start = max(0, stop - columns)
-        # A narrow block uses the right end of the buffers, so that what flows in is always in their last column.
+        # A narrower block uses the right end of the buffers, so that the inflow is always in their last column.
         first = columns - (stop - start)
         block = slice(start, stop)
-        own, reward, factor = flow[:, first:columns], rewards[:, block], keep[:, first:columns]
+        own, reward, factor = flow[:, first:columns], rewards[:, block], decay[:, first:columns]
         on = as_mask(mask[:, block], rewards.dtype)
-        torch.add(one, on, alpha=gamma * lam - 1, out=factor)
+        torch.add(unit, on, alpha=gamma * lam - 1, out=factor)
         torch.mul(factor, reward, out=own)
-        value = None if values is None else torch.mul(values[:, block], on, out=worth[:, first:columns])
+        value = None if values is None else torch.mul(values[:, block], on, out=masked_values[:, first:columns])
         if value is not None and lam != 1:
             own.add_(value, alpha=gamma * (1 - lam))
         for column in range(columns - 1, first - 1, -1):
-            flow_at[column].addcmul_(keep_at[column], flow_at[column + 1])
+            flow_at[column].addcmul_(decay_at[column], flow_at[column + 1])
         result = torch.add(reward, flow[:, first + 1 :], out=returns[:, block]).mul_(on)
         if value is not None:
             torch.sub(result, value, out=advantages[:, block])

@@ -1,4 +1,4 @@
-"""One number for an episode: its score, and whether that can be trained on."""
+"""The score of each episode, and which episodes cannot be trained on because a reward is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from turnsmith.algo.shapes import row_slices
 def episode_scores(token_level_rewards: Tensor) -> Tensor:
     """Score of each episode: s_i = sum_t r_{i,t}, over all positions, in float64.
 
-    A reward on an observation token counts like any other. In float64 the sum of float32 rewards does not depend on
-    where they sit, so that episodes with the same rewards have exactly the same score.
+    Rewards on observation tokens count too. In float64 the sum of float32 rewards does not depend on where they lie, so
+    episodes with the same rewards have exactly the same score.
 
     Args:
         token_level_rewards: `(batch, time)`.
@@ -26,18 +26,19 @@ def episode_scores(token_level_rewards: Tensor) -> Tensor:
     """
     scores = torch.empty(token_level_rewards.shape[0], dtype=torch.float64, device=token_level_rewards.device)
     with torch.no_grad():
-        # A float64 copy of a few rows stays in the cache: ten times faster than a copy of the whole batch.
+        # torch converts before it sums. A float64 copy of a few rows stays in the cache, which is ten times faster
+        # than one of the whole batch.
         for rows in row_slices(token_level_rewards):
             torch.sum(token_level_rewards[rows], dim=-1, dtype=torch.float64, out=scores[rows])
     return scores
 
 
 def nonfinite_episodes(token_level_rewards: Tensor) -> Tensor:
-    """Which episodes have a NaN or infinite reward. Every estimator here leaves exactly these out.
+    """Which episodes have a NaN or infinite reward. Every estimator here leaves out exactly these.
 
-    Such an episode gets advantage 0 on all its tokens and counts in no mean and no standard deviation, so it changes no
-    other episode. Its count for the metrics is `nonfinite_episodes(rewards).sum()`; to keep its tokens out of the
-    averages of a loss too, multiply the mask: `response_mask * ~nonfinite_episodes(rewards)[:, None]`.
+    Such an episode gets advantage 0 on all its tokens and enters no mean or standard deviation, so it affects no other
+    episode. Count them for metrics with `nonfinite_episodes(rewards).sum()`. To keep their tokens out of the
+    denominators of a loss too, multiply the mask: `response_mask * ~nonfinite_episodes(rewards)[:, None]`.
 
     Args:
         token_level_rewards: `(batch, time)`.
@@ -52,12 +53,23 @@ def nonfinite_episodes(token_level_rewards: Tensor) -> Tensor:
     return ~torch.isfinite(episode_scores(token_level_rewards))
 
 
+def zero_episodes(tensor: Tensor, episodes: Tensor) -> Tensor:
+    """The tensor with 0 (or False) in the rows of these episodes; no copy if there are none.
+
+    Example:
+        >>> zero_episodes(torch.ones(2, 3, dtype=torch.bool), torch.tensor([False, True]))
+        tensor([[ True,  True,  True],
+                [False, False, False]])
+    """
+    return tensor.masked_fill(episodes.unsqueeze(-1), 0) if bool(episodes.any()) else tensor
+
+
 def all_finite(tensor: Tensor) -> bool:
-    """Whether the tensor has neither NaN nor infinity. Reads it once and makes no copy.
+    """Whether the tensor has neither NaN nor infinity; reads it once and makes no copy.
 
     Example:
         >>> all_finite(torch.tensor([1.0, float("-inf"), float("inf")]))
         False
     """
-    # A finite sum has only finite terms. The reverse is not so: large terms may overflow, hence the second look.
+    # A finite sum has only finite terms. The converse is false, because large terms may overflow: then look again.
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from turnsmith.algo.discounting import lambda_returns
-from turnsmith.algo.episodes import all_finite, nonfinite_episodes
+from turnsmith.algo.episodes import all_finite, nonfinite_episodes, zero_episodes
 from turnsmith.algo.shapes import as_mask, require_same_shape, working_dtype
 from turnsmith.algo.whitening import whiten_
 
@@ -28,24 +28,24 @@ def compute_gae_advantage_return(
         A_t     = delta_t + gamma lam A_{t+1}
         R_t     = A_t + V_t
 
-    A reward on a token that the model did not sample belongs to the last model token before it. verl 0.9.1 loses it,
-    and leaves numbers other than 0 in the advantages of observation tokens.
+    A reward on an observation token belongs to the last model token before it. verl 0.9.1 loses it, and leaves numbers
+    other than 0 in the advantages of observation tokens.
     An episode with a NaN or infinite reward gets A = 0 and R = V and is left out of the whitening (see
-    `nonfinite_episodes`). Values that are not finite on model tokens are not hidden: the advantages become NaN.
+    `nonfinite_episodes`). A value that is not finite on a model token is not hidden: the advantages become NaN.
 
     Args:
         token_level_rewards: r `(batch, time)`.
         values: V `(batch, time)`; read on model tokens only.
         response_mask: `(batch, time)`, 1 on model tokens.
         gamma: Discount from one model token to the next.
-        lam: Trade of bias (0) against variance (1).
-        whiten: Scale the advantages to mean 0 and variance 1 over the model tokens of the batch, as verl does.
+        lam: Trades bias (0) for variance (1).
+        whiten: Shift and scale the advantages to mean 0 and variance 1 over the batch's model tokens, as verl does.
 
     Returns:
         Advantages A and returns R, `(batch, time)`, 0 outside the mask.
 
     Example:
-        >>> rewards = torch.tensor([[0.0, 0.0, 1.0]])  # it sits on an observation
+        >>> rewards = torch.tensor([[0.0, 0.0, 1.0]])  # on an observation token
         >>> mask = torch.tensor([[1, 1, 0]])
         >>> compute_gae_advantage_return(rewards, torch.zeros(1, 3), mask, 0.5, 1.0, whiten=False)[0]
         tensor([[0.5000, 1.0000, 0.0000]])
@@ -53,14 +53,12 @@ def compute_gae_advantage_return(
     require_same_shape(token_level_rewards=token_level_rewards, values=values, response_mask=response_mask)
     with torch.no_grad():
         dtype = working_dtype(token_level_rewards, values)
-        rewards, values, mask = token_level_rewards.to(dtype), values.to(dtype), response_mask
-        # Multiplying by the mask is twice as fast as choosing by it, but keeps a NaN: take those out first, if any.
+        values, bad = values.to(dtype), nonfinite_episodes(token_level_rewards)
+        # `lambda_returns` multiplies by the mask, which is twice as fast as selecting by it but keeps a NaN.
         if not all_finite(values):
-            values = values.masked_fill(mask == 0, 0.0)
-        bad = None if all_finite(rewards) else nonfinite_episodes(rewards).unsqueeze(-1)
-        if bad is not None:
-            rewards, mask = rewards.masked_fill(bad, 0.0), as_mask(mask, dtype).masked_fill(bad, 0.0)
+            values = values.masked_fill(response_mask == 0, 0.0)
+        rewards, mask = zero_episodes(token_level_rewards.to(dtype), bad), zero_episodes(response_mask, bad)
         advantages, returns = lambda_returns(rewards, values, mask, gamma, lam)
-        if bad is not None:
-            returns = torch.where(bad, values * as_mask(response_mask, dtype), returns)
+        if bool(bad.any()):
+            returns = torch.where(bad.unsqueeze(-1), values * as_mask(response_mask, dtype), returns)
         return (whiten_(advantages, mask) if whiten else advantages), returns

@@ -1,4 +1,4 @@
-"""GiGPO: a group of episodes, and inside it groups of turns that started from the same observation."""
+"""GiGPO: compare episodes within their group, and turns with the group's turns that began at the same observation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from turnsmith.algo.episodes import episode_scores
-from turnsmith.algo.groups import Deviations, group_deviations
+from turnsmith.algo.groups import group_deviations, group_numbers
 from turnsmith.algo.shapes import require_same_shape, working_dtype
-from turnsmith.algo.turn_returns import episode_groups, turn_returns
+from turnsmith.algo.turn_returns import turn_returns
 from turnsmith.algo.turns import find_turns
 
 
@@ -25,32 +25,32 @@ def compute_gigpo_advantage(
     normalize: bool = True,
     epsilon: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    """GiGPO (Feng et al. 2025, https://arxiv.org/abs/2505.10978): GRPO, plus GRPO among turns of one observation.
+    """GiGPO (Feng et al. 2025, https://arxiv.org/abs/2505.10978): GRPO over episodes plus GRPO over turns.
 
-    With s_i the sum of the rewards of episode i, G_{i,k} = r_{i,k} + gamma G_{i,k+1} its return from turn k on, and the
-    anchor group of a turn all turns of its group's episodes that started from the same observation:
+    With s_i the sum of the rewards of episode i and G_{i,k} = r_{i,k} + gamma G_{i,k+1} its return from turn k on. The
+    anchor group of a turn is all turns of its group's episodes that began at the same observation:
 
         A^E_i     = (s_i - mean of its group) / (std of its group + epsilon)
         A^S_{i,k} = (G_{i,k} - mean of its anchor group) / (std of its anchor group + epsilon)
         A_{i,t}   = A^E_i + step_weight A^S_{i,k}   on every model token t of turn k
 
-    std is with n - 1, and 1 instead of (std + epsilon) if not `normalize`.
+    std has n - 1 in its denominator. Without `normalize` nothing is divided by it.
 
-    Bias: as GRPO's in both parts, as mean and std contain the turn itself. Without `normalize` an anchor group of m
-    episodes shrinks the gradient of its turns by (m - 1)/m, so that observations that few episodes reach weigh less;
-    and where an episode comes back to an observation, its own later return is part of its baseline.
+    Bias: as GRPO's in both terms, because mean and std include the turn itself. Without `normalize`, an anchor group of
+    m episodes shrinks the gradient of its turns by (m - 1)/m, so observations that few episodes reach weigh less. Where
+    an episode returns to an observation, its own later return is part of its baseline.
 
-    Equal rewards give exactly 0 in both parts, a group of one and an anchor group of one give 0 in theirs. An episode
-    with a reward that is not finite gets 0 and is part of no mean (see `nonfinite_episodes`).
+    Equal rewards give exactly 0 in both terms; a group of one gives 0 in the first, an anchor group of one in the
+    second. An episode with a reward that is not finite gets 0 and enters no mean (see `nonfinite_episodes`).
 
     Args:
         token_level_rewards: r `(batch, time)`.
         response_mask: `(batch, time)`, 1 on model tokens; a run of 1s is a turn.
-        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of numbers or of names.
-        anchors: `(batch, time)`, int64, read at the first token of each turn: the number of the observation that the
-            turn started from. Equal numbers are equal observations; they are compared within a group only.
-        gamma: Discount from one turn to the next, in the step part.
-        step_weight: Weight of the step part; the paper's omega.
+        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of integers or strings.
+        anchors: `(batch, time)`, int64, read at the first token of each turn: identifies the observation that the turn
+            began at, such as by a hash. Compared within a group only.
+        gamma: Discount from one turn to the next, in the turn term.
+        step_weight: Weight of the turn term; the paper's omega.
         normalize: Divide by the standard deviations.
         epsilon: Added to the standard deviations.
 
@@ -60,33 +60,22 @@ def compute_gigpo_advantage(
     Example:
         >>> mask = torch.tensor([[1, 0, 1], [1, 0, 1]])
         >>> rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-        >>> anchors = torch.tensor([[7, 0, 8], [7, 0, 9]])  # one start, then two different observations
+        >>> anchors = torch.tensor([[7, 0, 8], [7, 0, 9]])  # the same first observation, then two different ones
         >>> compute_gigpo_advantage(rewards, mask, [0, 0], anchors, 1.0, normalize=False)[0]
         tensor([[ 1.0000,  0.0000,  0.5000],
                 [-1.0000, -0.0000, -0.5000]])
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask, anchors=anchors)
     with torch.no_grad():
-        group = episode_groups(index, token_level_rewards)
+        group = group_numbers(index, token_level_rewards)
         turns = find_turns(response_mask)
-        returns, healthy = turn_returns(token_level_rewards, turns, gamma)
-        row, _ = healthy.nonzero(as_tuple=True)
-        anchor_group = _pairs(group[row], turns.first(anchors)[healthy])
-        episode = group_deviations(episode_scores(token_level_rewards), group)
-        step = group_deviations(returns[healthy], anchor_group)
+        returns, valid = turn_returns(token_level_rewards, turns, gamma)
+        row, _ = valid.nonzero(as_tuple=True)
+        anchor = torch.unique(turns.first(anchors)[valid], return_inverse=True)[1]
+        anchor_group = torch.unique(group[row] * anchor.numel() + anchor, return_inverse=True)[1]
+        by_episode = group_deviations(episode_scores(token_level_rewards), group).scaled(normalize, epsilon)
+        by_turn = group_deviations(returns[valid], anchor_group).scaled(normalize, epsilon)
         advantages = torch.zeros_like(returns)
-        advantages[healthy] = _scaled(episode, normalize, epsilon)[row] + step_weight * _scaled(
-            step, normalize, epsilon
-        )
+        advantages[valid] = by_episode[row] + step_weight * by_turn
         tokens = turns.to_tokens(advantages, working_dtype(token_level_rewards))
     return tokens, tokens
-
-
-def _scaled(compared: Deviations, normalize: bool, epsilon: float) -> Tensor:
-    return compared.deviation / (compared.std + epsilon) if normalize else compared.deviation
-
-
-def _pairs(one: Tensor, other: Tensor) -> Tensor:
-    """A number from 0 for each pair."""
-    names, number = torch.unique(other, return_inverse=True)
-    return torch.unique(one * max(len(names), 1) + number, return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""Episodes compared with the others of their group: the part that GRPO, RLOO and their kin share."""
+"""Compare each episode with its group: the part that GRPO, RLOO and the other group estimators share."""
 
 from __future__ import annotations
 
@@ -9,56 +9,73 @@ import torch
 from torch import Tensor
 
 
-def group_numbers(index: Tensor | Iterable[Hashable], device: torch.device | None = None) -> Tensor:
-    """Group of each episode as a number from 0. Takes integers, strings or a numpy array of either.
+def group_numbers(index: Tensor | Iterable[Hashable], token_level_rewards: Tensor) -> Tensor:
+    """Number the groups from 0; gives the group of each episode, `(batch,)`.
+
+    Args:
+        index: Group of each episode: a tensor, a numpy array or a list, of integers or strings.
+        token_level_rewards: `(batch, time)`; read for its device and number of episodes only.
 
     Example:
-        >>> group_numbers(["b", "a", "b"])
+        >>> group_numbers(["b", "a", "b"], torch.zeros(3, 5))
         tensor([0, 1, 0])
     """
+    device, episodes = token_level_rewards.device, token_level_rewards.shape[0]
     if isinstance(index, Tensor):
-        return torch.unique(index.to(device), return_inverse=True)[1]
-    numbers: dict[Hashable, int] = {}
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in index], dtype=torch.long, device=device)
+        group = torch.unique(index.to(device), return_inverse=True)[1]
+    else:
+        numbers: dict[Hashable, int] = {}
+        group = torch.tensor(
+            [numbers.setdefault(name, len(numbers)) for name in index], dtype=torch.long, device=device
+        )
+    if group.shape != (episodes,):
+        raise ValueError(f"index has {group.numel()} entries, but the batch has {episodes} episodes")
+    return group
 
 
 @dataclass(frozen=True)
 class Deviations:
-    """How each episode's score differs from its group. All of shape `(batch,)`."""
+    """How each score differs from its group. All tensors have the shape of the scores."""
 
     deviation: Tensor
-    """s_i - mean of its group; 0 for an episode without a finite score and in a group of one."""
+    """s_i - mean of its group; 0 for a score that is not finite and in a group of one."""
     std: Tensor
     """Standard deviation of its group, with n - 1; 0 in a group of one."""
     count: Tensor
     """Number of finite scores in its group."""
 
+    def scaled(self, by_std: bool, epsilon: float) -> Tensor:
+        """The deviations, divided by std + epsilon if `by_std`."""
+        return self.deviation / (self.std + epsilon) if by_std else self.deviation
+
+    def leave_one_out(self) -> Tensor:
+        """s_i - mean of the others in its group = n/(n-1) (s_i - mean)."""
+        return self.deviation * (self.count / (self.count - 1).clamp(min=1))
+
 
 def group_deviations(scores: Tensor, group: Tensor, weights: Tensor | None = None) -> Deviations:
-    """Compare each score with its group: s_i - sum_j w_j s_j / sum_j w_j.
+    """Compare each score with the weighted mean of its group: s_i - sum_j w_j s_j / sum_j w_j.
 
-    The least score of the group is subtracted first. Equal scores are then exact zeros, whatever rounding the mean
-    would have, and scores of 1e8 that differ by 1 keep their difference.
+    The smallest score of each group is subtracted first. Equal scores then give exactly 0, however the mean rounds, and
+    scores of 1e8 that differ by 1 keep their difference.
 
     Args:
-        scores: `(batch,)`, float64. One that is not finite is left out of its group.
-        group: `(batch,)`, numbers from `group_numbers`.
-        weights: `(batch,)`; equal weights by default.
+        scores: Float64, one dimension. A score that is not finite is left out of its group.
+        group: Group number of each score, from 0.
+        weights: w; 1 by default.
 
     Example:
         >>> group_deviations(torch.tensor([1.0, 3.0, 7.0]).double(), torch.tensor([0, 0, 1])).deviation
         tensor([-1.,  1.,  0.], dtype=torch.float64)
     """
-    if scores.shape != group.shape:
-        raise ValueError(f"index has {group.numel()} entries, but the batch has {scores.numel()} episodes")
     finite = torch.isfinite(scores)
     ones = finite.to(scores.dtype)
     weights = ones if weights is None else weights.to(scores.dtype) * ones
     size = int(group.max()) + 1 if group.numel() else 0
     empty = scores.new_zeros(size)
-    # Members are read with gather: least[group] would split even this little among threads, for milliseconds each.
-    least = torch.full_like(empty, torch.inf).scatter_reduce(0, group, scores.where(finite, torch.inf), "amin")
-    above = (scores - least.gather(0, group)).where(finite, 0.0)
+    # gather rather than smallest[group], which would start threads even for tensors this small.
+    smallest = torch.full_like(empty, torch.inf).scatter_reduce(0, group, scores.where(finite, torch.inf), "amin")
+    above = (scores - smallest.gather(0, group)).where(finite, 0.0)
     weight = empty.scatter_add(0, group, weights)
     mean = empty.scatter_add(0, group, above * weights) / weight.where(weight > 0, 1.0)
     deviation = (above - mean.gather(0, group)).where(finite, 0.0)
@@ -68,7 +85,7 @@ def group_deviations(scores: Tensor, group: Tensor, weights: Tensor | None = Non
 
 
 def to_tokens(per_episode: Tensor, response_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give each model token its episode's number, and 0 to every other position.
+    """Give each model token its episode's number, and every other position 0.
 
     Example:
         >>> to_tokens(torch.tensor([2.0]), torch.tensor([[1, 0, 1]]), torch.float32)

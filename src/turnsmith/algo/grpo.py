@@ -19,21 +19,21 @@ def compute_grpo_advantage(
     normalise_by_std: bool = True,
     epsilon: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    """GRPO (Shao et al. 2024, https://arxiv.org/abs/2402.03300): an episode against the others of its group.
+    """GRPO (Shao et al. 2024, https://arxiv.org/abs/2402.03300): each episode's score, standardised within its group.
 
     With s_i the sum of the rewards of episode i, and mean and std (with n - 1) over the finite s of its group:
 
         A_{i,t} = (s_i - mean) / (std + epsilon)   on model tokens
 
-    verl 0.9.1 gives advantages up to 0.9 where all rewards of a group are equal, lets one NaN spoil its group, and
-    gives a group of one its raw reward. Here equal rewards and a group of one give exactly 0, and a reward that is not
-    finite takes out its own episode (see `nonfinite_episodes`).
+    Here equal rewards and a group of one give exactly 0, and a reward that is not finite takes out only its own episode
+    (see `nonfinite_episodes`). verl 0.9.1 gives advantages up to 0.9 to equal rewards and the raw reward to a group of
+    one, and one NaN makes its whole group NaN.
 
     Args:
-        token_level_rewards: r `(batch, time)`; the reward of an observation token counts too.
+        token_level_rewards: r `(batch, time)`; rewards on observation tokens count too.
         response_mask: `(batch, time)`, 1 on model tokens.
-        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of numbers or of names.
-        normalise_by_std: Divide by the standard deviation of the group; without it this is Dr. GRPO.
+        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of integers or strings.
+        normalise_by_std: Divide by the group's standard deviation; without it this is Dr. GRPO.
         epsilon: Added to the standard deviation.
 
     Returns:
@@ -47,10 +47,10 @@ def compute_grpo_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        group = group_numbers(index, token_level_rewards.device)
+        group = group_numbers(index, token_level_rewards)
         compared = group_deviations(episode_scores(token_level_rewards), group)
-        scale = compared.std + epsilon if normalise_by_std else torch.ones_like(compared.std)
-        advantages = to_tokens(compared.deviation / scale, response_mask, working_dtype(token_level_rewards))
+        scaled = compared.scaled(normalise_by_std, epsilon)
+        advantages = to_tokens(scaled, response_mask, working_dtype(token_level_rewards))
     return advantages, advantages
 
 
@@ -61,8 +61,8 @@ def compute_dr_grpo_advantage(
 
         A_{i,t} = s_i - mean
 
-    The division weighs groups by how even their scores are, which is a bias. The paper's other half is the loss:
-    average with "seq-mean-token-sum-norm", so that a long episode's tokens do not weigh less.
+    Dividing by the std gives more weight to groups with nearly equal scores, which is a bias. The paper's other change
+    is in the loss: average with "seq-mean-token-sum-norm", so that tokens of long episodes do not weigh less.
 
     Args and returns as in `compute_grpo_advantage`.
 

@@ -1,4 +1,8 @@
-"""How far the policy is from the reference: estimators of the KL divergence, and the penalty on rewards."""
+"""KL divergence from the reference policy: per-token estimators, and the penalty on rewards.
+
+Reference implementation: training uses verl's `kl_penalty` and `apply_kl_penalty`, and
+`tests/unit/algo/test_against_verl.py` checks that both agree.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +29,25 @@ def kl_estimate(
 
     With x = log ref(a) - log pi(a):
 
-        k1   -x              unbiased, large variance, may be negative
+        k1   -x              unbiased, high variance, may be negative
         k2   x^2 / 2         biased, never negative; its gradient is the gradient of the KL
         k3   e^x - 1 - x     unbiased, never negative
         abs  |x|
 
-    verl computes k3 as e^x - x - 1, which in float32 is rounding noise for |x| < 1e-3 (and may be negative); here it is
+    verl computes k3 as e^x - x - 1, which in float32 is rounding noise for |x| < 1e-3 and may be negative; ours is
     exact for small x.
 
     Args:
         log_probs: log pi, any shape.
         ref_log_probs: log ref, same shape.
-        estimator: One of the four.
-        unbiased_gradient: Keep the value, but take the gradient of k2 (verl's "k3+"): the expected gradient of k1 and
-            of k3 is not the gradient of the KL.
-        cap: Largest value of k3, as in verl, or a token that pi avoids would outweigh all others. It is a bias; None
-            for no cap.
+        estimator: One of the four above.
+        unbiased_gradient: Keep the value but use the gradient of k2 (verl's "k3+"), because the expected gradients of
+            k1 and k3 are not the gradient of the KL.
+        cap: Largest value of k3, as in verl, so that a token that pi avoids cannot outweigh all others. This adds a
+            bias; None for no cap.
 
     Returns:
-        One estimate a token, same shape.
+        One estimate per token, same shape.
 
     Example:
         >>> kl_estimate(torch.tensor([-1.0, -1.0]), torch.tensor([-2.0, -1.0]), "k1")
@@ -62,7 +66,7 @@ def kl_estimate(
         value = _k3(x.clamp(-20.0, 20.0))
         value = value if cap is None else value.clamp(max=cap)
     else:
-        raise ValueError(f"there is no KL estimator {estimator!r}; there are {', '.join(get_args(KLEstimator))}")
+        raise ValueError(f"unknown KL estimator {estimator!r}; use one of {', '.join(get_args(KLEstimator))}")
     if not unbiased_gradient:
         return value
     carrier = x.square() / 2
@@ -70,7 +74,7 @@ def kl_estimate(
 
 
 def _k3(x: Tensor) -> Tensor:
-    """e^x - 1 - x. Near 0 by its series, as the difference would cancel."""
+    """e^x - 1 - x, near 0 by its series: the difference would cancel."""
     series = x.square() / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
     return torch.where(x.abs() < 0.1, series, torch.expm1(x) - x)
 
@@ -85,19 +89,19 @@ def apply_kl_penalty(
 ) -> tuple[Tensor, float]:
     """Subtract the KL from the rewards (Ziegler et al. 2019, https://arxiv.org/abs/1909.08593).
 
-        r'_t = r_t - kl_coef KL_t   on model tokens; other rewards stay as they are
+        r'_t = r_t - kl_coef KL_t   on model tokens; other rewards are unchanged
 
     Args:
         token_level_rewards: r `(batch, time)`.
-        log_probs: log pi `(batch, time)`, of the policy that made the episodes.
+        log_probs: log pi `(batch, time)`, of the policy that sampled the episodes.
         ref_log_probs: log ref `(batch, time)`.
-        response_mask: `(batch, time)`, 1 on model tokens. Log-probs of the others are not read.
+        response_mask: `(batch, time)`, 1 on model tokens; log-probs of other tokens are ignored.
         kl_coef: Coefficient, such as `KLController.value`.
         estimator: See `kl_estimate`.
 
     Returns:
-        The penalised rewards `(batch, time)`, and the KL: its mean over the tokens of an episode, averaged over
-        episodes that have a model token (verl counts those that have none as 0).
+        The penalised rewards `(batch, time)`, and the KL: the mean over each episode's tokens, averaged over episodes
+        that have a model token (verl counts those that have none as 0).
 
     Example:
         >>> rewards, mask = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[1, 0, 1]])

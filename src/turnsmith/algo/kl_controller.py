@@ -1,4 +1,8 @@
-"""The coefficient of the KL penalty, fixed or following a target."""
+"""The coefficient of the KL penalty: fixed, or adapted to a target KL.
+
+Reference implementation: training uses verl's `FixedKLController` and `AdaptiveKLController`, and
+`tests/unit/algo/test_against_verl.py` checks that the adaptive ones agree.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,20 @@ import math
 class KLController:
     """Coefficient of the KL penalty (Ziegler et al. 2019, https://arxiv.org/abs/1909.08593).
 
-    Adaptive, after each batch:
+    If adaptive, after each batch:
 
         e     = clip(current_kl / target_kl - 1, -0.2, 0.2)
         value = value * (1 + e * min(n_steps / horizon, 1))
 
-    Without the `min` (verl) a batch of more than five horizons makes the coefficient negative: a reward for moving
-    away.
-    A KL that is NaN changes nothing, where verl's coefficient stays NaN from then on.
+    Two differences from verl. verl has no `min`, so a batch larger than five horizons can make its coefficient
+    negative, which rewards moving away from the reference. And a NaN KL leaves our value as it is; verl's becomes NaN
+    for good.
 
     Args:
-        init_kl_coef: First value.
-        target_kl: KL that the adaptive controller holds.
+        init_kl_coef: Initial value.
+        target_kl: The KL that the adaptive controller aims for.
         adaptive: Whether `update` changes the value at all.
-        horizon: Steps over which a change takes full effect.
+        horizon: Number of episodes over which a correction takes full effect.
 
     Example:
         >>> controller = KLController(init_kl_coef=0.01, target_kl=0.01, adaptive=True)
@@ -35,7 +39,7 @@ class KLController:
     ) -> None:
         if adaptive and not (target_kl > 0 and horizon > 0):
             raise ValueError(
-                f"target_kl ({target_kl}) and horizon ({horizon}) of an adaptive controller must be over 0"
+                f"target_kl ({target_kl}) and horizon ({horizon}) of an adaptive controller must be positive"
             )
         self.value = float(init_kl_coef)
         self.target_kl = target_kl
@@ -43,7 +47,7 @@ class KLController:
         self.horizon = horizon
 
     def update(self, current_kl: float, n_steps: int) -> None:
-        """Move the value after a batch of `n_steps` episodes with mean KL `current_kl`."""
+        """Adapt the value after a batch of `n_steps` episodes with mean KL `current_kl`."""
         if not self.adaptive or math.isnan(current_kl):
             return
         error = min(max(current_kl / self.target_kl - 1, -0.2), 0.2)

@@ -1,4 +1,4 @@
-"""REINFORCE with the baseline of least variance."""
+"""OPO: REINFORCE with a baseline that minimises variance."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from turnsmith.algo.shapes import require_same_shape, working_dtype
 def compute_opo_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Tensor | Iterable[Hashable]
 ) -> tuple[Tensor, Tensor]:
-    """OPO (Hao et al. 2025, https://arxiv.org/abs/2505.23585): the group's mean, weighted by length.
+    """OPO (Hao et al. 2025, https://arxiv.org/abs/2505.23585): the baseline is the group's mean, weighted by length.
 
     With s_i the sum of the rewards of episode i and l_i its number of model tokens, over the finite s of its group:
 
         A_{i,t} = s_i - sum_j l_j s_j / sum_j l_j   on model tokens
 
-    Long episodes have large gradients, so the baseline of least variance leans towards them.
+    Long episodes have large gradients, so the variance-minimising baseline leans towards their scores.
 
     Args:
-        token_level_rewards: r `(batch, time)`.
+        token_level_rewards: r `(batch, time)`; rewards on observation tokens count too.
         response_mask: `(batch, time)`, 1 on model tokens.
-        index: Group of each episode, `(batch,)`.
+        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of integers or strings.
 
     Returns:
         Advantages `(batch, time)`, and the same tensor again as returns.
@@ -38,7 +38,7 @@ def compute_opo_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        group = group_numbers(index, token_level_rewards.device)
+        group = group_numbers(index, token_level_rewards)
         lengths = response_mask.sum(dim=-1, dtype=torch.float32)
         compared = group_deviations(episode_scores(token_level_rewards), group, weights=lengths)
         advantages = to_tokens(compared.deviation, response_mask, working_dtype(token_level_rewards))

@@ -1,4 +1,4 @@
-"""Advantages that raise the best of a group, for pass@k."""
+"""GRPO for pass@k: only the best episode of each group gets an advantage."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def compute_pass_at_k_advantage(
     normalise_by_std: bool = True,
     epsilon: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    """GRPO for pass@k (Tang et al. 2025, https://arxiv.org/abs/2503.19595): what the best of the group adds.
+    """GRPO for pass@k (Tang et al. 2025, https://arxiv.org/abs/2503.19595): the lead of the best over the second best.
 
     With s_i the sum of the rewards of episode i, over the finite s of its group:
 
         A_{i,t} = (s_i - second best) / (std + epsilon)   on the model tokens of the best episode, else 0
 
-    verl 0.9.1 raises for a group of one; here it gives 0, as do two best episodes.
+    A group of one gives 0 (verl 0.9.1 raises), and so does a tie for the best.
 
     Args and returns as in `compute_grpo_advantage`.
 
@@ -36,21 +36,22 @@ def compute_pass_at_k_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        group = group_numbers(index, token_level_rewards.device)
+        group = group_numbers(index, token_level_rewards)
         scores = episode_scores(token_level_rewards)
-        compared = group_deviations(scores, group)
         score = scores.where(torch.isfinite(scores), -torch.inf)
-        best = _largest(score, group).gather(0, group)
-        # Where two are best, both are taken out here; their lead over the third must not count, see `alone`.
-        second = _largest(score.where(score < best, -torch.inf), group).gather(0, group)
-        alone = torch.zeros_like(best).scatter_add(0, group, (score == best).to(best.dtype)).gather(0, group) == 1
-        leads = alone & (score == best) & torch.isfinite(second)
+        best = _largest(score, group)
+        is_best = score == best
+        second = _largest(score.where(~is_best, -torch.inf), group)
+        # In a tie `second` is the third best, and the lead over it must not count.
+        number_of_best = torch.zeros_like(best).scatter_add(0, group, is_best.to(best.dtype)).gather(0, group)
+        leads = is_best & (number_of_best == 1) & torch.isfinite(second)
         lead = (score - second).where(leads, 0.0)
-        scale = compared.std + epsilon if normalise_by_std else torch.ones_like(lead)
-        advantages = to_tokens(lead / scale, response_mask, working_dtype(token_level_rewards))
+        if normalise_by_std:
+            lead = lead / (group_deviations(scores, group).std + epsilon)
+        advantages = to_tokens(lead, response_mask, working_dtype(token_level_rewards))
     return advantages, advantages
 
 
 def _largest(scores: Tensor, group: Tensor) -> Tensor:
-    """Largest score of each group; there are at most as many groups as episodes."""
-    return torch.full_like(scores, -torch.inf).scatter_reduce(0, group, scores, "amax")
+    """Largest score in each episode's group, `(batch,)`."""
+    return torch.full_like(scores, -torch.inf).scatter_reduce(0, group, scores, "amax").gather(0, group)

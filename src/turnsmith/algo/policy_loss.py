@@ -1,11 +1,15 @@
-"""PPO's clipped policy loss, with clip-higher and dual clip."""
+"""PPO's clipped policy loss with clip-higher and dual clip, and what it shares with GSPO and CISPO.
+
+Reference implementation: training uses verl's `compute_policy_loss_vanilla`, and `tests/unit/algo/test_against_verl.py`
+checks that both agree.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss, masked_mean
+from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss, token_metrics
 from turnsmith.algo.shapes import require_same_shape
 
 
@@ -25,32 +29,33 @@ def compute_policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """PPO (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
 
-    With the ratio w_t = exp(log pi(a_t) - log pi_old(a_t)):
+    With the importance ratio w_t = exp(log pi(a_t) - log pi_old(a_t)):
 
         l_t = max(-w_t A_t, -clip(w_t, 1 - low, 1 + high) A_t)
         l_t = min(l_t, -c A_t)   where A_t < 0
 
-    A high above low is clip-higher (DAPO, Yu et al. 2025, https://arxiv.org/abs/2503.14476): unlikely tokens may grow.
-    The second line is dual clip (Ye et al. 2020, https://arxiv.org/abs/1912.09729): a bad token that became much more
-    likely must not give a gradient without bound.
-    The log-ratio is kept within 20 of 0, as in verl, so that no exponential overflows.
+    high > low is clip-higher (DAPO, Yu et al. 2025, https://arxiv.org/abs/2503.14476), which lets unlikely tokens grow.
+    The second line is dual clip (Ye et al. 2020, https://arxiv.org/abs/1912.09729): it bounds the gradient of a bad
+    token that has become much more likely. As in verl, the log-ratio is clamped to [-20, 20] so that exp never
+    overflows.
 
     Args:
         old_log_probs: log pi_old `(batch, time)`.
-        log_probs: log pi `(batch, time)`; the gradient goes here.
+        log_probs: log pi `(batch, time)`; the gradient flows into these.
         advantages: A `(batch, time)`.
-        response_mask: `(batch, time)`, 1 on model tokens. What the others hold is not read.
-        clip_ratio: low and high, unless these are given.
+        response_mask: `(batch, time)`, 1 on model tokens; all other positions are ignored.
+        clip_ratio: Default for both low and high.
         clip_ratio_low: low.
         clip_ratio_high: high.
         dual_clip: c, larger than 1; None for plain PPO.
         aggregation: How token losses are averaged, see `aggregate_loss`.
-        weights: `(batch, time)`, multiplied into l, as for a difference between the engine and the trainer.
-        totals: Numbers of the whole batch, if this is a part of it.
+        weights: `(batch, time)`, multiplied into l, such as importance weights that correct for the difference between
+            the inference engine's and the trainer's log-probs.
+        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
-        The loss, and the metrics `clip_fraction` and `dual_clip_fraction` (tokens where the clipped branch was taken)
-        and `kl` (mean of log pi_old - log pi).
+        The loss, and the metrics `clip_fraction` and `dual_clip_fraction` (share of tokens on the clipped branch) and
+        `kl` (mean of log pi_old - log pi).
 
     Example:
         >>> old, new = torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])
@@ -60,21 +65,25 @@ def compute_policy_loss(
     """
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip is {dual_clip}, but must be larger than 1")
-    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
-    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    bounds = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
     log_ratio, advantages = masked_log_ratio(old_log_probs, log_probs, advantages, response_mask)
-    ratio = log_ratio.clamp(-20.0, 20.0).exp()
-    plain = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - low, 1 + high)
-    loss = torch.maximum(plain, clipped)
-    metrics = {"clip_fraction": clipped > plain, "kl": -log_ratio.detach()}
+    loss, is_clipped = clipped_loss(log_ratio.clamp(-20.0, 20.0).exp(), advantages, bounds)
+    metrics = {"clip_fraction": is_clipped, "kl": -log_ratio.detach()}
     if dual_clip is not None:
-        bound = -advantages * dual_clip
-        metrics["dual_clip_fraction"] = (loss > bound) & (advantages < 0)
-        loss = torch.where(advantages < 0, torch.minimum(loss, bound), loss)
-    if weights is not None:
-        loss = loss * weights
-    return aggregate_loss(loss, response_mask, aggregation, totals), token_metrics(metrics, response_mask)
+        most = -advantages * dual_clip
+        metrics["dual_clip_fraction"] = (loss > most) & (advantages < 0)
+        loss = torch.where(advantages < 0, torch.minimum(loss, most), loss)
+    return loss_and_metrics(loss, metrics, response_mask, aggregation, weights, totals)
+
+
+def clip_bounds(clip_ratio: float, low: float | None, high: float | None) -> tuple[float, float]:
+    """The range that importance ratios are clipped to.
+
+    Example:
+        >>> clip_bounds(0.25, None, 0.5)
+        (0.75, 1.5)
+    """
+    return 1 - (clip_ratio if low is None else low), 1 + (clip_ratio if high is None else high)
 
 
 def masked_log_ratio(
@@ -94,11 +103,31 @@ def masked_log_ratio(
     return (log_probs - old_log_probs).where(on, 0.0), advantages.where(on, 0.0)
 
 
-def token_metrics(metrics: dict[str, Tensor], response_mask: Tensor) -> dict[str, float]:
-    """Mean of each over the model tokens.
+def clipped_loss(ratio: Tensor, advantages: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """PPO's pessimistic loss of each token, and whether the clipped branch was taken.
 
     Example:
-        >>> token_metrics({"clip_fraction": torch.tensor([[True, False, True]])}, torch.tensor([[1, 1, 0]]))
-        {'clip_fraction': 0.5}
+        >>> clipped_loss(torch.tensor([2.0, 0.5]), torch.ones(2), (0.75, 1.5))
+        (tensor([-1.5000, -0.5000]), tensor([ True, False]))
     """
-    return {name: float(masked_mean(values.float(), response_mask)) for name, values in metrics.items()}
+    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
+    return torch.maximum(plain, clipped), clipped > plain
+
+
+def loss_and_metrics(
+    loss: Tensor,
+    metrics: dict[str, Tensor],
+    response_mask: Tensor,
+    aggregation: Aggregation,
+    weights: Tensor | None,
+    totals: BatchTotals | None,
+) -> tuple[Tensor, dict[str, float]]:
+    """Reduce weighted token losses to a scalar and token metrics to their means.
+
+    Example:
+        >>> loss, mask, weights = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2), torch.tensor([[2.0, 0.0]])
+        >>> loss_and_metrics(loss, {"kl": loss}, mask, "token-mean", weights, None)
+        (tensor(1.), {'kl': 2.0})
+    """
+    weighted = loss if weights is None else loss * weights
+    return aggregate_loss(weighted, response_mask, aggregation, totals), token_metrics(metrics, response_mask)

@@ -1,4 +1,4 @@
-"""REINFORCE++: discounted returns, whitened over the batch; and the version with a group baseline."""
+"""REINFORCE++: discounted returns, whitened over the batch; and its variant with a group baseline."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from turnsmith.algo.discounting import lambda_returns
-from turnsmith.algo.episodes import all_finite, episode_scores, nonfinite_episodes
+from turnsmith.algo.episodes import episode_scores, nonfinite_episodes, zero_episodes
 from turnsmith.algo.groups import group_deviations, group_numbers, to_tokens
-from turnsmith.algo.shapes import as_mask, require_same_shape, working_dtype
+from turnsmith.algo.shapes import require_same_shape, working_dtype
 from turnsmith.algo.whitening import whiten_
 
 
@@ -24,8 +24,8 @@ def compute_reinforce_plus_plus_advantage(
         G_t = r_t + gamma G_{t+1}
         A_t = (G_t - mean) / sqrt(var + 1e-8)   over all model tokens of the batch
 
-    A reward on an observation belongs to the last model token before it (verl 0.9.1 loses it). An episode with a reward
-    that is not finite gets A = G = 0 and is left out of mean and variance.
+    A reward on an observation token belongs to the last model token before it (verl 0.9.1 loses it). An episode with a
+    reward that is not finite gets A = G = 0 and is left out of mean and variance (see `nonfinite_episodes`).
 
     Args:
         token_level_rewards: r `(batch, time)`.
@@ -42,11 +42,9 @@ def compute_reinforce_plus_plus_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        dtype = working_dtype(token_level_rewards)
-        rewards, mask = token_level_rewards.to(dtype), response_mask
-        if not all_finite(rewards):
-            bad = nonfinite_episodes(rewards).unsqueeze(-1)
-            rewards, mask = rewards.masked_fill(bad, 0.0), as_mask(mask, dtype).masked_fill(bad, 0.0)
+        bad = nonfinite_episodes(token_level_rewards)
+        rewards = zero_episodes(token_level_rewards.to(working_dtype(token_level_rewards)), bad)
+        mask = zero_episodes(response_mask, bad)
         _, returns = lambda_returns(rewards, None, mask, gamma, 1.0)
         return whiten_(returns.clone(), mask), returns
 
@@ -54,18 +52,18 @@ def compute_reinforce_plus_plus_advantage(
 def compute_reinforce_plus_plus_baseline_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, index: Tensor | Iterable[Hashable]
 ) -> tuple[Tensor, Tensor]:
-    """REINFORCE++-baseline (same paper): the group's mean is subtracted, then all is whitened over the batch.
+    """REINFORCE++-baseline (same paper): subtract the group's mean, then whiten over the whole batch.
 
         A_{i,t} = whiten(s_i - mean of its group)   over all model tokens of the batch
 
-    Unlike GRPO it scales by one standard deviation for the whole batch. Equal rewards in every group give exactly 0; in
-    one group among others they give 0 minus the mean over the batch's tokens, which is 0 only if lengths do not differ.
-    The same holds for a group of one.
+    Unlike GRPO it divides by one standard deviation for the whole batch. Equal rewards in every group give exactly 0.
+    In a single group, as in a group of one, they give 0 minus the mean over the batch's tokens, which is 0 only if all
+    episodes have the same length.
 
     Args:
         token_level_rewards: r `(batch, time)`.
         response_mask: `(batch, time)`, 1 on model tokens.
-        index: Group of each episode, `(batch,)`.
+        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of integers or strings.
 
     Returns:
         Advantages `(batch, time)`, and the same tensor again as returns.
@@ -77,10 +75,8 @@ def compute_reinforce_plus_plus_baseline_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        dtype = working_dtype(token_level_rewards)
         scores = episode_scores(token_level_rewards)
-        compared = group_deviations(scores, group_numbers(index, scores.device))
-        finite = torch.isfinite(scores)
-        mask = response_mask if bool(finite.all()) else as_mask(response_mask, dtype) * finite.unsqueeze(-1)
-        advantages = whiten_(to_tokens(compared.deviation, mask, dtype), mask)
+        compared = group_deviations(scores, group_numbers(index, token_level_rewards))
+        mask = zero_episodes(response_mask, ~torch.isfinite(scores))
+        advantages = whiten_(to_tokens(compared.deviation, mask, working_dtype(token_level_rewards)), mask)
     return advantages, advantages

@@ -1,4 +1,4 @@
-"""REINFORCE with the mean of the other episodes as baseline."""
+"""RLOO: REINFORCE with the mean of the group's other episodes as the baseline."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def compute_rloo_advantage(
         A_{i,t} = s_i - 1/(n-1) sum_{j != i} s_j = n/(n-1) (s_i - mean)   on model tokens
 
     The baseline does not depend on episode i, so the policy gradient is unbiased. A group of one gives 0 (verl's looped
-    version: the raw reward), equal rewards give exactly 0, and a reward that is not finite takes out its own episode.
+    version: the raw reward), equal rewards give exactly 0, and a reward that is not finite takes out only its own
+    episode (see `nonfinite_episodes`).
 
     Args:
-        token_level_rewards: r `(batch, time)`.
+        token_level_rewards: r `(batch, time)`; rewards on observation tokens count too.
         response_mask: `(batch, time)`, 1 on model tokens.
-        index: Group of each episode, `(batch,)`.
+        index: Group of each episode, `(batch,)`: a tensor, a numpy array or a list, of integers or strings.
 
     Returns:
         Advantages `(batch, time)`, and the same tensor again as returns.
@@ -38,8 +39,7 @@ def compute_rloo_advantage(
     """
     require_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     with torch.no_grad():
-        group = group_numbers(index, token_level_rewards.device)
+        group = group_numbers(index, token_level_rewards)
         compared = group_deviations(episode_scores(token_level_rewards), group)
-        scale = compared.count / (compared.count - 1).clamp(min=1)
-        advantages = to_tokens(compared.deviation * scale, response_mask, working_dtype(token_level_rewards))
+        advantages = to_tokens(compared.leave_one_out(), response_mask, working_dtype(token_level_rewards))
     return advantages, advantages

@@ -1,4 +1,7 @@
-"""Checks of tensors that belong together. A mask of another shape would broadcast and train on the wrong tokens."""
+"""Shape and dtype checks of tensors that belong together.
+
+A mask of another shape would broadcast silently and train on the wrong tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ import torch
 from torch import Tensor
 
 SERIAL = 32767
-"""Most elements of an operation that torch does not split among threads.
+"""Largest number of elements for which torch runs an operation on one thread.
 
-Thousands of short operations whose threads wait for each other are a little faster on an idle machine, and many times
+Thousands of short operations that wait for each other's threads are a little faster on an idle machine and many times
 slower on a busy one.
 """
 
 
 def require_same_shape(**tensors: Tensor) -> None:
-    """Raise if the tensors are not all of one shape `(batch, time)`.
+    """Raise unless all tensors have one shape `(batch, time)`.
 
     Example:
         >>> require_same_shape(rewards=torch.zeros(2, 3), response_mask=torch.zeros(2, 1))
@@ -34,7 +37,7 @@ def require_same_shape(**tensors: Tensor) -> None:
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """float64 if any tensor has it, else float32: half precision is too coarse to sum in.
+    """float64 if any tensor has it, else float32: sums in half precision would be too coarse.
 
     Example:
         >>> working_dtype(torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1))
@@ -44,7 +47,7 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def as_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask as exact zeros and ones of `dtype`; itself if it already has that type.
+    """The mask as exact zeros and ones of `dtype`; the tensor itself if it already has that dtype.
 
     Example:
         >>> as_mask(torch.tensor([[True, False]]), torch.float32)
@@ -54,7 +57,7 @@ def as_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def row_slices(tensor: Tensor) -> Iterator[slice]:
-    """Rows to work on at once: few enough for the cache and for one thread.
+    """Blocks of rows small enough for the cache and for one thread.
 
     Example:
         >>> list(row_slices(torch.empty(5, 10_000)))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from turnsmith.algo.discounting import lambda_returns
-from turnsmith.algo.episodes import all_finite, nonfinite_episodes
-from turnsmith.algo.shapes import as_mask, require_same_shape, working_dtype
+from turnsmith.algo.episodes import nonfinite_episodes, zero_episodes
+from turnsmith.algo.shapes import require_same_shape, working_dtype
 from turnsmith.algo.turns import find_turns
 from turnsmith.algo.whitening import whiten_
 
@@ -21,36 +21,36 @@ def compute_turn_gae_advantage_return(
     *,
     whiten: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """GAE (Schulman et al. 2016, https://arxiv.org/abs/1506.02438) whose step is a turn.
+    """GAE (Schulman et al. 2016, https://arxiv.org/abs/1506.02438) with one step per turn.
 
-    With r_k the rewards of turn k and of the observations after it, V_k the value at the first token of turn k, that is
-    of what the model had read before it said anything, and V = A = 0 after the last turn:
+    With r_k the rewards of turn k and of the observation after it, V_k the value at the first token of turn k (before
+    the model has sampled any of it), and V = A = 0 after the last turn:
 
         delta_k = r_k + gamma V_{k+1} - V_k
         A_k     = delta_k + gamma lam A_{k+1}
         R_k     = A_k + V_k
         A_t = A_k and R_t = R_k   on every model token t of turn k
 
-    Over tokens, gamma and lam act once a token: at lam = 0.95 a turn of 100 tokens hides the next reward almost wholly
-    (0.95^100 = 0.006), and a long turn is discounted more than a short one. Over turns neither depends on how many
-    tokens a turn has.
+    GAE over tokens applies gamma and lam once per token: at lam = 0.95 a turn of 100 tokens hides the next reward
+    almost completely (0.95^100 = 0.006), and long turns are discounted more than short ones. Over turns neither depends
+    on the number of tokens.
 
     R_k is the critic's target on every token of the turn. It contains V of later turns only, so it estimates the return
-    from inside the turn as well as from its first token; values inside a turn are learned but not read.
+    from inside the turn as well as from its first token; values inside a turn are trained but not read.
 
-    Bias: none at lam = 1, whatever the values, as V_k is known before the turn's action; from the values at lam < 1.
-    Whitening subtracts a mean and divides by a standard deviation that contain the turn itself.
+    Bias: none at lam = 1, whatever the values, because V_k is known before the turn is sampled; at lam < 1 that of the
+    values. Whitening uses a mean and a standard deviation that include the turn itself.
 
     An episode with a NaN or infinite reward gets A = 0 and R_t = V_t and is left out of the whitening (see
     `nonfinite_episodes`). A value that is not finite at the start of a turn is not hidden: the advantages become NaN.
 
     Args:
-        token_level_rewards: r `(batch, time)`. One before the first model token belongs to no turn.
+        token_level_rewards: r `(batch, time)`; rewards before the first model token belong to no turn.
         values: V `(batch, time)`; read at the first token of each turn only.
         response_mask: `(batch, time)`, 1 on model tokens; a run of 1s is a turn.
         gamma: Discount from one turn to the next.
-        lam: Trade of bias (0) against variance (1).
-        whiten: Scale the advantages to mean 0 and variance 1 over the model tokens of the batch.
+        lam: Trades bias (0) for variance (1).
+        whiten: Shift and scale the advantages to mean 0 and variance 1 over the batch's model tokens.
 
     Returns:
         Advantages A and returns R, `(batch, time)`, 0 outside the mask.
@@ -64,14 +64,10 @@ def compute_turn_gae_advantage_return(
     require_same_shape(token_level_rewards=token_level_rewards, values=values, response_mask=response_mask)
     with torch.no_grad():
         dtype = working_dtype(token_level_rewards, values)
-        turns, mask = find_turns(response_mask), response_mask
-        rewards, worth, healthy = turns.sum(token_level_rewards), turns.first(values).double(), turns.exists
-        bad = None if all_finite(token_level_rewards) else nonfinite_episodes(token_level_rewards).unsqueeze(-1)
-        if bad is not None:
-            rewards, healthy = rewards.masked_fill(bad, 0.0), healthy & ~bad
-            mask = as_mask(mask, dtype).masked_fill(bad, 0.0)
-        a, r = lambda_returns(rewards, worth, healthy, gamma, lam)
-        advantages, returns = turns.to_tokens(a, dtype), turns.to_tokens(r, dtype)
-        if bad is not None:
-            returns = torch.where(bad & (response_mask != 0), values.to(dtype), returns)
-        return (whiten_(advantages, mask) if whiten else advantages), returns
+        turns, bad = find_turns(response_mask), nonfinite_episodes(token_level_rewards)
+        rewards, exists = zero_episodes(turns.sum(token_level_rewards), bad), zero_episodes(turns.exists, bad)
+        turn_tables = lambda_returns(rewards, turns.first(values).double(), exists, gamma, lam)
+        advantages, returns = (turns.to_tokens(table, dtype) for table in turn_tables)
+        if bool(bad.any()):
+            returns = torch.where(bad.unsqueeze(-1) & (response_mask != 0), values.to(dtype), returns)
+        return (whiten_(advantages, zero_episodes(response_mask, bad)) if whiten else advantages), returns

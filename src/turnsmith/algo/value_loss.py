@@ -1,12 +1,15 @@
-"""The critic's loss."""
+"""The critic's clipped loss.
+
+Reference implementation: training uses verl's `compute_value_loss`, and `tests/unit/algo/test_against_verl.py` checks
+that both agree.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
-from turnsmith.algo.policy_loss import token_metrics
+from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss, token_metrics
 from turnsmith.algo.shapes import require_same_shape
 
 
@@ -25,16 +28,16 @@ def compute_value_loss(
         l_t = 1/2 max((V_t - R_t)^2, (clip(V_t, V_old_t - c, V_old_t + c) - R_t)^2)
 
     Args:
-        vpreds: V `(batch, time)`, the critic now; the gradient goes here.
+        vpreds: V `(batch, time)`, the critic's current predictions; the gradient flows into these.
         returns: R `(batch, time)`.
-        old_values: V_old `(batch, time)`, the critic when the advantages were made.
-        response_mask: `(batch, time)`, 1 on model tokens. What the others hold is not read.
-        cliprange_value: c; None for no clip.
+        old_values: V_old `(batch, time)`, the predictions that the advantages were computed with.
+        response_mask: `(batch, time)`, 1 on model tokens; all other positions are ignored.
+        cliprange_value: c; None for no clipping.
         aggregation: How token losses are averaged, see `aggregate_loss`.
-        totals: Numbers of the whole batch, if this is a part of it.
+        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
-        The loss, and the metrics `clip_fraction` (tokens where the clipped branch was taken) and `value` (mean of V).
+        The loss, and the metrics `clip_fraction` (share of tokens on the clipped branch) and `value` (mean of V).
 
     Example:
         >>> ones = torch.ones(1, 1)

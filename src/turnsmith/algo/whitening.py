@@ -1,4 +1,4 @@
-"""Advantages shifted and scaled to mean 0 and variance 1 over the model tokens of the batch."""
+"""Whitening: shift and scale advantages to mean 0 and variance 1 over the batch's model tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from turnsmith.algo.shapes import row_slices
 def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
     """Whiten over the mask: (x_t - mean) / sqrt(var + epsilon), with n - 1 in the variance; 0 outside the mask.
 
-    verl's `masked_whiten` leaves numbers other than 0 outside the mask and raises if it has fewer than two tokens;
-    here those give 0, and equal values give exactly 0.
+    A mask of fewer than two tokens gives 0, and so do equal values, exactly. verl's `masked_whiten` raises for the
+    former, and leaves numbers other than 0 outside the mask.
 
     Args:
         values: `(batch, time)`; finite on the mask.
@@ -38,16 +38,11 @@ def whiten_(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
         tensor([[0., 0., 0.]])
     """
     parts = [(values[rows], mask[rows]) for rows in row_slices(values)]
-    # float32 counts ones exactly up to 2^24, and several times faster than count_nonzero.
+    # float32 counts exactly up to 2^24, and several times faster than count_nonzero.
     count = sum(float(on.sum(dtype=torch.float32)) for _, on in parts)
     mean = sum(float(part.sum(dtype=torch.float64)) for part, _ in parts) / max(count, 1)
     squares = 0.0
     for part, on in parts:
         part.add_(on, alpha=-mean)
-        squares += _sum_of_squares(part)
+        squares += float(part.double().square().sum())
     return values.mul_(1 / math.sqrt(squares / max(count - 1, 1) + epsilon))
-
-
-def _sum_of_squares(part: Tensor) -> float:
-    total = float(part.square().sum())
-    return total if math.isfinite(total) else float(part.double().square().sum())

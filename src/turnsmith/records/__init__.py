@@ -1,5 +1,5 @@
-"""What a run leaves behind: the run folder, metrics and events as JSON lines, episodes as Parquet.
+"""Runs on disk: the run folder, metrics and events as JSON lines, episodes as Parquet, checkpoints.
 
-The formats here are the only interface between training and whoever reads a run. This package knows nothing of
-engines, environments or trainers.
+These file formats are the only interface between training and the tools that read a run. The package does not depend
+on engines, environments or trainers.
 """

@@ -1,6 +1,6 @@
-"""What the trainer made of a step's episodes: the advantage of every token, and what it came from.
+"""The advantages of one step's episodes on disk, token by token, with the values and rewards they were computed from.
 
-One Parquet file a step, beside the episodes. The numbers repeat within a turn or an episode, so they pack to little.
+One Parquet file per step, beside the episodes. Numbers repeat within a turn or an episode, so they compress well.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from turnsmith.records.files import replacing
+from turnsmith.records.files import atomic_write
 from turnsmith.records.run_folder import RunFolder
 
 _NUMBERS = pa.list_(pa.float32())
@@ -23,32 +24,35 @@ _SCHEMA: Any = pa.schema([("episode_id", pa.string()), *((name, _NUMBERS) for na
 
 @dataclass(slots=True)
 class StepAdvantages:
-    """One step. Each list has one number for every token after the prompt; 0 where the model did not speak."""
+    """The advantages of one step, by episode id.
+
+    Each list has one number for every token after the prompt, and 0 on tokens that the model did not sample.
+    """
 
     advantages: dict[str, Sequence[float]] = field(default_factory=dict)
-    """By episode id: what the actor was trained with."""
+    """The advantages that the actor was trained with."""
     values: dict[str, Sequence[float]] = field(default_factory=dict)
-    """By episode id: what the critic expected; empty without a critic."""
+    """The critic's values; empty without a critic."""
     rewards: dict[str, Sequence[float]] = field(default_factory=dict)
-    """By episode id: the rewards less the KL penalty; empty where `use_kl_in_reward` is off: see the episodes."""
+    """Rewards minus the KL penalty; empty if `use_kl_in_reward` is off, because then the episodes hold them."""
 
 
-def write_advantages(folder: RunFolder | str | Path, step: int, trained: StepAdvantages) -> Path:
-    """Write `trained/step-<step>.parquet` of a run; the same step again replaces it."""
+def write_advantages(folder: RunFolder | str | Path, step: int, records: StepAdvantages) -> Path:
+    """Write `trained/step-<step>.parquet` of a run; an existing file of that step is replaced."""
     target = _path(folder, step)
     target.parent.mkdir(parents=True, exist_ok=True)
-    rows = list(trained.advantages)
-    columns = [pa.array(rows, pa.string())]
-    columns += [pa.array([getattr(trained, name).get(row) for row in rows], _NUMBERS) for name in _COLUMNS]
-    with replacing(target) as beside:
-        pq.write_table(pa.table(columns, schema=_SCHEMA), beside, compression="zstd")
+    episode_ids = list(records.advantages)
+    columns = [pa.array(episode_ids, pa.string())]
+    columns += [pa.array([getattr(records, name).get(key) for key in episode_ids], _NUMBERS) for name in _COLUMNS]
+    with atomic_write(target) as temporary:
+        pq.write_table(pa.table(columns, schema=_SCHEMA), temporary, compression="zstd")
     return target
 
 
 def read_advantages(
     folder: RunFolder | str | Path, step: int, episodes: Collection[str] | None = None
 ) -> StepAdvantages:
-    """Read what `write_advantages` wrote; with `episodes`, only those.
+    """Read what `write_advantages` wrote, or only these episodes of it.
 
     Example:
         >>> import tempfile
@@ -57,15 +61,14 @@ def read_advantages(
         >>> read_advantages(run, 1)
         StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
     """
-    wanted = None if episodes is None else [("episode_id", "in", list(episodes))]
-    table = pq.read_table(_path(folder, step), schema=_SCHEMA, filters=wanted).to_pydict()
+    only = None if episodes is None else pc.field("episode_id").isin(pa.array(list(episodes), pa.string()))
+    table = pq.read_table(_path(folder, step), schema=_SCHEMA, filters=only).to_pydict()
     columns = [
-        {row: numbers for row, numbers in zip(table["episode_id"], table[name], strict=True) if numbers is not None}
+        {key: numbers for key, numbers in zip(table["episode_id"], table[name], strict=True) if numbers is not None}
         for name in _COLUMNS
     ]
     return StepAdvantages(*columns)
 
 
 def _path(folder: RunFolder | str | Path, step: int) -> Path:
-    root = folder.path if isinstance(folder, RunFolder) else Path(folder)
-    return root / "trained" / f"step-{step:08d}.parquet"
+    return Path(folder) / "trained" / f"step-{step:08d}.parquet"

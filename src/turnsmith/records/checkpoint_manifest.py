@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files with their sizes and checksums: the mark that it is whole, and whose it is."""
+"""The manifest of a checkpoint: every file with its size and checksum, signed. Shows that it is complete, and whose."""
 
 from __future__ import annotations
 
@@ -17,73 +17,75 @@ from turnsmith.records.signing_key import signature
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-"""Goes up when an older turnsmith could misread a new manifest."""
+"""Raised when an older turnsmith could misread a new manifest."""
 
 _THREADS = 4
 
 
 class Checksums:
-    """The checksums of a folder's files, in threads: hashing and waiting for the disk both leave Python free.
+    """Computes the checksums of a folder's files in threads; hashing and disk reads both release the GIL.
 
-    `begin` may be called when some files are whole and others still to come, so that the time overlaps. A file that
-    changes after it was begun is hashed again.
+    Call `start` when some files are complete and others are still being written, so that both happen at the same time.
+    A file that changes after it was hashed is hashed again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pool = ThreadPoolExecutor(_THREADS)
-        self._begun: dict[str, tuple[int, Future[tuple[int, str]]]] = {}
+        self._started: dict[str, tuple[int, Future[tuple[int, str]]]] = {}
 
-    def begin(self) -> None:
-        """Hash what is there and was not hashed yet, and put it on the disk."""
+    def start(self) -> None:
+        """Hash all files that are new or have changed, and flush them to disk."""
         for name in _files(self._folder):
             path = self._folder / name
             changed = path.stat().st_mtime_ns
-            if name not in self._begun or self._begun[name][0] != changed:
-                self._begun[name] = changed, self._pool.submit(_checksum, path, flush=True)
+            if name not in self._started or self._started[name][0] != changed:
+                self._started[name] = changed, self._pool.submit(_checksum, path, flush=True)
 
     def results(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every file."""
         with self._pool:
-            self.begin()
-            return {name: self._begun[name][1].result() for name in sorted(_files(self._folder))}
+            self.start()
+            return {name: self._started[name][1].result() for name in sorted(_files(self._folder))}
 
 
 def write_manifest(folder: Path, step: int, key: bytes | None, checksums: Checksums | None = None) -> None:
-    """List every file of `folder`, put all of it on the disk, and sign the list if there is a key."""
+    """Write the manifest of `folder`, signed if there is a key, and flush everything to disk."""
     sums = (checksums or Checksums(folder)).results()
     files = {name: {"size": size, "sha256": digest} for name, (size, digest) in sums.items()}
     manifest: dict[str, Any] = {"format": FORMAT, "step": step, "files": files}
     if key is not None:
         manifest["signature"] = signature(_signed_part(manifest), key)
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    for inside in {folder, *((folder / name).parent for name in files)}:
-        flush_folder(inside)
+    for subfolder in {folder, *((folder / name).parent for name in files)}:
+        flush_folder(subfolder)
 
 
 def check_manifest(folder: Path, step: int, key: bytes | None) -> bool:
-    """Whether `folder` is as it was when it was written, and with this key.
+    """Check that `folder` is exactly what its manifest lists.
 
     Returns:
-        True: `key` signed it. False: it is whole, but somebody else wrote it.
+        Whether `key` signed the manifest; if not, somebody else wrote the folder.
 
     Raises:
-        RecordError: A file is missing, added or changed, or there is no readable manifest; says which.
+        RecordError: A file is missing, added or changed, or the manifest is missing or unreadable. The message is the
+            end of a sentence about the checkpoint.
     """
     manifest = _read(folder)
     if manifest["step"] != step:
-        raise RecordError(f"its manifest is that of step {manifest['step']}")
+        raise RecordError(f"its manifest is for step {manifest['step']}")
     expected = manifest["files"]
-    found = set(_files(folder))
-    for wrong, what in ((expected.keys() - found, "is missing"), (found - expected.keys(), "does not belong to it")):
-        if wrong:
-            raise RecordError(f"{min(wrong)} {what}")
-    for name in sorted(found):
+    present = set(_files(folder))
+    if missing := expected.keys() - present:
+        raise RecordError(f"{min(missing)} is missing")
+    if extra := present - expected.keys():
+        raise RecordError(f"{min(extra)} is not in its manifest")
+    for name in sorted(present):
         size = (folder / name).stat().st_size
         if size != expected[name]["size"]:
             raise RecordError(f"{name} has {size} bytes instead of {expected[name]['size']}")
     with ThreadPoolExecutor(_THREADS) as pool:
-        sums = pool.map(lambda name: (name, _checksum(folder / name)[1]), sorted(found))
+        sums = pool.map(lambda name: (name, _checksum(folder / name)[1]), sorted(present))
         for name, digest in sums:
             if digest != expected[name]["sha256"]:
                 raise RecordError(f"{name} has changed since it was written")
@@ -92,7 +94,7 @@ def check_manifest(folder: Path, step: int, key: bytes | None) -> bool:
 
 
 def flush_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Flush a folder's directory entries to disk, so that a rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -108,11 +110,11 @@ def _read(folder: Path) -> dict[str, Any]:
         files = {
             str(name): {"size": int(f["size"]), "sha256": str(f["sha256"])} for name, f in manifest["files"].items()
         }
-        known = int(manifest["format"]) <= FORMAT
+        is_known = int(manifest["format"]) <= FORMAT
         manifest |= {"files": files, "step": int(manifest["step"])}
     except (ValueError, KeyError, TypeError, AttributeError, OSError, OverflowError, RecursionError):
         raise RecordError(f"its {MANIFEST} cannot be read") from None
-    if not known:
+    if not is_known:
         raise RecordError("a newer turnsmith wrote it: update turnsmith")
     return manifest
 
@@ -122,18 +124,18 @@ def _signed_part(manifest: dict[str, Any]) -> bytes:
     return json.dumps(part, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _files(folder: Path, inside: str = "") -> Iterator[str]:
-    """The names of all files but the manifest, as in `actor/model.pt`. A link could lead anywhere: none is allowed."""
-    with os.scandir(folder / inside) as entries:
+def _files(folder: Path, subfolder: str = "") -> Iterator[str]:
+    """The relative paths of all files but the manifest. Refuses symlinks, which could point anywhere."""
+    with os.scandir(folder / subfolder) as entries:
         for entry in entries:
-            name = f"{inside}{entry.name}"
+            name = f"{subfolder}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
                 yield from _files(folder, f"{name}/")
             elif entry.is_file(follow_symlinks=False):
                 if name != MANIFEST:
                     yield name
             else:
-                raise RecordError(f"{name} is a link or no plain file")
+                raise RecordError(f"{name} is a symlink or not a regular file")
 
 
 def _checksum(path: Path, *, flush: bool = False) -> tuple[int, str]:

@@ -1,6 +1,6 @@
-"""The columns of an episode file, in order, and how each is packed.
+"""The columns of an episode file, in order, and how each is encoded.
 
-One row is one episode. `turn_*` columns have one entry a turn, `token_ids`, `mask` and `log_probs` one a token.
+One row is one episode. `turn_*` columns have one entry per turn; `token_ids`, `mask` and `log_probs` one per token.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 FORMAT = "1"
-"""Goes up when a reader of the old format could misread a new file."""
+"""Raised when older readers could misread a new file."""
 
-_WORD = pa.dictionary(pa.int8(), pa.string())
+_CATEGORY = pa.dictionary(pa.int8(), pa.string())
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SWAP = pa.struct([("token", pa.int32()), ("version", pa.int64())])
 
@@ -22,7 +22,7 @@ SCHEMA: Any = pa.schema(
         ("group_id", pa.string()),
         ("step", pa.int64()),
         ("seed", pa.int64()),
-        ("outcome", _WORD),
+        ("outcome", _CATEGORY),
         ("error", pa.string()),
         ("score", pa.float64()),
         ("reward", pa.float64()),
@@ -35,7 +35,7 @@ SCHEMA: Any = pa.schema(
         ("log_probs", pa.list_(pa.float32())),
         ("turn_start", pa.list_(pa.int32())),
         ("turn_stop", pa.list_(pa.int32())),
-        # float64: rewards are few, and a reader must find the very number that the environment paid.
+        # float64: rewards are few, and readers must get exactly the number that the environment returned.
         ("turn_rewards", pa.list_(pa.float64())),
         ("turn_stop_reason", pa.list_(pa.string())),
         ("turn_weights_version", pa.list_(pa.int64())),
@@ -48,13 +48,13 @@ SCHEMA: Any = pa.schema(
         ("reward_shares", pa.string()),
         ("exact", pa.bool_()),
         ("turn_weights_swaps", pa.list_(pa.list_(_SWAP))),
-        ("decision", _WORD),
+        ("decision", _CATEGORY),
         ("attempt", pa.int32()),
     ],
     metadata={"turnsmith.format": FORMAT},
 )
 
-# Splitting floats into byte planes lets zstd see the exponents, which repeat; the other columns gain from dictionaries.
+# Byte-stream split lets zstd compress the exponents, which repeat. The other columns compress better with dictionaries.
 SPLIT_COLUMNS = ("log_probs.list.element",)
 DICTIONARY_COLUMNS = (
     "episode_id",

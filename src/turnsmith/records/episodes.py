@@ -1,7 +1,7 @@
-"""Episodes on disk: one Parquet file a step and writer, typed columns, zstd. Any Parquet reader opens them.
+"""Episodes on disk: one Parquet file per step and writer, with typed columns and zstd. Any Parquet reader opens them.
 
-A file appears whole or not at all. Rows are written in blocks of bounded size, so that a step of thousands of long
-episodes never stands in memory twice.
+A file appears complete or not at all. Rows are written in blocks of bounded size, so that a step of thousands of long
+episodes is never in memory twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
 from turnsmith.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, SPLIT_COLUMNS
-from turnsmith.records.files import replacing
+from turnsmith.records.files import atomic_write
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.text import replace_surrogates
@@ -33,21 +33,20 @@ def write_episodes(
     step: int,
     trajectories: Sequence[Trajectory],
     part: str = "0",
-    inside: str = "episodes",
+    subfolder: str = "episodes",
 ) -> Path:
-    """Write one step's episodes to `episodes/step-<step>-<part>.parquet` of a run; the same step and part replaces it.
+    """Write one step's episodes to `episodes/step-<step>-<part>.parquet` of a run, replacing a file of that name.
 
     Args:
         folder: The run, or the path of its folder.
-        step: The optimizer step that these episodes were made for.
-        trajectories: The episodes, in the order to keep.
-        part: Tells writers apart when several processes write the same step.
-        inside: The folder of the run that they go to.
+        step: The training step that these episodes were sampled for.
+        trajectories: The episodes, in the order to write them.
+        part: Distinguishes the files of several processes that write the same step.
+        subfolder: Where in the run folder to write.
     """
     if not re.fullmatch(r"[\w.-]+", part):
-        raise RecordError(f"{part!r} cannot name a part: use letters, digits, '-' and '_'.")
-    root = folder.path if isinstance(folder, RunFolder) else Path(folder)
-    target = root / inside / f"step-{step:08d}-{part}.parquet"
+        raise RecordError(f"{part!r} is not a valid part name: use letters, digits, '.', '-' and '_'.")
+    target = Path(folder) / subfolder / f"step-{step:08d}-{part}.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {
         "compression": "zstd",
@@ -55,7 +54,7 @@ def write_episodes(
         "use_dictionary": list(DICTIONARY_COLUMNS),
         "use_byte_stream_split": list(SPLIT_COLUMNS),
     }
-    with replacing(target) as beside, pq.ParquetWriter(beside, SCHEMA, **options) as writer:
+    with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **options) as writer:
         for block in _blocks(trajectories):
             writer.write_table(_table(step, block))
     return target
@@ -66,7 +65,7 @@ def read_episodes(source: RunFolder | str | Path, step: int | None = None) -> li
 
     Args:
         source: A run, the path of its folder, or the path of one file.
-        step: Only the episodes of this step; None: all.
+        step: Read only this step's episodes.
 
     Example:
         >>> import tempfile
@@ -80,26 +79,26 @@ def read_episodes(source: RunFolder | str | Path, step: int | None = None) -> li
 
 
 def iter_episodes(source: RunFolder | str | Path, step: int | None = None) -> Iterator[Trajectory]:
-    """Like `read_episodes`, but one at a time, for runs that do not fit in memory."""
+    """Like `read_episodes`, but one episode at a time, for runs that do not fit in memory."""
     for file in episode_files(source):
-        named = _FILE_NAME.fullmatch(file.name)
-        if step is None or named is None or int(named[1]) == step:
+        match = _FILE_NAME.fullmatch(file.name)
+        if step is None or match is None or int(match[1]) == step:
             yield from _read_file(file, step)
 
 
 def episode_files(source: RunFolder | str | Path) -> list[Path]:
-    """The episode files of a run, by step and part; of a file, itself."""
-    path = source.path if isinstance(source, RunFolder) else Path(source)
+    """The episode files of a run, ordered by step and part; given a file, that file."""
+    path = Path(source)
     if path.is_file():
         return [path]
-    inside = path / "episodes" if (path / "episodes").is_dir() else path
-    if not inside.is_dir():
+    folder = path / "episodes" if (path / "episodes").is_dir() else path
+    if not folder.is_dir():
         raise RecordError(f"There are no episodes at {path}: it is neither a run folder nor a file.")
-    return sorted(file for file in inside.iterdir() if _FILE_NAME.fullmatch(file.name))
+    return sorted(file for file in folder.iterdir() if _FILE_NAME.fullmatch(file.name))
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
-    """Consecutive episodes, as many as make one row group."""
+    """Split the episodes into row groups of at most `_TOKENS_IN_BLOCK` tokens, and at least one episode."""
     block: list[Trajectory] = []
     tokens = 0
     for trajectory in trajectories:
@@ -162,11 +161,11 @@ def _swaps(turn: TurnRecord) -> list[dict[str, int]]:
 
 
 def _packed(arrays: list[array[Any]], kind: Any) -> Any:
-    """A list column straight from packed arrays: no Python object is made for a token."""
+    """A list column made from packed arrays without a Python object per token."""
     values: array[Any] = array(arrays[0].typecode)
     offsets = array("i", [0])
-    for one in arrays:
-        values.extend(one)
+    for tokens in arrays:
+        values.extend(tokens)
         offsets.append(len(values))
     flat = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
     return pa.ListArray.from_arrays(
@@ -177,13 +176,13 @@ def _packed(arrays: list[array[Any]], kind: Any) -> Any:
 def _read_file(file: Path, step: int | None) -> Iterator[Trajectory]:
     try:
         with pq.ParquetFile(file) as parquet:
-            found = (parquet.schema_arrow.metadata or {}).get(b"turnsmith.format", b"").decode()
-            if found != FORMAT:
-                raise RecordError(f"{file} has episode format {found or 'none'}; this turnsmith reads {FORMAT}.")
+            version = (parquet.schema_arrow.metadata or {}).get(b"turnsmith.format", b"").decode()
+            if version != FORMAT:
+                raise RecordError(f"{file} has episode format {version or 'none'}, but this turnsmith reads {FORMAT}.")
             for block in parquet.iter_batches(batch_size=64):
                 yield from _episodes(block, step)
     except (pa.ArrowException, OSError) as error:
-        raise RecordError(f"The episode file {file} cannot be read: {error}") from error
+        raise RecordError(f"Cannot read the episode file {file}: {error}") from error
 
 
 def _episodes(block: Any, step: int | None) -> Iterator[Trajectory]:
@@ -217,7 +216,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         row["turn_weights_version"],
         row["generate_seconds"],
         row["step_seconds"],
-        # A file of before there was such a column has none.
+        # Files from before this column existed have none; the same goes for every `row.get` below.
         row.get("turn_weights_swaps") or [()] * len(row["turn_start"]),
         strict=True,
     )
@@ -227,7 +226,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         rewards=row["turn_rewards"],
         dones=row["dones"],
         infos=json.loads(row["infos"]),
-        reward_shares=json.loads(row.get("reward_shares") or "{}"),  # the same
+        reward_shares=json.loads(row.get("reward_shares") or "{}"),
         messages=row["messages"],
         turns=[TurnRecord(*turn, swaps=_pairs(swaps)) for *turn, swaps in turns],
         tokens=tokens,
@@ -238,7 +237,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         group_id=row["group_id"],
         seed=row["seed"],
         seconds=row["seconds"],
-        exact=row.get("exact", True),  # files of before there was such a column hold only exact ones
+        exact=row.get("exact", True),
         decision=Decision(row.get("decision") or Decision.KEPT),
         attempt=row.get("attempt") or 0,
     )

@@ -1,4 +1,4 @@
-"""Strict JSON for values that come from users: never raises, and a number that JSON has no form for is a text."""
+"""Strict JSON for values that come from users: never raises, and writes NaN and infinity as strings."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, cast
 from turnsmith.text import replace_surrogates
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_DEEPEST = 50
+_MAX_DEPTH = 50
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON. NaN becomes `"NaN"`, numbers of other libraries become numbers, unknown objects their text.
+    """One line of JSON: NaN as `"NaN"`, tensors and arrays as lists, unknown objects as their `str`.
 
     Example:
         >>> to_json({"loss": float("nan"), "shape": (2, 3), 4: {1}})
         '{"loss":"NaN","shape":[2,3],"4":[1]}'
     """
-    return json.dumps(_plain(value, _DEEPEST), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(_plain(value, _MAX_DEPTH), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def restore_number(value: Any) -> Any:
-    """Undo what `to_json` does to a number that is not finite.
+    """Turn the string that `to_json` writes for NaN or infinity back into the number.
 
     Example:
         >>> restore_number("-Infinity"), restore_number("text")
@@ -53,12 +53,12 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _foreign(value: Any, depth: int) -> Any:
-    """Arrays and tensors through their own `tolist`, anything else as its text."""
+    """Arrays and tensors as lists, anything else as its `str`."""
     to_list = getattr(value, "tolist", None)
     if callable(to_list) and not isinstance(value, type):
         try:
             return _plain(to_list(), depth - 1)
-        except Exception:  # noqa: BLE001  (a record must not fail because a user's object does)
+        except Exception:  # noqa: BLE001  (a user's object that raises must not lose the record)
             pass
     return replace_surrogates(_text(value))
 

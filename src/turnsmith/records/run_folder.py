@@ -1,23 +1,25 @@
-"""The folder of one run: the only thing that training and the readers of a run share.
+"""The folder of one run: all that training and the tools that read a run share.
 
 run.json          what wrote this folder, and in which format
 config.yaml       all settings, resolved
 verl.yaml         the config that verl was given
-resume.json       what the run is made from, by names to import
-metrics.jsonl     one record a step
-evaluations.jsonl one record an evaluation in training
-ledger.jsonl      what became of the episodes of each step, and why
-events.jsonl      what happened besides, with its time
-episodes/         every episode, Parquet
-evaluations/      every episode of those evaluations, the same
-checkpoints/      the run as it was after some steps
+resume.json       what the run is made from, by import name
+metrics.jsonl     one record per step
+evaluations.jsonl one record per evaluation during training
+ledger.jsonl      per step, how many episodes were kept, retried or dropped, and why
+events.jsonl      everything else that happened, with its time
+episodes/         every training episode, Parquet
+evaluations/      every episode of those evaluations, in the same format
+checkpoints/      model and trainer state after some steps
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,12 +30,12 @@ from turnsmith.records.json_text import restore_number, to_json
 from turnsmith.records.yaml_text import dump_yaml
 
 FORMAT = 1
-"""Goes up when a reader of the old format could misread a new folder."""
+"""Raised when older readers could misread a new folder."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk. Safe to read while the run is going on.
+    """One run on disk. Safe to read while the run is writing; usable wherever a path is.
 
     Example:
         >>> import tempfile
@@ -47,26 +49,24 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: str | Path, name: str) -> Self:
-        """Make a new folder in `parent`. If `name` is taken it becomes `name-2`, so that two runs never mix."""
+        """Create a new folder in `parent`. If `name` is taken it becomes `name-2` and so on, so runs never mix."""
         if not name or name in (".", "..") or "/" in name or not name.isprintable():
-            raise RecordError(f"{name!r} cannot be the name of a run: it must be the name of one folder.")
+            raise RecordError(f"{name!r} is not a valid run name: it must be the name of a single folder.")
         parent = Path(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            path = _make_new(parent, name)
-            run = cls(path.resolve())
+            run = cls(_make_folder(parent, name).resolve())
             run.episodes_dir.mkdir()
             run.checkpoints_dir.mkdir()
-            write_text(
-                run.path / "run.json", to_json({"format": FORMAT, "name": path.name, "created": time.time()}) + "\n"
-            )
+            about = {"format": FORMAT, "name": run.name, "created": time.time()}
+            write_text(run.path / "run.json", to_json(about) + "\n")
         except OSError as error:
-            raise RecordError(f"The run folder {parent / name} cannot be made: {error.strerror or error}.") from error
+            raise RecordError(f"Cannot create the run folder {parent / name}: {error.strerror or error}.") from error
         return run
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open the folder of an earlier run.
+        """Open the folder of an existing run.
 
         Raises:
             RecordError: There is no run there, or a newer turnsmith wrote it.
@@ -76,16 +76,19 @@ class RunFolder:
             raise RecordError(f"There is no run folder {path}.")
         try:
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            written_in = int(about["format"])
+            run_format = int(about["format"])
         except FileNotFoundError:
             raise RecordError(f"{path} is not a run folder: it has no run.json.") from None
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise RecordError(f"{path / 'run.json'} is damaged.") from None
-        if written_in > FORMAT:
+        if run_format > FORMAT:
             raise RecordError(
-                f"{path} has run format {written_in}; this turnsmith reads up to {FORMAT}. Update turnsmith."
+                f"{path} has run format {run_format}, but this turnsmith reads up to {FORMAT}. Update turnsmith."
             )
         return cls(path.resolve())
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def name(self) -> str:
@@ -94,65 +97,69 @@ class RunFolder:
 
     @property
     def episodes_dir(self) -> Path:
-        """Where the episodes are; `turnsmith.records.episodes` reads and writes them."""
+        """The folder of the episodes, which `turnsmith.records.episodes` reads and writes."""
         return self.path / "episodes"
 
     @property
     def checkpoints_dir(self) -> Path:
-        """Where the checkpoints are."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Keep the resolved settings (`config_sources.to_dict`) as config.yaml, which `config_sources.load` reads."""
+        """Save the resolved settings (`config_sources.to_dict`) as config.yaml, which `config_sources.load` reads."""
         write_text(self.path / "config.yaml", dump_yaml(dict(config)))
 
     def write_verl_config(self, text: str) -> None:
-        """Keep the config that verl was given."""
+        """Save the config that verl was given."""
         write_text(self.path / "verl.yaml", text if text.endswith("\n") else text + "\n")
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Add one step's metrics. NaN and infinity are written as texts, because JSON has no numbers for them."""
-        append_line(self.path / "metrics.jsonl", to_json(metrics))
+        """Append one step's metrics. NaN and infinity are written as strings, because JSON has no numbers for them."""
+        self._append("metrics", metrics)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The metrics of all steps so far; a step that was being written when the run died is left out."""
-        records = read_json_lines(self.path / "metrics.jsonl")
-        return [{name: restore_number(value) for name, value in record.items()} for record in records]
+        """The metrics of all steps so far, without a step that was being written when the run died."""
+        return self._read_numbers("metrics")
 
     def append_evaluation(self, metrics: Mapping[str, Any]) -> None:
-        """Add what an evaluation in training found, with the step after which it was made."""
-        append_line(self.path / "evaluations.jsonl", to_json(metrics))
+        """Append the metrics of an evaluation during training, with its step."""
+        self._append("evaluations", metrics)
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        """What the evaluations so far found, oldest first."""
-        records = read_json_lines(self.path / "evaluations.jsonl")
-        return [{name: restore_number(value) for name, value in record.items()} for record in records]
+        """The metrics of all evaluations so far, oldest first."""
+        return self._read_numbers("evaluations")
 
     def append_ledger(self, record: Mapping[str, Any]) -> None:
-        """Add what became of the episodes of one step."""
-        append_line(self.path / "ledger.jsonl", to_json(record))
+        """Append what became of the episodes of one step."""
+        self._append("ledger", record)
 
     def read_ledger(self) -> list[dict[str, Any]]:
         """What became of the episodes of each step so far."""
-        return read_json_lines(self.path / "ledger.jsonl")
+        return self._read("ledger")
 
     def append_event(self, kind: str, /, **fields: Any) -> None:
-        """Note that something happened, with the time in seconds since 1970."""
-        append_line(self.path / "events.jsonl", to_json({"time": time.time(), "kind": kind, **fields}))
+        """Append an event, with the time in seconds since 1970."""
+        self._append("events", {"time": time.time(), "kind": kind, **fields})
 
     def read_events(self) -> list[dict[str, Any]]:
         """All events so far, oldest first."""
-        return read_json_lines(self.path / "events.jsonl")
+        return self._read("events")
+
+    def _append(self, file: str, record: Mapping[str, Any]) -> None:
+        append_line(self.path / f"{file}.jsonl", to_json(record))
+
+    def _read(self, file: str) -> list[dict[str, Any]]:
+        return read_json_lines(self.path / f"{file}.jsonl")
+
+    def _read_numbers(self, file: str) -> list[dict[str, Any]]:
+        return [{name: restore_number(value) for name, value in record.items()} for record in self._read(file)]
 
 
-def _make_new(parent: Path, name: str) -> Path:
-    """The first of name, name-2, name-3, ... that is free; making it is what claims it."""
-    number = 1
+def _make_folder(parent: Path, name: str) -> Path:
+    """Make the first of name, name-2, name-3, ... that does not exist. Whoever creates the folder owns it."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     while True:
-        path = parent / (name if number == 1 else f"{name}-{number}")
-        try:
+        path = parent / next(names)
+        with suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
             return path

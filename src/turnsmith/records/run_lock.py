@@ -1,4 +1,4 @@
-"""One writer at a time: who writes to a run folder holds its lock, and a killed process lets go of it."""
+"""One writer at a time: the process that writes to a run folder holds its lock, and loses it when it dies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import IO
 from turnsmith.errors import RecordError
 
 _NAME = "run.lock"
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def lock_run(folder: Path, wait_seconds: float) -> IO[bytes]:
-    """Wait for the lock of a run and take it; closing what is returned, or dying, lets go of it.
+    """Wait for the lock of a run and take it; closing the returned file, or dying, releases it.
 
-    A run that was killed has processes that only end some seconds later; until then they may still write.
+    After a run is killed, some of its processes end only seconds later; until then they may still write.
 
     Raises:
-        RecordError: Somebody else holds it all that time.
+        RecordError: Another process held the lock for all of `wait_seconds`.
 
     Example:
         >>> import tempfile
@@ -27,21 +27,21 @@ def lock_run(folder: Path, wait_seconds: float) -> IO[bytes]:
         >>> with lock_run(folder, wait_seconds=0):
         ...     lock_run(folder, wait_seconds=0)
         Traceback (most recent call last):
-        turnsmith.errors.RecordError: ... is still being written to: another process trains in it. Stop that one first.
+        turnsmith.errors.RecordError: ... is in use: another process is training in it. Stop that process first.
     """
-    until = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + wait_seconds
     file = (folder / _NAME).open("ab")
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() < until:
-                time.sleep(_LOOK_SECONDS)
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
                 continue
             file.close()
             raise RecordError(
-                f"{folder} is still being written to: another process trains in it. Stop that one first."
+                f"{folder} is in use: another process is training in it. Stop that process first."
             ) from None
-        except OSError:  # a file system that has no locks
+        except OSError:  # The file system has no locks.
             pass
         return file

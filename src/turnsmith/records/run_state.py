@@ -1,4 +1,4 @@
-"""Whether a run is going on, and how it ended, as its events and its process tell."""
+"""Whether a run is still going, and how it ended, from its events and, on the same host, its process."""
 
 from __future__ import annotations
 
@@ -15,48 +15,64 @@ _QUIET_SECONDS = 900
 
 
 class RunState(StrEnum):
-    """How a run stands."""
+    """The state of a run."""
 
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
     """By Ctrl-C."""
     FAILED = "failed"
-    """With an error, which the folder holds."""
+    """With an error, which is in its events."""
     DIED = "died"
-    """Its process is gone and left no word, as after SIGKILL."""
+    """Its process is gone without recording an end, as after SIGKILL."""
     UNCLEAR = "unclear"
-    """No end was recorded, and its process cannot be looked up from here."""
+    """No end was recorded, and its process cannot be checked from this host."""
 
 
 _ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
 def this_process() -> dict[str, Any]:
-    """What a run notes about its process when it begins, so that a reader can tell whether it is still there."""
-    return {"pid": os.getpid(), "host": platform.node(), "born": _born(os.getpid())}
+    """What a run records about its process when it begins, so that readers can tell whether it is still alive."""
+    return {"pid": os.getpid(), "host": platform.node(), "born": process_start(os.getpid())}
 
 
 def state_of(events: Sequence[Mapping[str, Any]], last_write: float | None = None) -> RunState:
-    """How a run stands, from its events; `last_write` is when it last wrote anything, in seconds since 1970.
+    """The state of a run, from its events; `last_write` is when it last wrote anything, in seconds since 1970.
 
     Example:
         >>> begun = {"kind": "training", **this_process()}
         >>> state_of([begun]), state_of([begun, {"kind": "finished"}]), state_of([{**begun, "pid": 0}])
         (<RunState.RUNNING: 'running'>, <RunState.FINISHED: 'finished'>, <RunState.DIED: 'died'>)
     """
-    telling = [event for event in events if event.get("kind") in (*_BEGINNINGS, *_ENDS)]
-    last = telling[-1] if telling else {}
+    begins_and_ends = [event for event in events if event.get("kind") in (*_BEGINNINGS, *_ENDS)]
+    last = begins_and_ends[-1] if begins_and_ends else {}
     if last.get("kind") in _ENDS:
         return RunState(last["kind"])
     if last.get("host") == platform.node() and "pid" in last:
         return RunState.RUNNING if _is_alive(last) else RunState.DIED
-    fresh = last_write is not None and time.time() - last_write < _QUIET_SECONDS
-    return RunState.RUNNING if fresh else RunState.UNCLEAR
+    recent = last_write is not None and time.time() - last_write < _QUIET_SECONDS
+    return RunState.RUNNING if recent else RunState.UNCLEAR
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is no such process, or no /proc.
+
+    With the process id it identifies a process, because ids are reused.
+
+    Example:
+        >>> process_start(os.getpid()) == process_start(os.getpid())
+        True
+    """
+    try:
+        # The program's name comes first, in parentheses, and may contain anything.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _is_alive(process: Mapping[str, Any]) -> bool:
-    """Whether that very process is there, and not another one that got its number later."""
+    """Whether this process is alive, rather than a later one with the same id."""
     pid = int(process["pid"])
     try:
         os.kill(pid, 0)
@@ -64,13 +80,4 @@ def _is_alive(process: Mapping[str, Any]) -> bool:
         pass
     except OSError:
         return False
-    return pid > 0 and process.get("born") in (None, _born(pid))
-
-
-def _born(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; None where the system does not say."""
-    try:
-        # The name of the program, in brackets, may hold anything; what counts comes after it.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    return pid > 0 and process.get("born") in (None, process_start(pid))

@@ -1,6 +1,6 @@
-"""Warnings of a run, in words: what was noticed at which step, why it matters, what to do, which episodes to look at.
+"""Warnings of a run: what was observed at which step, why it matters, what to do, and which episodes to look at.
 
-They stand in events.jsonl under the kind `warning`: once when they begin, and once more, with `until`, when they end.
+They are events of kind `warning` in events.jsonl: written once when they begin, and again, with `until`, when they end.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 KIND = "warning"
-"""The kind of event that a warning is."""
+"""The event kind of warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWarning:
-    """One thing that a person should look at.
+    """Something about a run that a person should look at.
 
     Example:
         >>> warning = RunWarning("zero_gradient", 3, "The gradient is zero.", "Nothing is learnt.", "Look.", ("e1",))
@@ -29,11 +29,11 @@ class RunWarning:
     """
 
     name: str
-    """What kind of warning it is, such as `zero_gradient`."""
+    """The kind of warning, such as `zero_gradient`."""
     step: int
     """The step at which it began."""
     what: str
-    """What was seen, in a sentence with its numbers."""
+    """What was observed, in a sentence with its numbers."""
     why: str
     """Why it matters."""
     advice: str
@@ -41,19 +41,19 @@ class RunWarning:
     episodes: tuple[str, ...] = ()
     """A few episodes of that step that show it."""
     until: int | None = None
-    """The first step that was free of it again; None: it is not over."""
+    """The first step without it again; None while it lasts."""
 
     def ended(self, step: int) -> RunWarning:
-        """The same warning, over since `step`."""
+        """The same warning, ended at `step`."""
         return replace(self, until=step)
 
     def content(self) -> dict[str, Any]:
-        """What goes into the event."""
+        """The content of the event."""
         return asdict(self)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunWarning:
-        """The warning of an event's content; fields that this version does not know are left out."""
+        """The warning with this event content; unknown fields, as of a newer version, are ignored."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known["episodes"] = tuple(known.get("episodes") or ())
         return cls(**known)
@@ -71,34 +71,34 @@ class RunWarning:
 
 
 def warnings_in(events: Iterable[Mapping[str, Any]]) -> list[RunWarning]:
-    """The warnings among a run's events, oldest first; each once, with its end if it has one.
+    """The warnings among a run's events, oldest first, each once, with its end if it has ended.
 
     Example:
         >>> begun = RunWarning("zero_gradient", 3, "Zero.", "Why.", "Do.")
-        >>> events = [{"kind": KIND, "content": one.content()} for one in (begun, begun.ended(9))]
+        >>> events = [{"kind": KIND, "content": warning.content()} for warning in (begun, begun.ended(9))]
         >>> [(warning.step, warning.until) for warning in warnings_in(events)]
         [(3, 9)]
     """
-    found: dict[tuple[str, int], RunWarning] = {}
+    warnings: dict[tuple[str, int], RunWarning] = {}
     for event in events:
         if event.get("kind") == KIND:
             content = event.get("content")
-            warning = RunWarning.of(content) if isinstance(content, Mapping) else _sentence(str(content))
-            found[warning.name, warning.step] = warning
+            # A warning that belongs to no step, such as one about a file, is a plain sentence.
+            warning = RunWarning.of(content) if isinstance(content, Mapping) else _of_sentence(str(content))
+            warnings[warning.name, warning.step] = warning
         elif event.get("kind") == "resumed" and isinstance(event.get("step"), int):
-            found = _until_step(found, event["step"])
-    return list(found.values())
+            warnings = _rewound(warnings, event["step"])
+    return list(warnings.values())
 
 
-def _sentence(text: str) -> RunWarning:
-    """A warning that is one sentence and belongs to no step, such as one about a file."""
+def _of_sentence(text: str) -> RunWarning:
     return RunWarning(text, 0, text, "", "")
 
 
-def _until_step(found: dict[tuple[str, int], RunWarning], step: int) -> dict[tuple[str, int], RunWarning]:
-    """What was known after `step`: a run that goes on from there has forgotten what came later."""
-    kept = {key: warning for key, warning in found.items() if warning.step <= step}
+def _rewound(warnings: dict[tuple[str, int], RunWarning], step: int) -> dict[tuple[str, int], RunWarning]:
+    """The warnings as they were after `step`, from which the run resumes."""
     return {
         key: replace(warning, until=None) if warning.until is not None and warning.until > step else warning
-        for key, warning in kept.items()
+        for key, warning in warnings.items()
+        if warning.step <= step
     }

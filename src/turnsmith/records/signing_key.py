@@ -1,8 +1,8 @@
-"""The key with which this user's turnsmith signs what it writes, so that it knows its own files again.
+"""The key with which turnsmith signs what this user's processes write, so that it can recognise its own files.
 
-Loading a checkpoint runs whatever its pickles say. The key tells files that were written here from files that came
-from somewhere else; it is no secret between processes of the same user. It is in `$TURNSMITH_CACHE`, else
-`$XDG_CONFIG_HOME/turnsmith`, else `~/.config/turnsmith`: not in a cache that is cleared now and then.
+Loading a checkpoint runs whatever its pickles contain. The signature tells files written by this user from files that
+came from elsewhere; it keeps no secret between processes of the same user. The key is in `$TURNSMITH_CACHE`, else
+`$XDG_CONFIG_HOME/turnsmith`, else `~/.config/turnsmith`, rather than in a cache folder that may be cleared.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ def key_path() -> Path:
     own = os.environ.get("TURNSMITH_CACHE")
     shared = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(own).expanduser() if own else (Path(shared) if shared else Path.home() / ".config") / "turnsmith"
-    # A cache may be shared by several users; a key may not.
+    # Several users may share a cache, but not a key.
     return folder / f"{_NAME}-{os.getuid()}"
 
 
 def signing_key() -> bytes:
-    """This user's key, made now if there is none.
+    """This user's key, created if there is none.
 
     Raises:
-        RecordError: It cannot be made, or others could read or replace it.
+        RecordError: It cannot be created, or other users could read or replace it.
     """
     path = key_path()
     try:
         if not path.exists():
-            _make(path)
-        key, about = path.read_bytes(), path.stat()
+            _create_key(path)
+        key, status = path.read_bytes(), path.stat()
     except (OSError, RuntimeError) as error:
-        raise RecordError(f"The key {path} cannot be used: {error}.") from error
-    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
-        raise RecordError(f"The key {path} is not for this user alone: remove it, and a new one is made.")
+        raise RecordError(f"Cannot use the signing key {path}: {error}.") from error
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise RecordError(f"Other users can read the signing key {path}: delete it to get a new one.")
     if len(key) != _BYTES:
-        raise RecordError(f"The key {path} is damaged: remove it, and a new one is made.")
+        raise RecordError(f"The signing key {path} is damaged: delete it to get a new one.")
     return key
 
 
 def signature(content: bytes, key: bytes) -> str:
-    """What only somebody with the key can write beside `content`: HMAC-SHA256, in hex.
+    """HMAC-SHA256 of `content` in hex, which only a holder of the key can compute.
 
     Example:
         >>> signature(b"content", b"key") == signature(b"content", b"another key")
@@ -59,18 +59,18 @@ def signature(content: bytes, key: bytes) -> str:
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
-def _make(path: Path) -> None:
+def _create_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(descriptor)
         try:
-            os.link(beside, path)  # unlike a rename it fails if another process was first; then that key counts
+            os.link(temporary, path)  # Unlike a rename it fails if another process was first; then that key counts.
         except FileExistsError:
             pass
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

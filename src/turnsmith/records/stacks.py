@@ -1,7 +1,7 @@
-"""Where every process of a run stands, on request: the stack of each of its threads, written to the run's folder.
+"""Stack traces of all processes of a run, on request: which line each thread is at, written to the run folder.
 
-Each process registers at its start and then costs nothing. The signal handler is written in C and needs neither the
-interpreter nor its lock, so a process that hangs inside a library answers as well.
+Each process registers when it starts, and pays nothing after that. The signal handler is written in C and needs neither
+the interpreter nor its lock, so a process that hangs inside a library responds too.
 """
 
 from __future__ import annotations
@@ -15,38 +15,42 @@ import time
 from pathlib import Path
 from typing import IO
 
+from turnsmith.records.run_state import process_start
+
 VARIABLE = "TURNSMITH_STACKS"
-"""The environment variable with the folder that processes register in."""
-_FILE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<born>\d+)\.txt")
+"""The environment variable that holds the folder in which processes register."""
+_FILE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)\.txt")
 _WRITING_SECONDS = 1.0
+_WATCHER = "the process that watches"
 _registered: IO[str] | None = None
 
 
-def answer_for_stacks(part: str, *, is_guess: bool = False) -> None:
-    """Let this process write its stacks when it is asked; `part` says what it is, such as `rollout server`.
+def enable_stack_dump(role: str, *, is_guess: bool = False) -> None:
+    """Let this process write its stack traces when asked; `role` says what it does, such as `rollout server`.
 
-    A guess does not change what is known already.
+    With `is_guess`, a role that is registered already stays.
 
     Example:
-        >>> answer_for_stacks("nobody asked for any")  # does nothing where the variable is not set
+        >>> enable_stack_dump("example")  # does nothing where the environment variable is not set
     """
     global _registered
     folder = os.environ.get(VARIABLE)
     if not folder or (is_guess and _registered is not None):
         return
+    host, pid = platform.node(), os.getpid()
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        file = (Path(folder) / f"{platform.node()}-{os.getpid()}-{_born(os.getpid())}.txt").open("w")
-        file.write(f"{part}, process {os.getpid()} on {platform.node()}\n")
+        file = (Path(folder) / f"{host}-{pid}-{process_start(pid)}.txt").open("w")
+        file.write(f"{role}, process {pid} on {host}\n")
         file.flush()
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
-    except (OSError, ValueError):  # No place to write: a run must not fail for that.
+    except (OSError, ValueError):  # Nowhere to write: not worth failing a run for.
         return
     _registered = file
 
 
 def collect_stacks(folder: Path, target: Path) -> list[str]:
-    """Ask every registered process on this machine for its stacks; write them into one file and return their parts.
+    """Ask every registered process on this host for its stack traces, write all into `target`, and return the roles.
 
     Example:
         >>> import tempfile
@@ -56,27 +60,23 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
     """
     asked: list[Path] = []
     for file in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
-        named = _FILE.fullmatch(file.name)
-        if named is None or named["host"] != platform.node() or _born(int(named["pid"])) != int(named["born"]):
-            continue  # on another machine, or gone: its number may be another process's by now
-        os.kill(int(named["pid"]), signal.SIGUSR2)
+        process = _FILE.fullmatch(file.name)
+        if (
+            process is None
+            or process["host"] != platform.node()
+            or process_start(int(process["pid"])) != int(process["start"])
+        ):
+            continue  # On another host, or dead: its id may belong to another process by now.
+        os.kill(int(process["pid"]), signal.SIGUSR2)
         asked.append(file)
     time.sleep(_WRITING_SECONDS if asked else 0.0)
-    parts: list[str] = []
-    with target.open("w") as together:
+    roles: list[str] = []
+    with target.open("w") as output:
         for file in asked:
             text = file.read_text(errors="replace")
-            parts.append(text.partition(",")[0])
-            together.write(f"{text}\n")
-        together.write(f"the process that watches, {os.getpid()} on {platform.node()}\n")
-        together.flush()
-        faulthandler.dump_traceback(together, all_threads=True)
-    return [*parts, "the process that watches"]
-
-
-def _born(pid: int) -> int:
-    """When a process started, in ticks since the machine did; -1 if there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return -1
+            roles.append(text.partition(",")[0])
+            output.write(f"{text}\n")
+        output.write(f"{_WATCHER}, {os.getpid()} on {platform.node()}\n")
+        output.flush()
+        faulthandler.dump_traceback(output, all_threads=True)
+    return [*roles, _WATCHER]

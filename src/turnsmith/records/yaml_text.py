@@ -1,6 +1,6 @@
-"""YAML as people expect it: `1e-4` is a number, `no` and `2024-01-01` are texts, a key that is there twice is an error.
+"""YAML 1.2's core schema: `1e-4` is a number, `no` and `2024-01-01` are strings, and a duplicate key is an error.
 
-PyYAML follows YAML 1.1, where `1e-4` is a text and `no` is false. This is the core schema of YAML 1.2 instead.
+PyYAML implements YAML 1.1, where `1e-4` is a string and `no` is false.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import yaml
 
 
 class YamlProblem(Exception):
-    """The text is not YAML; says where and why in one line."""
+    """The text is not valid YAML; the message says where and why in one line."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -21,13 +21,14 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if isinstance(key_node.value, str) and key_node.value in seen:
                 line = key_node.start_mark.line + 1
-                raise YamlProblem(f"the key {key_node.value!r} is there twice (line {line})")
+                raise YamlProblem(f"duplicate key {key_node.value!r} (line {line})")
             if isinstance(key_node.value, str):
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 
-class _Dumper(yaml.SafeDumper):  # Keeps the rules of 1.1 besides ours: a text that either reading mistakes is quoted.
+# Keeps YAML 1.1's rules besides ours, so that a string which either version would read as something else is quoted.
+class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -49,10 +50,10 @@ for _class in (_Loader, _Dumper):
 
 
 def _as_plain(dumper: yaml.SafeDumper, data: Any) -> yaml.Node:
-    """What YAML has no form for: sequences as lists, numbers of other libraries as numbers, the rest as its text."""
+    """What YAML cannot express: sets and tuples as lists, subclasses of str, int or float as such, others as `str`."""
     if isinstance(data, tuple | set | frozenset):
         return dumper.represent_list(list(data))
-    if isinstance(data, str | int | float):  # A subclass, such as a StrEnum or a numpy float.
+    if isinstance(data, str | int | float):  # Subclasses, such as a StrEnum or a numpy float.
         base = str if isinstance(data, str) else int if isinstance(data, int) else float
         return dumper.represent_data(base(data))
     return dumper.represent_str(str(data))
@@ -62,7 +63,7 @@ _Dumper.add_multi_representer(object, _as_plain)
 
 
 def parse_yaml(text: str) -> Any:
-    """The value a YAML text stands for.
+    """Parse YAML into plain Python values.
 
     Example:
         >>> parse_yaml("{rate: 1e-4, country: no, day: 2024-01-01}")
@@ -70,8 +71,8 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         value = yaml.load(text, Loader=_Loader)
-        if _count(value, {}) > _MOST_VALUES:
-            raise YamlProblem(f"with its aliases written out it has more than {_MOST_VALUES} values")
+        if _count(value, {}) > _MAX_VALUES:
+            raise YamlProblem(f"with its aliases expanded it has more than {_MAX_VALUES} values")
         return value
     except RecursionError:
         raise YamlProblem("it is nested too deeply, or contains itself") from None
@@ -82,16 +83,16 @@ def parse_yaml(text: str) -> Any:
         raise YamlProblem(" ".join(str(error).split())) from None
 
 
-_MOST_VALUES, _LONGEST_NUMBER = 100_000, 4096
+_MAX_VALUES, _MAX_NUMBER_BITS = 100_000, 4096
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """How many values there are when every alias is written out, as copying and printing do: ten lines can be billions.
+    """Number of values once every alias is expanded, as copying and printing do: ten lines can stand for billions.
 
-    Counts each part once, however often it is used; a part that contains itself ends in a `RecursionError`.
+    Visits each part once, however often it is used. A part that contains itself raises `RecursionError`.
     """
-    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:  # Python itself refuses to print it
-        raise YamlProblem(f"a number in it has more than {_LONGEST_NUMBER} bits")
+    if isinstance(value, int) and value.bit_length() > _MAX_NUMBER_BITS:  # Python refuses to print such numbers.
+        raise YamlProblem(f"a number in it has more than {_MAX_NUMBER_BITS} bits")
     if not isinstance(value, dict | list | tuple):
         return 1
     if id(value) not in known:
@@ -101,7 +102,7 @@ def _count(value: Any, known: dict[int, int]) -> int:
 
 
 def dump_yaml(value: Any) -> str:
-    """YAML text for `value`, in its own order; an object that YAML has no form for is written as its text.
+    """Format a value as YAML, keys in their own order; objects that YAML cannot express are written as their `str`.
 
     Example:
         >>> print(dump_yaml({"training": {"learning_rate": 1e-4, "shape": (2, 3), "name": "no"}}), end="")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError
-from turnsmith.records.files import replacing
+from turnsmith.records.files import atomic_write
 
 
 class TaskFile:
@@ -45,7 +45,7 @@ class TaskFile:
 
     def save(self, path: Path) -> None:
         """Copy the file."""
-        with replacing(path) as beside, beside.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             file.write(self._text)
 
     def __len__(self) -> int:

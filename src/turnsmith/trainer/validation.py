@@ -165,7 +165,7 @@ class TrainingEvaluations:
         assert self._schedule is not None
         self._emit("phase", "evaluate")
         result = runners.evaluate(self._schedule.environment, self._schedule.plan)
-        write_episodes(self._run, step, result.trajectories, part=PART, inside=IN_TRAINING)
+        write_episodes(self._run, step, result.trajectories, part=PART, subfolder=IN_TRAINING)
         if not result.counted:
             failed, why = dict(result.report.outcomes), result.report.first_error
             self._emit("warning", f"No episode of the evaluation after step {step} could be counted ({failed}): {why}")

@@ -1,4 +1,4 @@
-"""Batches that hypothesis makes: masks with observation gaps, rewards from constants to NaN, groups of any size."""
+"""Hypothesis strategies for batches: masks with observation gaps, rewards from constants to NaN, groups of any size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 CHECKED = settings(max_examples=40, deadline=None)
-"""Enough to meet every kind of reward and mask; no limit on time, as the machine may be busy."""
+"""Enough for every kind of reward and mask; no deadline, because the machine may be busy."""
 REWARDS = {
     "few": st.sampled_from([0.0, 0.0, 1.0, -1.0, 0.5]),
     "any": st.floats(-10, 10, width=32),

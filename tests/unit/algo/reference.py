@@ -1,4 +1,4 @@
-"""The formulas once more, as slow and plain as can be: Python floats (float64), one token at a time.
+"""The formulas again, slow and plain: Python floats (float64), one token at a time.
 
 Rewards, values and masks are lists of rows. Nothing here is shared with the package.
 """
@@ -16,7 +16,7 @@ def finite(row: list[float]) -> bool:
 
 
 def carried(rewards: list[float], mask: list[int]) -> list[float]:
-    """Rewards on model tokens: one on another token goes to the last model token before it."""
+    """Rewards on model tokens; a reward on any other token is moved to the last model token before it."""
     placed = [0.0] * len(rewards)
     last = None
     for time, (reward, on) in enumerate(zip(rewards, mask, strict=True)):
@@ -146,7 +146,7 @@ def turn_spans(on: list[int]) -> list[tuple[int, int]]:
 
 
 def turn_gae(rewards: Rows, values: Rows, mask: Mask, gamma: float, lam: float) -> tuple[list[list[float]], Rows]:
-    """Advantage and return of each turn of each episode; no turns for one whose rewards are not finite."""
+    """Advantage and return of each turn of each episode; no turns for an episode whose rewards are not finite."""
     advantages, returns = [], []
     for row, value, on in zip(rewards, values, mask, strict=True):
         spans = turn_spans(on) if finite(row) else []

@@ -1,4 +1,4 @@
-"""Where verl is right, ours is the same; where it is wrong, this shows how. The only file here that imports verl."""
+"""Our functions agree with verl's, but for the faults of verl shown here. The only file here that imports verl."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def same(ours: Tensor, theirs: Tensor, mask: Tensor) -> None:
 def test_gae_agrees(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:
     for gamma, lam in ((1.0, 1.0), (0.99, 0.95), (0.9, 0.0)):
         ours = algo.compute_gae_advantage_return(*batch, gamma, lam)
-        for one, other in zip(ours, verl.compute_gae_advantage_return(*batch, gamma, lam), strict=True):
-            same(one, other, batch[2])
+        theirs = verl.compute_gae_advantage_return(*batch, gamma, lam)
+        for our_tensor, verl_tensor in zip(ours, theirs, strict=True):
+            same(our_tensor, verl_tensor, batch[2])
 
 
 def test_group_estimators_agree(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -65,8 +66,9 @@ def test_reinforce_plus_plus_agrees(verl: ModuleType, batch: tuple[Tensor, Tenso
     rewards, _, mask = batch
     config = SimpleNamespace(gamma=0.97)
     theirs = verl.compute_reinforce_plus_plus_outcome_advantage(rewards, mask, config=config)
-    for one, other in zip(algo.compute_reinforce_plus_plus_advantage(rewards, mask, 0.97), theirs, strict=True):
-        same(one, other, mask)
+    ours = algo.compute_reinforce_plus_plus_advantage(rewards, mask, 0.97)
+    for our_tensor, verl_tensor in zip(ours, theirs, strict=True):
+        same(our_tensor, verl_tensor, mask)
 
 
 def test_losses_agree(verl: ModuleType, batch: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -114,8 +116,27 @@ def test_kl_agrees(verl: ModuleType) -> None:
     assert ours.value == pytest.approx(theirs.value)
 
 
+def test_kl_penalty_agrees(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import FixedKLController
+    from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+
+    rewards, log_probs, mask = batch
+    ref = log_probs + 0.3 * torch.randn_like(log_probs)
+    tensors = {
+        "token_level_scores": rewards,
+        "old_log_probs": log_probs,
+        "ref_log_prob": ref,
+        "response_mask": mask,
+    }
+    data, metrics = apply_kl_penalty(DataProto.from_dict(tensors), FixedKLController(0.1), "k1")
+    penalised, kl = algo.apply_kl_penalty(rewards, log_probs, ref, mask, 0.1, "k1")
+    torch.testing.assert_close(penalised, data.batch["token_level_rewards"], rtol=1e-5, atol=1e-6)
+    assert kl == pytest.approx(metrics["actor/reward_kl_penalty"], abs=1e-6)
+
+
 def test_verl_still_has_the_faults_that_ours_were_written_for(verl: ModuleType) -> None:
-    """If one of these fails, verl has mended it: say so in the docstring that names it."""
+    """If one of these fails, verl has fixed it: update the docstring that mentions it."""
     constant, ones = torch.full((3, 1), 0.1), torch.ones(3, 1)
     group = np.array([0, 0, 0])
     assert any(

@@ -1,4 +1,4 @@
-"""GAE and REINFORCE++ against the formula, token by token."""
+"""GAE and REINFORCE++ match their formulas, token by token."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_blocks_of_any_size_give_the_same(batch: Batch, block_rows: int, block_c
     rewards, values, mask = batch.tensors()
     whole = lambda_returns(rewards, values, mask, 0.9, 0.8)
     parts = lambda_returns(rewards, values, mask, 0.9, 0.8, rows=block_rows, columns=block_columns)
-    for one, other in zip(whole, parts, strict=True):
-        assert torch.equal(one, other)
+    for from_whole, from_parts in zip(whole, parts, strict=True):
+        assert torch.equal(from_whole, from_parts)
 
 
 def test_more_tokens_and_episodes_than_a_block() -> None:
@@ -74,14 +74,14 @@ def test_reward_on_or_after_an_observation_reaches_the_model_token_before_it() -
         moved, at_token = zeros.clone(), zeros.clone()
         moved[0, place] = at_token[0, token] = 3.0
         for gamma in (0.0, 0.5, 1.0):
-            _, one = algo.compute_gae_advantage_return(moved, zeros, mask, gamma, 0.9)
-            _, other = algo.compute_gae_advantage_return(at_token, zeros, mask, gamma, 0.9)
-            assert torch.equal(one, other)
-            assert one[0, token] == 3.0
+            _, actual = algo.compute_gae_advantage_return(moved, zeros, mask, gamma, 0.9)
+            _, expected = algo.compute_gae_advantage_return(at_token, zeros, mask, gamma, 0.9)
+            assert torch.equal(actual, expected)
+            assert actual[0, token] == 3.0
 
 
 @pytest.mark.parametrize("broken", [NAN, INF, -INF])
-def test_a_broken_reward_takes_out_its_own_episode_only(broken: float) -> None:
+def test_a_nonfinite_reward_takes_out_only_its_own_episode(broken: float) -> None:
     torch.manual_seed(0)
     rewards, values = torch.randn(2, 4, 6).unbind()
     mask = torch.tensor([[1, 1, 0, 1, 1, 0]]).repeat(4, 1)
@@ -101,8 +101,8 @@ def test_values_outside_the_mask_are_not_read() -> None:
     values = torch.tensor([[0.5, 0.0, 0.25]])
     wild = torch.tensor([[0.5, NAN, 0.25]])
     expected = algo.compute_gae_advantage_return(rewards, values, mask, 0.9, 0.8)
-    for one, other in zip(algo.compute_gae_advantage_return(rewards, wild, mask, 0.9, 0.8), expected, strict=True):
-        assert torch.equal(one, other)
+    actual = algo.compute_gae_advantage_return(rewards, wild, mask, 0.9, 0.8)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 3)])
@@ -120,7 +120,7 @@ def test_one_model_token_is_whitened_to_zero() -> None:
     assert returns.item() == 1.0
 
 
-def test_inputs_stay_as_they_are() -> None:
+def test_inputs_are_not_modified() -> None:
     rewards, values, mask = (
         torch.tensor([[1.0, NAN], [1.0, 2.0]]),
         torch.tensor([[1.0, INF], [1.0, 2.0]]),

@@ -1,4 +1,4 @@
-"""The estimators that compare an episode with its group, against the formula."""
+"""The estimators that compare an episode with its group match their formulas."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
 from turnsmith import algo
+from turnsmith.algo.shapes import SERIAL
 
 Estimator = Callable[[Tensor, Tensor, object], tuple[Tensor, Tensor]]
 ESTIMATORS: dict[str, Estimator] = {
@@ -37,7 +38,7 @@ def test_estimator_is_the_formula(kind: str, batch: Batch) -> None:
     assert advantages is returns
     assert advantages.dtype == batch.dtype
     per_episode = reference.grouped(kind, batch.rewards, batch.mask, batch.index)
-    # Normalised, the scale is the one of the result; a difference of 1e-8 between scores of 1e8 is below float64.
+    # Normalised results are of order 1; a difference of 1e-8 between scores of 1e8 is below float64.
     scale = 1.0 if kind in ("grpo", "pass_at_k") else largest(batch.rewards)
     tolerance = 1e-6 if batch.dtype == torch.float64 and scale == 1.0 else None
     close(advantages, reference.spread(per_episode, batch.mask), scale, tolerance)
@@ -82,7 +83,7 @@ def test_a_group_of_one_gives_exactly_zero(kind: str) -> None:
 
 @every
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
-def test_a_broken_reward_takes_out_its_own_episode_only(kind: str, broken: float) -> None:
+def test_a_nonfinite_reward_takes_out_only_its_own_episode(kind: str, broken: float) -> None:
     torch.manual_seed(0)
     rewards, mask = torch.randn(8, 5), torch.rand(8, 5) < 0.7
     index = [0, 0, 0, 0, 1, 1, 2, 2]
@@ -105,7 +106,7 @@ def test_scores_of_1e8_keep_their_differences(kind: str) -> None:
     torch.testing.assert_close(far, near)
 
 
-def test_groups_are_named_by_anything() -> None:
+def test_groups_may_be_integers_strings_or_arrays() -> None:
     rewards, mask = torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.ones(4, 1)
     expected, _ = algo.compute_grpo_advantage(rewards, mask, ["a", "b", "a", "b"])
     names = [[7, 3, 7, 3], torch.tensor([7, 3, 7, 3]), np.array([7, 3, 7, 3]), np.array(list("abab"), dtype=object)]
@@ -119,10 +120,28 @@ def test_an_index_of_another_length_is_refused() -> None:
 
 
 @every
+def test_a_mask_of_another_shape_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"response_mask is \(3, 1\), but token_level_rewards is \(3, 2\)"):
+        WITH_BATCH[kind](torch.ones(3, 2), torch.ones(3, 1), [0, 0, 0])
+    with pytest.raises(ValueError, match=r"token_level_rewards is \(3,\), but must be \(batch, time\)"):
+        WITH_BATCH[kind](torch.ones(3), torch.ones(3), [0, 0, 0])
+
+
+@every
+def test_an_episode_may_be_longer_than_a_block(kind: str) -> None:
+    rewards = torch.zeros(3, SERIAL + 1)
+    rewards[:, -1] = torch.tensor([1.0, 2.0, 4.0])
+    short, _ = WITH_BATCH[kind](rewards[:, -1:], torch.ones(3, 1), [0, 0, 0])
+    advantages, _ = WITH_BATCH[kind](rewards, torch.ones_like(rewards), [0, 0, 0])
+    # Over more tokens n - 1 is nearer to n, so the batch's standard deviation is smaller.
+    torch.testing.assert_close(advantages[:, :1], short, rtol=0.3, atol=0.0)
+
+
+@every
 def test_an_empty_batch_is_fine(kind: str) -> None:
     assert WITH_BATCH[kind](torch.zeros(0, 4), torch.zeros(0, 4), [])[0].shape == (0, 4)
 
 
-def test_two_best_episodes_share_no_lead() -> None:
+def test_a_tie_for_the_best_gives_zero() -> None:
     rewards = torch.tensor([[1.0], [1.0], [0.0]])
     assert not algo.compute_pass_at_k_advantage(rewards, torch.ones(3, 1), [0, 0, 0])[0].any()

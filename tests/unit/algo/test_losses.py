@@ -1,4 +1,4 @@
-"""Losses, KL and the controller against the formula; and what a gradient must not do."""
+"""Losses, KL and the controller match their formulas, and gradients stay finite and inside the mask."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_parts_of_a_batch_add_up(mode: algo.Aggregation) -> None:
     torch.testing.assert_close(parts, algo.aggregate_loss(loss, mask, mode))
 
 
-def test_a_share_of_workers_needs_the_totals() -> None:
-    with pytest.raises(ValueError, match="with 2 workers 'token-mean' needs batch_num_tokens"):
+def test_one_of_several_workers_needs_the_totals() -> None:
+    with pytest.raises(ValueError, match="'token-mean' on 2 workers needs batch_num_tokens"):
         algo.aggregate_loss(torch.ones(1, 1), torch.ones(1, 1), totals=algo.BatchTotals(dp_size=2))
-    with pytest.raises(ValueError, match="there is no aggregation 'mean'; there are token-mean"):
+    with pytest.raises(ValueError, match="unknown aggregation 'mean'; use one of token-mean"):
         algo.aggregate_loss(torch.ones(1, 1), torch.ones(1, 1), "mean")  # type: ignore[arg-type]
 
 
@@ -140,6 +140,28 @@ def test_clip_higher_and_dual_clip_stop_the_gradient_where_they_should() -> None
         gradient(0.0, 1.0, dual_clip=1.0)
 
 
+def test_the_log_ratio_is_clamped_so_that_no_exponential_overflows() -> None:
+    """With a clip range this wide the loss shows the ratio itself."""
+    ones, wide = torch.ones(1, 1).double(), {"clip_ratio_low": 1.0, "clip_ratio_high": 1e30}
+    for log_ratio, clamped in ((19.5, 19.5), (25.0, 20.0), (1000.0, 20.0)):
+        loss, _ = algo.compute_policy_loss(0 * ones, log_ratio * ones, ones, ones, **wide)
+        assert loss.item() == pytest.approx(-math.exp(clamped))
+        loss, _ = algo.compute_cispo_policy_loss(0 * ones, log_ratio * ones, ones, ones, **wide)
+        assert loss.item() == pytest.approx(-math.exp(clamped) * log_ratio)
+    for log_ratio, clamped in ((9.5, 9.5), (11.0, 10.0)):
+        loss, _ = algo.compute_gspo_policy_loss(0 * ones, log_ratio * ones, ones, ones, **wide)
+        assert loss.item() == pytest.approx(-math.exp(clamped))
+    loss, _ = algo.compute_cispo_policy_loss(0 * ones, -25 * ones, ones, ones, **wide)
+    assert loss.item() == pytest.approx(math.exp(-20) * 25)
+
+
+@pytest.mark.parametrize("function", [*POLICY_LOSSES, algo.compute_value_loss, algo.apply_kl_penalty])
+def test_a_mask_of_another_shape_is_refused(function: Callable) -> None:
+    ones = torch.ones(2, 3)
+    with pytest.raises(ValueError, match=r"response_mask is \(2, 1\)"):
+        function(ones, ones, ones, torch.ones(2, 1), 0.1)
+
+
 def test_weights_multiply_the_token_losses() -> None:
     zeros, ones, mask = torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2)
     weights = torch.tensor([[0.0, 3.0]])
@@ -198,7 +220,7 @@ def test_kl_penalty_reads_no_log_prob_outside_the_mask() -> None:
     penalised, kl = algo.apply_kl_penalty(torch.ones(1, 2), wild, wild, torch.tensor([[1, 0]]), 0.5)
     assert penalised.tolist() == [[1.0, 1.0]]
     assert kl == 0.0
-    with pytest.raises(ValueError, match="there is no KL estimator 'k4'"):
+    with pytest.raises(ValueError, match="unknown KL estimator 'k4'"):
         algo.kl_estimate(wild, wild, "k4")  # type: ignore[arg-type]
 
 
@@ -218,7 +240,16 @@ def test_adaptive_controller_moves_towards_its_target_and_stays_positive(kl: flo
     assert controller.value > 0
 
 
-def test_controller_is_not_lost_to_a_nan() -> None:
+def test_the_default_controller_holds_a_kl_of_a_tenth_over_ten_thousand_episodes() -> None:
+    controller = algo.KLController(1.0, adaptive=True)
+    controller.update(current_kl=0.1, n_steps=10_000)
+    assert controller.value == 1.0
+    controller.update(current_kl=0.11, n_steps=5_000)
+    assert controller.value == pytest.approx(1 + 0.1 / 2)
+    assert not algo.KLController(1.0).adaptive
+
+
+def test_a_nan_kl_leaves_the_controller_as_it_is() -> None:
     controller = algo.KLController(0.01, 0.1, adaptive=True)
     controller.update(current_kl=float("nan"), n_steps=10)
     assert controller.value == 0.01

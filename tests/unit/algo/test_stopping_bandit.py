@@ -1,4 +1,4 @@
-"""Which estimators are unbiased where the policy decides when to stop: exactly, over all groups of a small bandit."""
+"""Which estimators are unbiased where the policy decides when to stop: exact, over all groups of a small bandit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GO, ARM_A = 0.3, 0.4
 
 @pytest.fixture
 def bandit() -> ModuleType:
-    """A new copy of the example, so that a test may change its numbers."""
+    """A fresh copy of the example, so that a test may change its numbers."""
     spec = importlib.util.spec_from_file_location("stopping_bandit", ROOT / "examples" / "stopping_bandit.py")
     assert spec is not None
     assert spec.loader is not None
@@ -31,7 +31,7 @@ def bandit() -> ModuleType:
 
 @pytest.fixture(params=["as shown", "other numbers"])
 def bandits(bandit: ModuleType, request: pytest.FixtureRequest) -> ModuleType:
-    """The example, and one where going on pays too and the policy is another one."""
+    """The example, and a variant with rewards for continuing and a different policy."""
     if request.param == "other numbers":
         bandit.REWARDS = torch.tensor([[0.3, 0, 0], [-0.7, 0.1, 2.2], [-0.7, 0.1, -1.3]], dtype=torch.float64)
         logits = torch.tensor([1.1, -0.6], dtype=torch.float64)
@@ -78,7 +78,7 @@ def test_dr_grpo_is_unbiased_up_to_a_factor(bandits: ModuleType, n: int) -> None
 
 
 def weight_of_turn_two(n: int) -> float:
-    """Expected (m - 1) / m, with m the number of episodes that reach turn 2, among them the one that looks."""
+    """Expected (m - 1) / m, with m the number of episodes that reach turn 2, the episode itself included."""
     chances = [math.comb(n - 1, others) * GO**others * (1 - GO) ** (n - 1 - others) for others in range(n)]
     return sum(chance * others / (others + 1) for others, chance in enumerate(chances))
 
@@ -87,7 +87,7 @@ def weight_of_turn_two(n: int) -> float:
 def test_a_mean_by_turn_that_contains_the_turn_itself_makes_late_turns_learn_slower(bandit: ModuleType, n: int) -> None:
     biased = bandit.ratio_and_noise(bandit.by_turn_index, n)[0]
     close(biased, (n - 1) / n, weight_of_turn_two(n))
-    # GiGPO's step part is the same on this bandit, where all episodes that reach turn 2 start it from one observation.
+    # GiGPO's turn term is the same on this bandit, where all episodes that reach turn 2 start it from one observation.
     gigpo = bandit.ratio_and_noise(bandit.ESTIMATORS["GiGPO, no std"], n)[0]
     close(gigpo - biased, (n - 1) / n, (n - 1) / n)
 
@@ -113,9 +113,9 @@ def test_pass_at_k_climbs_the_best_of_the_group(bandits: ModuleType, n: int) -> 
 
     exact = torch.autograd.functional.jacobian(expected_best, torch.zeros(2, dtype=torch.float64))
     estimator = bandits.ESTIMATORS["pass@k, no std"]
-    found = bandits.expectation(lambda kinds: bandits.estimate(estimator, kinds), n)
-    torch.testing.assert_close(found, exact / n, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(found / found.norm(), bandits.EXACT / bandits.EXACT.norm(), atol=0.01)
+    gradient = bandits.expectation(lambda kinds: bandits.estimate(estimator, kinds), n)
+    torch.testing.assert_close(gradient, exact / n, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(gradient / gradient.norm(), bandits.EXACT / bandits.EXACT.norm(), atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["REINFORCE++", 'turn returns, scale "group" or "batch"'])
@@ -140,4 +140,4 @@ def test_docs_show_the_table(bandit: ModuleType) -> None:
         assert number.sub("", ours) == number.sub("", theirs)
         # The last digit may round either way.
         pairs = zip(number.findall(ours), number.findall(theirs), strict=True)
-        assert all(abs(float(one) - float(other)) < 0.015 for one, other in pairs), ours
+        assert all(abs(float(made_number) - float(shown_number)) < 0.015 for made_number, shown_number in pairs), ours

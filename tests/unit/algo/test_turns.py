@@ -1,4 +1,4 @@
-"""Credit by turn, against the formula."""
+"""Turn-level estimators match their formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
 from turnsmith import algo
-from turnsmith.algo.shapes import SERIAL
 from turnsmith.algo.turns import find_turns
 
 GAMMAS = st.sampled_from([0.0, 0.3, 0.9, 1.0])
@@ -49,7 +48,7 @@ def test_turn_return_is_the_formula(batch: Batch, gamma: float) -> None:
     close(advantages, reference.spread_turns(deviations, batch.mask), 10 * largest(batch.rewards))
     for scale, index in (("group", batch.index), ("batch", ["all"] * len(batch.index))):
         scaled, _ = algo.compute_turn_return_advantage(rewards, mask, batch.index, gamma, scale=scale)
-        # Normalised, the scale is the one of the result; a difference of 1e-8 between scores of 1e8 is below float64.
+        # Normalised results are of order 1; a difference of 1e-8 between scores of 1e8 is below float64.
         close(scaled, reference.spread_turns(reference.turn_scaled(deviations, index), batch.mask), 1.0, 5e-6)
 
 
@@ -128,7 +127,7 @@ def test_a_group_of_one_gives_exactly_zero(kind: str) -> None:
     assert not ESTIMATORS[kind](rewards, mask, [0, 1, 2])[0].any()
 
 
-def test_an_anchor_group_of_one_leaves_the_episode_part() -> None:
+def test_an_anchor_group_of_one_leaves_the_episode_term() -> None:
     rewards, mask = torch.randn(4, 5), torch.tensor([[1, 1, 0, 1, 0]]).repeat(4, 1)
     different = torch.arange(20).view(4, 5)
     advantages, _ = algo.compute_gigpo_advantage(rewards, mask, [0, 0, 1, 1], different, 0.9)
@@ -153,10 +152,10 @@ def test_episodes_of_one_turn_are_rloo_and_grpo() -> None:
 @every
 @pytest.mark.parametrize("broken", [NAN, INF, -INF])
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_a_broken_reward_takes_out_its_own_episode_only(kind: str, broken: float, place: int) -> None:
+def test_a_nonfinite_reward_takes_out_only_its_own_episode(kind: str, broken: float, place: int) -> None:
     torch.manual_seed(0)
     rewards, mask = torch.randn(8, 5), torch.rand(8, 5) < 0.7
-    mask[:, 0] = False  # a reward before the first turn belongs to none, but a broken one breaks its episode
+    mask[:, 0] = False  # a reward before the first turn belongs to no turn, but a NaN there takes out the episode
     index = [0, 0, 0, 0, 1, 1, 2, 2]
     rewards[2, place] = rewards[7, 4] = broken
     healthy = ~algo.nonfinite_episodes(rewards)
@@ -171,7 +170,7 @@ def test_a_broken_reward_takes_out_its_own_episode_only(kind: str, broken: float
     assert not advantages[6].any(), "the only one left of its group"
 
 
-def test_a_broken_reward_leaves_the_critic_of_its_episode_alone() -> None:
+def test_a_nonfinite_reward_leaves_the_values_as_critic_targets() -> None:
     torch.manual_seed(0)
     rewards, values = torch.randn(2, 3, 6).unbind()
     mask = torch.tensor([[1, 1, 0, 1, 1, 0]]).repeat(3, 1)
@@ -202,11 +201,9 @@ def test_one_token_a_turn_is_gae_over_tokens() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_turns_are_found_in_every_part_of_a_large_batch(seed: int) -> None:
-    torch.manual_seed(seed)
-    time = 2000
-    rows = 3 * (SERIAL // time) + 5
+def test_turns_are_found_wherever_they_lie() -> None:
+    torch.manual_seed(0)
+    rows, time = 20, 300
     mask = torch.rand(rows, time) < 0.6
     numbers = torch.randn(rows, time)
     turns = find_turns(mask)
@@ -229,8 +226,8 @@ def test_a_transposed_mask_gives_the_same() -> None:
     rewards, mask = torch.randn(6, 9), torch.rand(6, 9) < 0.6
     turned = mask.T.contiguous().T
     for estimator in ESTIMATORS.values():
-        one = estimator(rewards, mask, [0] * 6)
-        torch.testing.assert_close(estimator(rewards.T.contiguous().T, turned, [0] * 6), one, rtol=0, atol=0)
+        expected = estimator(rewards, mask, [0] * 6)
+        torch.testing.assert_close(estimator(rewards.T.contiguous().T, turned, [0] * 6), expected, rtol=0, atol=0)
 
 
 @every
@@ -247,18 +244,18 @@ def test_nothing_to_train_on_gives_zeros(kind: str, shape: tuple[int, int]) -> N
 
 
 @every
-def test_inputs_stay_as_they_are(kind: str) -> None:
+def test_inputs_are_not_modified(kind: str) -> None:
     rewards, mask = torch.tensor([[1.0, NAN], [1.0, 2.0], [0.0, 1.0]]), torch.ones(3, 2)
     copies = rewards.clone(), mask.clone()
     ESTIMATORS[kind](rewards, mask, [0, 0, 0])
     torch.testing.assert_close((rewards, mask), copies, equal_nan=True, rtol=0, atol=0)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_inputs_are_refused() -> None:
     ones = torch.ones(3, 2)
     with pytest.raises(ValueError, match="index has 2 entries, but the batch has 3 episodes"):
         algo.compute_turn_return_advantage(ones, ones, [0, 0], 1.0)
-    with pytest.raises(ValueError, match="there is no scale 'std'; there are none, group, batch"):
+    with pytest.raises(ValueError, match="unknown scale 'std'; use one of none, group, batch"):
         algo.compute_turn_return_advantage(ones, ones, [0, 0, 0], 1.0, scale="std")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"anchors is \(3, 1\), but token_level_rewards is \(3, 2\)"):
         algo.compute_gigpo_advantage(ones, ones, [0, 0, 0], torch.zeros(3, 1), 1.0)

@@ -146,7 +146,7 @@ def test_the_step_is_best_last_or_a_number(
         assert main(["export", str(run.path), "--step", step]) == 0
         assert capsys.readouterr().out.endswith(f"{folder}\n")
     assert main(["export", str(run.path), "--out", str(tmp_path / "last")]) == 0
-    assert "Step 2 is used instead" in capsys.readouterr().err
+    assert "Using step 2 instead" in capsys.readouterr().err
     assert main(["export", str(run.path), "--step", "3"]) == 2
     assert "damaged: actor/fsdp_config.json has 2 bytes" in capsys.readouterr().err
 

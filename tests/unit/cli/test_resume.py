@@ -110,7 +110,7 @@ def test_without_a_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
 def test_with_only_damaged_checkpoints_nothing_is_deleted(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, steps=(4,))
     (run.checkpoints_dir / "global_step_4" / "manifest.json").unlink()
-    with pytest.raises(RecordError, match=r"no checkpoint that can be used.*never finished"):
+    with pytest.raises(RecordError, match=r"no usable checkpoint.*never finished"):
         reopen(run.path, Parts())
     assert len(run.read_metrics()) == 5
 
@@ -136,7 +136,7 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_in_progress_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped_run(tmp_path)
     monkeypatch.setattr(resume, "_LOCK_SECONDS", 0.0)
-    with lock_run(run.path, 0), pytest.raises(RecordError, match="is still being written to"):
+    with lock_run(run.path, 0), pytest.raises(RecordError, match="is in use"):
         reopen(run.path, Parts())
     assert len(run.read_metrics()) == 5
 

@@ -1,4 +1,4 @@
-"""The example environments can be won, lost and talked nonsense to."""
+"""The example environments can be won and lost, and survive nonsense."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_guessing_by_halves_always_wins():
         low, high = 1, 16
         for _ in range(5):
             guess = (low + high) // 2
-            told, reward, done, _ = game.step(f"I say {guess}.")
+            answer, reward, done, _ = game.step(f"I say {guess}.")
             if done:
                 break
-            low, high = (guess + 1, high) if told.startswith("Higher") else (low, guess - 1)
+            low, high = (guess + 1, high) if answer.startswith("Higher") else (low, guess - 1)
         assert (reward, done) == (1.0, True)
 
 
@@ -50,7 +50,7 @@ def test_an_example_is_short_enough_to_read(environment):
 
 
 @pytest.mark.parametrize("environment", EXAMPLES)
-async def test_the_same_seed_tells_the_same_start(environment):
+async def test_the_same_seed_gives_the_same_first_observation(environment):
     hosts = [EnvironmentHost(EnvironmentSpec.of(environment)) for _ in range(2)]
     started = [await host.reset(seed=5) for host in hosts]
     assert started[0] == started[1]
@@ -60,11 +60,11 @@ async def test_the_same_seed_tells_the_same_start(environment):
 
 @pytest.mark.parametrize("action", NONSENSE)
 @pytest.mark.parametrize("environment", EXAMPLES)
-async def test_nonsense_costs_nothing_but_the_turn(environment, action):
+async def test_nonsense_earns_nothing_and_does_not_raise(environment, action):
     host = EnvironmentHost(EnvironmentSpec.of(environment))
     await host.reset(seed=1)
     result = await host.step(action)
-    # Whatever is said at a desk without calling a tool is the answer to the customer.
+    # Where there are tools, a turn without a tool call is the answer, and ends the episode.
     assert result.terminated == (environment in (Calculator, SupportDesk))
     assert result.reward <= 0
     await host.close()
@@ -86,7 +86,7 @@ def test_the_simple_game_ends_at_its_walls_and_its_quest():
     )
 
 
-def test_the_custom_game_is_the_seeds_game_with_bounds_items_and_a_quest():
+def test_the_custom_game_has_bounds_items_and_a_quest():
     game = CustomGameEnvironment({"max_steps": 20, "size": 2, "quest": "key", "items": ["lamp", "rope"]})
     assert "Steps remaining: 20" in game.reset(seed=1)
     assert set(game.items) == {"key", "lamp", "rope"}
@@ -122,7 +122,7 @@ async def test_a_game_that_runs_out_of_steps_is_cut_not_completed():
         ("9" * 200, "9" * 200),
     ],
 )
-def test_the_calculator_works_sums_out(expression, value):
+def test_the_calculator_evaluates_expressions(expression, value):
     assert Calculator().calculate(expression=expression) == value
 
 
@@ -133,12 +133,12 @@ def test_the_calculator_works_sums_out(expression, value):
         *("__import__('os')", "1if 1else 2", "\ud800", "\x00", "1\n+2", "٣+1"),
     ],
 )
-def test_the_calculator_tells_what_it_cannot_read(expression):
+def test_the_calculator_refuses_what_is_not_arithmetic(expression):
     with pytest.raises(ToolError):
         Calculator().calculate(expression=expression)
 
 
-def test_the_calculator_never_fails_on_anything_it_is_given():
+def test_the_calculator_raises_nothing_but_tool_errors():
     draw = random.Random(0)
     desk = Calculator()
     for _ in range(3000):
@@ -149,7 +149,7 @@ def test_the_calculator_never_fails_on_anything_it_is_given():
             pass
 
 
-def test_the_support_desk_pays_for_the_goal_state_and_for_nothing_else():
+def test_the_support_desk_rewards_the_state_of_the_database_only():
     for seed in range(30):
         desk = SupportDesk()
         desk.reset(seed=seed)
@@ -171,14 +171,14 @@ def test_the_support_desk_asks_for_exactly_one_order():
     for seed in range(50):
         desk = SupportDesk()
         words = desk.reset(seed=seed).replace(".", "").split()
-        found = desk.find_orders(customer=f"{words[2]} {words[3]}").splitlines()
-        asked = [line for line in found if f" {words[5]}, {words[7]} May" in line]
-        assert len(found) == 3
+        orders = desk.find_orders(customer=f"{words[2]} {words[3]}").splitlines()
+        asked = [line for line in orders if f" {words[5]}, {words[7]} May" in line]
+        assert len(orders) == 3
         assert [line.split(":")[0] for line in asked] == [f"order {desk.goal}"]
         desk.close()
 
 
-def test_the_support_desk_tells_what_is_wrong():
+def test_the_support_desk_explains_wrong_calls():
     desk = SupportDesk()
     desk.reset()
     for name in ("Nobody", "", "\ud800", "' OR 1=1 --"):
@@ -194,9 +194,14 @@ def test_the_support_desk_tells_what_is_wrong():
     desk.close()
 
 
-def test_the_maze_pays_as_its_table_says():
-    for first, second, paid in [("left", "3", [1, 1]), ("l", "8", [1, -4]), ("right", "3", [0, 0]), ("", "l", [0, 0])]:
+def test_the_maze_rewards_what_its_table_says():
+    for first, second, rewards in [
+        ("left", "3", [1, 1]),
+        ("l", "8", [1, -4]),
+        ("right", "3", [0, 0]),
+        ("", "l", [0, 0]),
+    ]:
         maze = TwoStepMaze()
         maze.reset()
-        assert [maze.step(action)[1] for action in (first, second)] == paid
+        assert [maze.step(action)[1] for action in (first, second)] == rewards
         assert maze.is_done()

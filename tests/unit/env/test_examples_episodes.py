@@ -1,4 +1,4 @@
-"""The examples with tools, through the one episode loop, with a scripted model that reads what it is told."""
+"""The examples with tools, played through the episode loop by a scripted model that reads its prompt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def told(trajectory: Trajectory) -> list[str]:
+def tool_results(trajectory: Trajectory) -> list[str]:
     return [message["content"] for message in trajectory.messages if message["role"] == "tool"]
 
 
@@ -61,10 +61,10 @@ async def test_the_oracle_wins_by_calling_tools(environment: type, oracle: Any, 
         assert (trajectory.outcome, trajectory.error) == (Outcome.COMPLETED, "")
         assert trajectory.rewards == [0.0] * (turns - 1) + [1.0]
         assert trajectory.infos[-1]["success"]
-        assert len(told(trajectory)) == turns - 1
+        assert len(tool_results(trajectory)) == turns - 1
 
 
-async def test_what_a_tool_says_is_wrong_is_told_and_the_episode_goes_on(tiny_folder: str) -> None:
+async def test_the_model_reads_a_tools_error_and_the_episode_goes_on(tiny_folder: str) -> None:
     replies = [
         call("find_orders", customer="Nobody") + call("refund", order_id=7),
         call("refund", order_id="not a number"),
@@ -73,8 +73,8 @@ async def test_what_a_tool_says_is_wrong_is_told_and_the_episode_goes_on(tiny_fo
         "I gave up.",
     ]
     trajectory = await play(SupportDesk, replies, tiny_folder)
-    assert told(trajectory)[:2] == ["There is no customer of that name.", "There is no order 7."]
-    assert len(told(trajectory)) == 4
+    assert tool_results(trajectory)[:2] == ["There is no customer of that name.", "There is no order 7."]
+    assert len(tool_results(trajectory)) == 4
     assert [len(info.get("tool_calls", [])) for info in trajectory.infos] == [2, 1, 1, 0, 0]
     assert "format_problem" in trajectory.infos[3]
     assert (trajectory.outcome, trajectory.total_reward) == (Outcome.COMPLETED, 0.0)

@@ -1,4 +1,4 @@
-"""As the maze's docstring says: whole-episode credit does not learn it, credit for each turn does."""
+"""As the docstring of the maze says: credit for whole episodes does not learn it, credit by turn does."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def probabilities(logits: list[float]) -> list[float]:
 
 
 def learn(discount: float | None, seed: int, steps: int = 300) -> float:
-    """REINFORCE against the group's mean, one logit a move; gives the probability of getting out.
+    """REINFORCE with the group mean as baseline and one logit per move; returns the probability of getting out.
 
     A turn is credited with its own reward and the discounted later ones, or (None) with the whole episode's.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     logits = {place: [0.0] * len(moves) for place, moves in MOVES.items()}
     for _ in range(steps):
         policy = {place: probabilities(values) for place, values in logits.items()}
-        episodes = [play(policy, chance) for _ in range(GROUP)]
+        episodes = [play(policy, rng) for _ in range(GROUP)]
         credits = [credit([reward for *_, reward in turns], discount) for turns in episodes]
         means = [sum(of_turn) / GROUP for of_turn in zip(*credits, strict=True)]
         for turns, credited in zip(episodes, credits, strict=True):
@@ -37,13 +37,13 @@ def learn(discount: float | None, seed: int, steps: int = 300) -> float:
     return probabilities(logits["fork"])[0] * probabilities(logits["hall"])[2]
 
 
-def play(policy: dict[str, list[float]], chance: random.Random) -> list[tuple[str, int, float]]:
+def play(policy: dict[str, list[float]], rng: random.Random) -> list[tuple[str, int, float]]:
     maze = TwoStepMaze()
     maze.reset()
     turns: list[tuple[str, int, float]] = []
     while not maze.done:
         place = maze.state
-        move = chance.choices(range(len(MOVES[place])), policy[place])[0]
+        move = rng.choices(range(len(MOVES[place])), policy[place])[0]
         turns.append((place, move, maze.step(MOVES[place][move])[1]))
     return turns
 

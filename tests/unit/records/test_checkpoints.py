@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, every kind of damage seen, the right ones kept."""
+"""Checkpoints on disk: complete or absent, every kind of damage detected, the right ones kept."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import (
     PendingCheckpoint,
     best_checkpoint,
-    clean,
     mark_best,
     newest_checkpoint,
     open_checkpoint,
     prune,
     read_state,
+    remove_unfinished,
     saved_steps,
     write_state,
 )
@@ -34,29 +34,29 @@ def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def save(folder: Path, step: int) -> Path:
-    """A checkpoint as a trainer would leave it, in small."""
-    draft = PendingCheckpoint(folder, step)
-    (draft.path / "actor").mkdir()
-    (draft.path / "actor" / "model.pt").write_bytes(os.urandom(4096))
-    (draft.path / "data.pt").write_bytes(b"position %d" % step)
-    (draft.path.parent / "latest_checkpointed_iteration.txt").write_text(str(step))
-    write_state(draft.path, {"step": step, "kl_coef": float("inf") if step == 9 else 0.1})
-    draft.seal()
-    return draft.commit()
+    """Write a small checkpoint the way a trainer does."""
+    pending = PendingCheckpoint(folder, step)
+    (pending.path / "actor").mkdir()
+    (pending.path / "actor" / "model.pt").write_bytes(os.urandom(4096))
+    (pending.path / "data.pt").write_bytes(b"position %d" % step)
+    (pending.path.parent / "latest_checkpointed_iteration.txt").write_text(str(step))
+    write_state(pending.path, {"step": step, "kl_coef": float("inf") if step == 9 else 0.1})
+    pending.seal()
+    return pending.commit()
 
 
-def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    draft = PendingCheckpoint(tmp_path, 3)
-    (draft.path / "data.pt").write_bytes(b"x")
-    draft.seal()
+def test_a_checkpoint_gets_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+    pending = PendingCheckpoint(tmp_path, 3)
+    (pending.path / "data.pt").write_bytes(b"x")
+    pending.seal()
     assert saved_steps(tmp_path) == []
-    found = open_checkpoint(draft.commit())
-    assert (found.step, found.signed) == (3, True)
+    checkpoint = open_checkpoint(pending.commit())
+    assert (checkpoint.step, checkpoint.signed) == (3, True)
     assert saved_steps(tmp_path) == [3]
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_newest_is_found_with_its_state(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_returned_with_its_state(tmp_path: Path) -> None:
     for step in (9, 10, 2):
         save(tmp_path, step)
     newest = newest_checkpoint(tmp_path)
@@ -81,7 +81,7 @@ def _sign_for_another(checkpoint: Path) -> None:
 
 
 def _swap_file_and_its_checksum(checkpoint: Path) -> None:
-    """What an attacker can do who has no key: a file of theirs, and a manifest that lists it."""
+    """What an attacker without the key can do: replace a file, and list it in the manifest."""
     import hashlib
 
     (checkpoint / "data.pt").write_bytes(b"position X")
@@ -130,53 +130,53 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped bit": (lambda c: _flip(c / "actor" / "model.pt"), "actor/model.pt has changed since it was written"),
     "missing file": (lambda c: (c / "data.pt").unlink(), "data.pt is missing"),
     "missing folder": (lambda c: shutil.rmtree(c / "actor"), "actor/model.pt is missing"),
-    "extra pickle": (lambda c: (c / "actor" / "more.pt").write_bytes(b"x"), "actor/more.pt does not belong to it"),
+    "extra pickle": (lambda c: (c / "actor" / "more.pt").write_bytes(b"x"), "actor/more.pt is not in its manifest"),
     "no manifest": (lambda c: (c / "manifest.json").unlink(), "no manifest.json, so it was never finished"),
     "empty manifest": (lambda c: _cut(c / "manifest.json", 0), "manifest.json cannot be read"),
     "torn manifest": (lambda c: _cut(c / "manifest.json"), "manifest.json cannot be read"),
     "manifest that is a list": (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
-    "manifest of another step": (_manifest_of_another_step, "its manifest is that of step 4"),
-    "older one under a new name": (_rename_older, "its manifest is that of step 4"),
+    "manifest of another step": (_manifest_of_another_step, "its manifest is for step 4"),
+    "older one under a new name": (_rename_older, "its manifest is for step 4"),
     "name that leaves the folder": (_leave_the_folder, "../global_step_4/data.pt is missing"),
     "wrong signature": (_sign_for_another, "not written by this user's turnsmith.*trust=True, or --trust"),
     "forged file and checksum": (_swap_file_and_its_checksum, "not written by this user's turnsmith"),
-    "link to a file outside": (_link_out, "data.pt is a link"),
-    "link to a folder outside": (_link_folder, "actor is a link"),
-    "itself a link": (_link_itself, "it is a link to another place"),
+    "link to a file outside": (_link_out, "data.pt is a symlink"),
+    "link to a folder outside": (_link_folder, "actor is a symlink"),
+    "itself a link": (_link_itself, "it is a symlink"),
     "trainer state changed": (lambda c: (c / "trainer.json").write_text('{"step": 99}'), "trainer.json has"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_every_damage_is_seen_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+def test_every_damage_is_detected_and_the_previous_checkpoint_is_used(kind: str, tmp_path: Path) -> None:
     damage, sentence = DAMAGE[kind]
     save(tmp_path, 4)
     damage(save(tmp_path, 6))
-    told: list[str] = []
-    assert newest_checkpoint(tmp_path, warn=told.append).step == 4
-    assert len(told) == 1
-    assert "global_step_6" in told[0]
-    assert told[0].endswith("Step 4 is used instead.")
+    warnings: list[str] = []
+    assert newest_checkpoint(tmp_path, warn=warnings.append).step == 4
+    assert len(warnings) == 1
+    assert "global_step_6" in warnings[0]
+    assert warnings[0].endswith("Using step 4 instead.")
     with pytest.raises(RecordError, match=sentence):
         newest_checkpoint_of(tmp_path / "global_step_6")
 
 
 def newest_checkpoint_of(checkpoint: Path) -> None:
-    """Alone in its folder, so that nothing can be used instead."""
+    """Load it alone, so that no older checkpoint can be used instead."""
     shutil.rmtree(checkpoint.parent / "global_step_4")
     newest_checkpoint(checkpoint.parent)
 
 
-def test_trackers_of_verl_do_not_matter(tmp_path: Path) -> None:
+def test_verls_tracker_file_is_ignored(tmp_path: Path) -> None:
     save(tmp_path, 4)
     (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"")
     assert newest_checkpoint(tmp_path).step == 4
 
 
-def test_trust_takes_what_another_wrote_but_nothing_damaged(tmp_path: Path) -> None:
+def test_trust_accepts_another_users_checkpoint_but_no_damaged_one(tmp_path: Path) -> None:
     save(tmp_path, 4)
     key_path().unlink()
-    with pytest.raises(RecordError, match=r"holds no checkpoint that can be used.*not written by this user"):
+    with pytest.raises(RecordError, match=r"holds no usable checkpoint.*not written by this user"):
         newest_checkpoint(tmp_path)
     assert not newest_checkpoint(tmp_path, trust=True).signed
     _flip(tmp_path / "global_step_4" / "data.pt")
@@ -184,14 +184,14 @@ def test_trust_takes_what_another_wrote_but_nothing_damaged(tmp_path: Path) -> N
         newest_checkpoint(tmp_path, trust=True)
 
 
-def test_an_empty_folder_holds_none(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="holds no checkpoint: expected a folder called global_step_N"):
         newest_checkpoint(tmp_path / "nothing")
-    with pytest.raises(RecordError, match="is no checkpoint"):
+    with pytest.raises(RecordError, match="is not a checkpoint"):
         open_checkpoint(tmp_path)
 
 
-def test_leftovers_of_a_killed_save_go_with_the_next(tmp_path: Path) -> None:
+def test_the_next_save_deletes_what_a_killed_one_left(tmp_path: Path) -> None:
     save(tmp_path, 4)
     killed = PendingCheckpoint(tmp_path, 6)
     (killed.path / "half.pt").write_bytes(b"x")
@@ -211,7 +211,7 @@ def test_the_same_step_again_replaces_the_first(tmp_path: Path) -> None:
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     saved = save(tmp_path, 4)
     saved.rename(tmp_path / ".replaced-global_step_4")
-    clean(tmp_path)
+    remove_unfinished(tmp_path)
     assert newest_checkpoint(tmp_path).step == 4
 
 
@@ -233,7 +233,7 @@ def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
     assert (best.step, best.metric, best.value) == (6, "reward/mean", 0.6)
 
 
-def test_keep_removes_nothing_newer_and_nothing_at_0(tmp_path: Path) -> None:
+def test_prune_deletes_nothing_newer_and_nothing_with_last_n_0(tmp_path: Path) -> None:
     for step in (1, 2, 9):
         save(tmp_path, step)
     prune(tmp_path, 0, 2)
@@ -242,7 +242,7 @@ def test_keep_removes_nothing_newer_and_nothing_at_0(tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == [9, 2]
 
 
-def test_the_best_must_be_saved(tmp_path: Path) -> None:
+def test_only_a_saved_checkpoint_can_be_the_best(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="has no checkpoint of it"):
         mark_best(tmp_path, 3, 1.0)
     mark_best(save(tmp_path, 3).parent, 3, 1.0)
@@ -250,29 +250,29 @@ def test_the_best_must_be_saved(tmp_path: Path) -> None:
     assert best_checkpoint(tmp_path) is None
 
 
-def test_the_key_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     key = signing_key()
     assert key == signing_key()
     assert key_path().stat().st_mode & 0o777 == 0o600
     key_path().chmod(0o644)
-    with pytest.raises(RecordError, match="not for this user alone"):
+    with pytest.raises(RecordError, match="Other users can read the signing key"):
         signing_key()
 
 
-def test_without_a_place_for_the_key_the_checkpoint_is_written_unsigned(
+def test_a_checkpoint_is_written_unsigned_if_the_key_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "file" / "inside"))
-    told: list[str] = []
-    draft = PendingCheckpoint(tmp_path / "saved", 1)
-    draft.seal(told.append)
-    draft.commit()
-    assert "not signed" in told[0]
+    warnings: list[str] = []
+    pending = PendingCheckpoint(tmp_path / "saved", 1)
+    pending.seal(warnings.append)
+    pending.commit()
+    assert "not signed" in warnings[0]
     assert newest_checkpoint(tmp_path / "saved", trust=True).step == 1
 
 
-def test_rewinding_leaves_no_step_twice(tmp_path: Path) -> None:
+def test_rewinding_deletes_all_later_steps(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
     for step in (1, 2, 3):
         run.append_metrics({"step": step, "text": "a\u2028b"})

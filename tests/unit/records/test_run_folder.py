@@ -8,7 +8,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load, to_dict
 from turnsmith.errors import RecordError
-from turnsmith.records.files import replacing
+from turnsmith.records.files import atomic_write
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
 
@@ -26,12 +26,12 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
-def test_a_name_that_is_no_folder_is_an_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RecordError, match="cannot be the name of a run"):
+def test_a_name_that_is_not_one_folder_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecordError, match="is not a valid run name"):
         RunFolder.create(tmp_path, name)
 
 
-def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
+def test_opening_what_is_not_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="There is no run folder"):
         RunFolder.open(tmp_path / "nowhere")
     with pytest.raises(RecordError, match=r"it has no run\.json"):
@@ -44,13 +44,13 @@ def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
-def test_a_parent_that_is_a_file_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_parent_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="cannot be made"):
+    with pytest.raises(RecordError, match="Cannot create the run folder"):
         RunFolder.create(tmp_path / "file", "guess")
 
 
-def test_the_config_is_kept_as_yaml_that_loads(tmp_path: Path) -> None:
+def test_the_config_is_saved_as_yaml_that_loads(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "guess")
     run.write_config(to_dict(ConfigStore()))
     run.write_verl_config("trainer: {}")
@@ -74,7 +74,7 @@ def test_metrics_come_back_and_stay_strict_json(tmp_path: Path) -> None:
         json.loads(line, parse_constant=refuse)
 
 
-def test_a_torn_last_line_is_left_out_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_left_out_and_overwritten(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "guess")
     run.append_metrics({"step": 1})
     with (run.path / "metrics.jsonl").open("a") as file:
@@ -84,7 +84,7 @@ def test_a_torn_last_line_is_left_out_and_does_not_spoil_the_next(tmp_path: Path
     assert run.read_metrics() == [{"step": 1}, {"step": 2}]
 
 
-def test_a_file_that_is_all_one_torn_line_starts_anew(tmp_path: Path) -> None:
+def test_a_file_of_one_unfinished_line_starts_over(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "guess")
     (run.path / "metrics.jsonl").write_text("x" * 200_000)
     run.append_metrics({"step": 1})
@@ -126,16 +126,16 @@ def test_processes_can_append_at_the_same_time(tmp_path: Path) -> None:
     assert len({(event["worker"], event["index"]) for event in run.read_events()}) == 200
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    with pytest.raises(UnicodeEncodeError), replacing(target) as beside:
-        beside.write_text("half \ud800", encoding="utf-8")
+    with pytest.raises(UnicodeEncodeError), atomic_write(target) as temporary:
+        temporary.write_text("half \ud800", encoding="utf-8")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
     assert target.read_text() == "old"
 
 
-def test_json_takes_whatever_a_user_puts_into_it() -> None:
+def test_to_json_accepts_any_object() -> None:
     class Broken:
         def __str__(self) -> str:
             raise ValueError

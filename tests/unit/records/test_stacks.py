@@ -1,7 +1,8 @@
-"""Processes that registered write their stacks when they are asked, and no others are touched."""
+"""Registered processes write their stack traces when asked, and no other process is signalled."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,10 +12,10 @@ from turnsmith.records.stacks import VARIABLE, collect_stacks
 
 CHILD = """
 import sys, time
-from turnsmith.records.stacks import answer_for_stacks
-answer_for_stacks("something else")
-answer_for_stacks("the child")
-answer_for_stacks("perhaps this", is_guess=True)
+from turnsmith.records.stacks import enable_stack_dump
+enable_stack_dump("something else")
+enable_stack_dump("the child")
+enable_stack_dump("perhaps this", is_guess=True)
 def wait_here():
     print("ready", flush=True)
     time.sleep(60)
@@ -22,9 +23,9 @@ wait_here()
 """
 
 
-def test_a_process_that_hangs_tells_where(tmp_path: Path) -> None:
+def test_a_hanging_process_shows_where_it_hangs(tmp_path: Path) -> None:
     folder = tmp_path / "stacks"
-    command, variables = [sys.executable, "-c", CHILD], {VARIABLE: str(folder)}
+    command, variables = [sys.executable, "-c", CHILD], {**os.environ, VARIABLE: str(folder)}
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
@@ -36,7 +37,7 @@ def test_a_process_that_hangs_tells_where(tmp_path: Path) -> None:
     assert parts == ["the child", "the process that watches"]
     text = (tmp_path / "all.txt").read_text()
     assert "in wait_here" in text
-    assert "in test_a_process_that_hangs_tells_where" in text
+    assert "in test_a_hanging_process_shows_where_it_hangs" in text
     began = time.monotonic()
-    assert collect_stacks(folder, tmp_path / "all.txt") == ["the process that watches"]  # it is gone
+    assert collect_stacks(folder, tmp_path / "all.txt") == ["the process that watches"]  # the child is dead
     assert time.monotonic() - began < 0.5

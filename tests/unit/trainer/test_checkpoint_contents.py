@@ -68,7 +68,7 @@ def test_pickles_of_another_user_are_refused_before_anything_starts(tmp_path: Pa
     save(tmp_path / "saved", 3)
     key_path().unlink()
     trainer = RayPPOTrainer(ConfigStore(), GuessNumber)
-    with pytest.raises(RecordError, match=r"Loading it runs code that is in its files: if you trust them, pass trust"):
+    with pytest.raises(RecordError, match=r"Loading it runs code from its files: if you trust them, pass trust"):
         trainer.load_checkpoint(tmp_path / "saved")
     assert trainer.run is None
 

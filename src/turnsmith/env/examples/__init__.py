@@ -1,6 +1,6 @@
-"""Environments to learn from and to try things with, each of less than 100 lines.
+"""Small environments to read and to experiment with, each under 100 lines.
 
-A guessing game, two text games, two desks with tools, and a maze that shows what credit for single turns is worth.
+A guessing game, two text games, two tasks with tools, and a maze that shows why credit assignment by turn matters.
 """
 
 from turnsmith.env.examples.calculator import Calculator

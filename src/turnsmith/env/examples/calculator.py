@@ -1,4 +1,4 @@
-"""A sum in words, and a calculator as a tool: the smallest environment with tools."""
+"""A word problem with a calculator as a tool: the smallest environment with tools."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OPERATORS: dict[type, Any] = {
 
 
 class Calculator(BaseEnvironment):
-    """Work out a sum of three numbers and answer in plain text. The right number pays 1, any other 0.
+    """Solve a word problem with three numbers and answer in plain text. Reward: 1 for the right number, else 0.
 
-    A turn that calls `calculate` gets the tool's result back; a turn without a call is the answer and goes to `step`.
+    A turn that calls `calculate` gets the tool's result; a turn without a tool call is the answer and goes to `step`.
 
     Example:
         >>> desk = Calculator()
@@ -37,10 +37,11 @@ class Calculator(BaseEnvironment):
         ('Right.', 1.0, True, {'answer': 2305.0, 'success': True})
     """
 
+    reward_range = (0.0, 1.0)
     answer: int = 0
 
     def reset(self, seed: int = 0) -> str:
-        """Make up the numbers; episodes with the same seed get the same."""
+        """Draw the numbers from the seed."""
         draw = random.Random(seed)
         pens, boxes, broken = draw.randint(11, 99), draw.randint(11, 99), draw.randint(11, 99)
         self.answer = pens * boxes - broken
@@ -56,7 +57,7 @@ class Calculator(BaseEnvironment):
         Args:
             expression: Numbers, + - * / and brackets.
         """
-        # Short and of few signs: then neither the parser below nor the numbers can grow out of hand.
+        # A short expression of few symbols bounds both the parser's work and the size of the numbers.
         if len(expression) > 200 or not re.fullmatch(r"[\d+\-*/(). ]+", expression, re.ASCII):
             raise ToolError("Write numbers, + - * / and brackets only, at most 200 characters.")
         try:
@@ -68,12 +69,12 @@ class Calculator(BaseEnvironment):
         return str(value) if isinstance(value, int) else f"{value:.10g}"
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Take the answer: the last number in what the model said counts."""
-        said = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", action.replace(",", ""), re.ASCII)
-        answer = float(said[-1]) if said else None
+        """Score the answer: the last number in the model's text."""
+        numbers = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", action.replace(",", ""), re.ASCII)
+        answer = float(numbers[-1]) if numbers else None
         right = answer is not None and math.isclose(answer, self.answer)
-        told = "Right." if right else f"No, it is {self.answer}."
-        return told, float(right), True, {"answer": answer, "success": right}
+        observation = "Right." if right else f"No, it is {self.answer}."
+        return observation, float(right), True, {"answer": answer, "success": right}
 
     def get_prompt_prefix(self) -> str:
         """Tell the model how to answer."""

@@ -1,4 +1,4 @@
-"""The game of the architecture document, finished: a small field, things that lie in it, and a quest that needs one."""
+"""The game that the specification sketches, completed: a small grid with items, and a quest that needs one of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.base import BaseEnvironment
 
-WAYS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+MOVES = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 
 
 class CustomGameEnvironment(BaseEnvironment):
-    """Find the `quest` item (a sword unless told) in a field of `size` places to each side (1 unless told).
+    """Find the `quest` item (default sword) on a grid that reaches `size` steps in each direction (default 1).
 
-    A place not seen before pays 0.1, an item 0.5, the quest 10; what cannot be done costs 0.1. A place pays only once,
-    or walking to and fro would be worth more than the quest. The seed decides where the `items` lie.
+    Rewards: 0.1 for each new position, 0.5 for an item, 10 for the quest, -0.1 for an invalid action. A position pays
+    only once; otherwise walking back and forth would be worth more than the quest. The seed places the `items`.
 
     Example:
         >>> game = CustomGameEnvironment({"max_steps": 5})
@@ -40,12 +40,12 @@ class CustomGameEnvironment(BaseEnvironment):
         self.inventory: list[str] = []
         self.position = (0, 0)
         self.items: dict[str, tuple[int, int]] = {}
-        self.seen = {(0, 0)}
+        self.visited = {(0, 0)}
 
     def reset(self, seed: int = 0) -> str:
-        """Lay the items out and stand in the middle with empty hands."""
+        """Place the items, and start in the middle, carrying nothing."""
         self.score, self.step_count, self.done = 0, 0, False
-        self.inventory, self.position, self.seen = [], (0, 0), {(0, 0)}
+        self.inventory, self.position, self.visited = [], (0, 0), {(0, 0)}
         reach = range(-self.size, self.size + 1)
         places = [(x, y) for x in reach for y in reach if (x, y) != (0, 0)]
         names = dict.fromkeys([self.quest, *self.config.get("items", ["lamp"])])
@@ -53,13 +53,13 @@ class CustomGameEnvironment(BaseEnvironment):
         return self.get_state_description()
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Do one action: `move north`, `pick up sword`, `complete quest`."""
+        """Do one action, such as `move north`, `pick up sword` or `complete quest`."""
         self.step_count += 1
         words = action.lower()
-        way = next((name for name in WAYS if f"move {name}" in words), None)
+        direction = next((name for name in MOVES if f"move {name}" in words), None)
         item = next((name for name in self.items if f"pick up {name}" in words), None)
-        if way:
-            reward = self._move(way)
+        if direction:
+            reward = self._move(direction)
         elif item and self.items[item] == self.position:
             del self.items[item]
             self.inventory.append(item)
@@ -73,7 +73,7 @@ class CustomGameEnvironment(BaseEnvironment):
         return self.get_state_description(), reward, self.done, info
 
     def get_state_description(self) -> str:
-        """All there is to know, one line each."""
+        """The whole state, one fact per line."""
         lines = {
             "Position": self.position,
             "Score": self.score,
@@ -88,11 +88,11 @@ class CustomGameEnvironment(BaseEnvironment):
         """The rules."""
         return "You play a game. Answer with one action: move north/south/east/west, pick up <item>, complete quest."
 
-    def _move(self, way: str) -> float:
-        place = self.position[0] + WAYS[way][0], self.position[1] + WAYS[way][1]
-        if max(map(abs, place)) > self.size:
+    def _move(self, direction: str) -> float:
+        position = self.position[0] + MOVES[direction][0], self.position[1] + MOVES[direction][1]
+        if max(map(abs, position)) > self.size:
             return -0.1
-        new = place not in self.seen
-        self.position = place
-        self.seen.add(place)
-        return 0.1 if new else 0.0
+        is_new = position not in self.visited
+        self.position = position
+        self.visited.add(position)
+        return 0.1 if is_new else 0.0

@@ -1,4 +1,4 @@
-"""Guess a number; the environment answers higher or lower."""
+"""Guess a number; after each guess the environment answers higher or lower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turnsmith.env.base import BaseEnvironment
 
 
 class GuessNumber(BaseEnvironment):
-    """A number from 1 to `highest` (16 unless told) to be found in `max_steps` guesses. A hit pays 1.
+    """Guess a number from 1 to `highest` (default 16) in at most `max_steps` guesses. Reward: 1 for the right one.
 
     Example:
         >>> game = GuessNumber({"highest": 4})
@@ -21,25 +21,26 @@ class GuessNumber(BaseEnvironment):
         ('Yes, it is 2.', 1.0, True, {'guess': 2, 'success': True})
     """
 
+    reward_range = (0.0, 1.0)
     target: int = 0
 
     @property
     def highest(self) -> int:
-        """The largest number it can be."""
+        """The largest possible number."""
         return int(self.config.get("highest", 16))
 
     def reset(self, seed: int = 0) -> str:
-        """Choose the number; episodes with the same seed get the same."""
+        """Draw the number from the seed."""
         self.target = random.Random(seed).randint(1, self.highest)
         return f"Guess my number, from 1 to {self.highest}."
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, int | bool]]:
-        """Answer a guess: the first number in what the model said counts."""
-        # At most 9 digits: Python refuses to read an integer of thousands of them, and models do write such things.
-        found = re.search(r"\d{1,9}", action)
-        if found is None:
+        """Answer a guess: the first number in the model's text."""
+        # At most 9 digits: Python refuses to parse integers of thousands of digits, and models do write them.
+        number = re.search(r"\d{1,9}", action)
+        if number is None:
             return f"Answer with a number from 1 to {self.highest}.", 0.0, False, {}
-        guess = int(found.group())
+        guess = int(number.group())
         if guess == self.target:
             return f"Yes, it is {guess}.", 1.0, True, {"guess": guess, "success": True}
         return f"{'Higher' if guess < self.target else 'Lower'} than {guess}.", 0.0, False, {"guess": guess}

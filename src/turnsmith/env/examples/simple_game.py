@@ -1,4 +1,4 @@
-"""A small text game: walk, pick things up, complete the quest."""
+"""A small text game: move around, pick up items, complete the quest."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from turnsmith.env.base import BaseEnvironment
 
 MOVES = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 ITEMS = {(0, 1): "lamp", (1, 0): "rope", (1, 1): "sword"}
-"""What lies where."""
+"""Where each item is."""
 
 
 class SimpleGameEnvironment(BaseEnvironment):
-    """A world of `size` steps to each side (2 unless told). The quest asks for one item: find it, then complete it.
+    """A grid that reaches `size` steps in each direction (default 2). The quest: find the `goal` item (default sword).
 
-    A step onto a new place pays 0.1, an item 0.5, the quest 10; what makes no sense costs 0.1 and is told.
+    Rewards: 0.1 for each new position, 0.5 for an item, 10 for the quest, -0.1 for an invalid action.
 
     Example:
         >>> game = SimpleGameEnvironment({"max_steps": 8})
@@ -39,30 +39,30 @@ class SimpleGameEnvironment(BaseEnvironment):
         self.visited: set[tuple[int, int]] = {(0, 0)}
 
     def reset(self) -> str:
-        """Start at the origin with empty hands."""
+        """Start at the origin, carrying nothing."""
         self.position, self.inventory, self.visited = (0, 0), [], {(0, 0)}
         self.step_count, self.done = 0, False
         return self.get_state_description()
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Do one thing that `action` asks for."""
+        """Do the first action that the model's text names."""
         self.step_count += 1
         words = action.lower()
         if "complete quest" in words:
-            told, reward = self._complete()
+            message, reward = self._complete()
         elif "pick up" in words:
-            told, reward = self._pick_up()
-        elif way := next((name for name in MOVES if f"move {name}" in words), None):
-            told, reward = self._move(way)
+            message, reward = self._pick_up()
+        elif direction := next((name for name in MOVES if f"move {name}" in words), None):
+            message, reward = self._move(direction)
         else:
-            told, reward = "You can: move north, south, east or west; pick up; complete quest.", -0.1
+            message, reward = "You can: move north, south, east or west; pick up; complete quest.", -0.1
         info = {"success": True} if self.done else {"invalid_action": True} if reward < 0 else {}
-        return f"{told} {self.get_state_description()}", reward, self.done, info
+        return f"{message} {self.get_state_description()}", reward, self.done, info
 
     def get_state_description(self) -> str:
-        """Place, inventory and quest."""
-        lying = ITEMS.get(self.position)
-        here = f" There is a {lying} here." if lying and lying not in self.inventory else ""
+        """Position, inventory and quest."""
+        item = ITEMS.get(self.position)
+        here = f" There is a {item} here." if item and item not in self.inventory else ""
         carried = ", ".join(self.inventory) or "nothing"
         quest = f'Quest: bring the {self.goal}, then say "complete quest".'
         return f"You are at {self.position}.{here} You carry {carried}. {quest}"
@@ -71,14 +71,14 @@ class SimpleGameEnvironment(BaseEnvironment):
         """The rules."""
         return "You play a text game. Answer with one action: move north/south/east/west, pick up, or complete quest."
 
-    def _move(self, way: str) -> tuple[str, float]:
-        place = self.position[0] + MOVES[way][0], self.position[1] + MOVES[way][1]
-        if max(map(abs, place)) > self.size:
+    def _move(self, direction: str) -> tuple[str, float]:
+        position = self.position[0] + MOVES[direction][0], self.position[1] + MOVES[direction][1]
+        if max(map(abs, position)) > self.size:
             return "A wall is in the way.", -0.1
-        self.position = place
-        new = place not in self.visited
-        self.visited.add(place)
-        return f"You go {way}.", 0.1 if new else 0.0
+        self.position = position
+        is_new = position not in self.visited
+        self.visited.add(position)
+        return f"You go {direction}.", 0.1 if is_new else 0.0
 
     def _pick_up(self) -> tuple[str, float]:
         item = ITEMS.get(self.position)

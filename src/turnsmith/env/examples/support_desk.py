@@ -1,4 +1,4 @@
-"""A shop's support desk over a real SQLite database: find the right order, refund it, and answer the customer."""
+"""A shop's support desk with a real SQLite database: find the right order, refund it, and answer the customer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ToolError
 from turnsmith.tools.tool import tool
 
-NAMES = ("Ana Silva", "Ben Okoro", "Chen Wei", "Dana Levi")
-ITEMS = ("kettle", "lamp")
+NAMES, ITEMS = ("Ana Silva", "Ben Okoro", "Chen Wei", "Dana Levi"), ("kettle", "lamp")
 TABLES = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
 CREATE TABLE orders (id INTEGER PRIMARY KEY, customer REFERENCES customers, item TEXT, day INTEGER, price INTEGER);
@@ -22,9 +21,9 @@ WHERE lower(name) = lower(?) ORDER BY day"""
 
 
 class SupportDesk(BaseEnvironment):
-    """A customer asks in words for one order to be refunded. The database decides the reward, not the answer's words.
+    """A customer asks for one order to be refunded. The reward depends on the database, not on what the model says.
 
-    Refunding just that order pays 1. With others beside it, it pays 1 over the number of refunds; without it, 0.
+    Reward: 1 for refunding exactly that order, 1/n if it is among n refunds, 0 if it is not refunded.
 
     Example:
         >>> desk = SupportDesk()
@@ -36,12 +35,13 @@ class SupportDesk(BaseEnvironment):
         ('The customer hangs up.', 1.0, True, {'refunded': [3484], 'success': True})
     """
 
+    reward_range = (0.0, 1.0)
     db: sqlite3.Connection
 
     def reset(self, seed: int = 0) -> str:
-        """Fill the database: three orders a customer of only two items, so that the item alone does not tell which."""
+        """Fill the database: three orders per customer of only two items, so that the item alone identifies none."""
         draw = random.Random(seed)
-        # Each call may come from another thread, but never two at once.
+        # Calls may come from different threads, but never two at a time.
         self.db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.db.executescript(TABLES)
         self.db.executemany("INSERT INTO customers VALUES (?, ?)", enumerate(NAMES))
@@ -58,8 +58,8 @@ class SupportDesk(BaseEnvironment):
         Args:
             customer: The customer's full name.
         """
-        found = self._rows(ORDERS, customer.strip(), missing="no customer of that name")
-        return "\n".join(f"order {order}: {item}, {day} May, price {price}" for order, item, day, price in found)
+        rows = self._rows(ORDERS, customer.strip(), missing="no customer of that name")
+        return "\n".join(f"order {order}: {item}, {day} May, price {price}" for order, item, day, price in rows)
 
     @tool
     def refund(self, order_id: int) -> str:
@@ -75,25 +75,25 @@ class SupportDesk(BaseEnvironment):
         return f"Order {order_id} is refunded: {price}."
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """The answer to the customer ends the episode; what counts is the state of the database."""
-        made = [order for (order,) in self._rows("SELECT order_id FROM refunds")]
-        reward = 1 / len(made) if self.goal in made else 0.0
-        return "The customer hangs up.", reward, True, {"refunded": made, "success": made == [self.goal]}
+        """End the episode with the answer to the customer; only the state of the database is scored."""
+        refunds = [order for (order,) in self._rows("SELECT order_id FROM refunds")]
+        reward = 1 / len(refunds) if self.goal in refunds else 0.0
+        return "The customer hangs up.", reward, True, {"refunded": refunds, "success": refunds == [self.goal]}
 
     def get_prompt_prefix(self) -> str:
         """The model's role."""
         return "You are a shop's support desk. Do what the customer asks with the tools, then answer in plain text."
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         if "db" in vars(self):
             self.db.close()
 
     def _rows(self, query: str, *values: object, missing: str = "") -> list[tuple[Any, ...]]:
         try:
-            found = self.db.execute(query, values).fetchall()
-        except (OverflowError, UnicodeError):  # what SQLite cannot hold is in no table
-            found = []
-        if missing and not found:
+            rows = self.db.execute(query, values).fetchall()
+        except (OverflowError, UnicodeError):  # A value that SQLite cannot store is in no table.
+            rows = []
+        if missing and not rows:
             raise ToolError(f"There is {missing}.")
-        return found
+        return rows

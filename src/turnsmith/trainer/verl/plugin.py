@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from turnsmith.records.stacks import answer_for_stacks
+from turnsmith.records.stacks import enable_stack_dump
 
 LOADED: list[str] = []
 """What has been registered in this process."""
@@ -35,7 +35,7 @@ def register_with_verl() -> None:
     if os.environ.get("TURNSMITH_RUN"):
         # For Ascend NPUs only; but importing it takes every process two seconds where vLLM is installed.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
-        answer_for_stacks("process that holds the model", is_guess=True)
+        enable_stack_dump("process that holds the model", is_guess=True)
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu
 

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
-from turnsmith.records.stacks import answer_for_stacks
+from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TaskRunner:
         self._trackers: Any = None
         self._workers: Any = None
         self._moves = 0
-        answer_for_stacks("task runner")
+        enable_stack_dump("task runner")
 
     def next_events(self, timeout: float) -> list[tuple[str, Any]]:
         """What happened since the last call; waits up to `timeout` seconds for the first of it."""

@@ -12,7 +12,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.records.episodes import write_episodes
-from turnsmith.records.stacks import answer_for_stacks
+from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry, settle_groups, split_settled
@@ -81,5 +81,5 @@ class EpisodeWorker(_VerlWorker):
 
     async def stay(self) -> None:
         """Never return: this call fails when the process is gone, and only then."""
-        answer_for_stacks("process that runs episodes")
+        enable_stack_dump("process that runs episodes")
         await asyncio.Event().wait()

@@ -82,9 +82,9 @@ class TransformersServer:
         import ray
 
         from turnsmith.inference.engines.transformers_engine import TransformersEngine
-        from turnsmith.records.stacks import answer_for_stacks
+        from turnsmith.records.stacks import enable_stack_dump
 
-        answer_for_stacks("rollout server")
+        enable_stack_dump("rollout server")
         self._has_weights = asyncio.Event()
         # Started again after it was lost, it has the weights that training began with: it must not answer with them.
         if not ray.get_runtime_context().was_current_actor_reconstructed:

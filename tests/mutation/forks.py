@@ -1,0 +1,65 @@
+"""Runs pytest again and again, each time in a fork of a process that has imported torch and pytest already.
+
+Started by `tests.mutation.run`, once for each core. Reads one job a line (JSON), writes one exit code a line. It never
+imports turnsmith itself, so that every fork imports the mutated copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers")
+TIMEOUT = -100
+"""The code of a run that took too long."""
+
+
+def main() -> None:
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        print(run(json.loads(line)), flush=True)
+
+
+def run(job: dict[str, Any]) -> int:
+    """The exit code of pytest, minus the number of the signal that ended it, or `TIMEOUT`."""
+    child = os.fork()
+    if child == 0:
+        run_pytest(job)
+    deadline = time.monotonic() + job["timeout"]
+    done, status = 0, 0
+    while not done and time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # the test processes it may have left behind, or itself
+    if not done:
+        os.waitpid(child, 0)
+        return TIMEOUT
+    return os.waitstatus_to_exitcode(status)
+
+
+def run_pytest(job: dict[str, Any]) -> None:
+    code = 70
+    try:
+        os.setsid()
+        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+            os.dup2(descriptor, target)
+        import pytest
+
+        code = int(pytest.main(job["arguments"]))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Mutation testing: change one thing in a copy of the source, and see whether a unit test notices.
+
+    python -m tests.mutation.run --count 400 --seed 1
+    python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
+
+Draws `--count` single changes from the files of the heart (or `--files`), runs the tests that belong to each file, and
+prints a line for each change: noticed, or SURVIVED. A run that takes too long has noticed it too. Changes that cannot
+make a difference are listed in equivalent.txt with the reason; they count as noticed and are reported apart. Numbers
+are the same for the same seed and source. Only uses the standard library and what the tests need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.forks import TIMEOUT
+from tests.mutation.mutants import Mutant, find_mutants
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "turnsmith"
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+
+HEART = (
+    "algo/*.py",
+    "rollout/*.py",
+    "tools/parsing/*.py",
+    "records/*.py",
+    "trainer/advantages.py",
+    "trainer/verl/agent_loop.py",
+    "trainer/config/*.py",
+    "trainer/diagnostics/*.py",
+    "trainer/dataset.py",
+    "env/local_host.py",
+    "env/spec.py",
+    "inference/chat/*.py",
+    "inference/engines/continuous_batch.py",
+    "inference/weights.py",
+)
+"""The files whose mistakes would train on the wrong thing."""
+
+TESTS = {
+    "algo/": (
+        "tests/unit/algo/test_grouped.py",
+        "tests/unit/algo/test_losses.py",
+        "tests/unit/algo/test_turns.py",
+        "tests/unit/algo/test_discounted.py",
+        "tests/unit/algo",
+    ),
+    "records/": ("tests/unit/records", "tests/unit/viewer/test_summary.py", "tests/unit/test_config_sources.py"),
+    "records/run_warnings.py": ("tests/unit/trainer/test_warnings.py",),
+    "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
+    "rollout/": ("tests/unit/rollout",),
+    "tools/parsing/": ("tests/unit/tools/test_parsing.py", "tests/unit/tools"),
+    "trainer/": ("tests/unit/trainer",),
+    "trainer/config/": ("tests/unit/trainer/test_to_verl.py", "tests/unit/test_config_fields.py", "tests/unit/trainer"),
+    "trainer/diagnostics/": (
+        "tests/unit/trainer/test_warnings.py",
+        "tests/unit/trainer/test_metrics.py",
+        "tests/unit/rollout/test_episode_limits.py",
+        "tests/unit/rollout/test_judge.py",
+    ),
+    "env/": ("tests/unit/env", "tests/unit/rollout/test_episode.py"),
+    "env/spec.py": ("tests/unit/env/test_spec.py", "tests/unit/env", "tests/unit/trainer/test_validation.py"),
+    "inference/": ("tests/unit/inference",),
+    "inference/chat/": (
+        "tests/unit/inference/test_chat.py",
+        "tests/unit/inference/test_chat_tools.py",
+        "tests/unit/inference/test_chat_families.py",
+        "tests/unit/inference/test_renderers.py",
+        "tests/unit/rollout/test_episode.py",
+    ),
+    "inference/weights.py": ("tests/unit/inference/test_weight_swap.py", "tests/unit/inference"),
+}
+"""Tests by the beginning of the source path; the longest match counts. Quick ones first: the first failure ends a run.
+
+Besides, `test_NAME.py` of the same package is run first if there is one, and the module's doctests.
+"""
+
+
+@dataclass
+class Slot:
+    """A copy of the source, and a process that runs tests on it."""
+
+    source: Path
+    process: subprocess.Popen[str]
+    clock: int = 0
+
+    @classmethod
+    def create(cls, folder: Path) -> Slot:
+        source = folder / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        variables = {
+            **os.environ,
+            "PYTHONPATH": f"{source}{os.pathsep}{ROOT}",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "tests.mutation.forks"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return cls(source, subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes))
+
+    def test(self, file: str, timeout: float) -> int:
+        """Run the tests of one source file on this copy; gives pytest's exit code."""
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
+        arguments += [f"--basetemp={self.source.parent / 't'}", *self._paths(file)]
+        job = {"arguments": arguments, "timeout": timeout, "log": str(self.log)}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    @property
+    def log(self) -> Path:
+        return self.source.parent / "log.txt"
+
+    def write(self, file: str, content: bytes) -> None:
+        path = self.source / "turnsmith" / file
+        path.write_bytes(content)
+        # Python takes compiled code as valid if the time, in whole seconds, and the size of the source are the same.
+        self.clock += 1
+        os.utime(path, (10**9 + self.clock, 10**9 + self.clock))
+
+    def _paths(self, file: str) -> list[str]:
+        own = ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
+        paths = [str(own)] if own.exists() else []
+        if not file.startswith("trainer/verl/"):  # whose doctests would have to import verl
+            paths.append(str(self.source / "turnsmith" / file))
+        return [*paths, *(str(ROOT / path) for path in tests_of(file))]
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    return TESTS[max((prefix for prefix in TESTS if file.startswith(prefix)), key=len)]
+
+
+def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
+    """`count` different mutants of the files, by chance, in the order of the files."""
+    files = sorted({path for pattern in patterns for path in PACKAGE.glob(pattern) if path.suffix == ".py"})
+    mutants = [mutant for file in files for mutant in find_mutants(str(file.relative_to(PACKAGE)), file.read_bytes())]
+    chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
+    print(f"{len(chosen)} of {len(mutants)} mutants of {len(files)} files, seed {seed}", flush=True)
+    return [mutants[index] for index in sorted(chosen)]
+
+
+def read_equivalent() -> set[tuple[str, str, str, str]]:
+    """File, line, before and after of the mutants that no test can notice."""
+    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
+    entries = [line.split(" :: ") for line in lines if line.strip() and not line.startswith("#")]
+    assert all(len(entry) == 5 for entry in entries), "equivalent.txt: file :: line :: before :: after :: reason"
+    return {(file, line, before, after) for file, line, before, after, _ in entries}
+
+
+def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor) -> dict[str, float]:
+    """How long the tests of each file may take: several times what they take without a change."""
+
+    def once(file: str) -> tuple[str, float]:
+        slot = slots.get()
+        try:
+            start = time.monotonic()
+            code = slot.test(file, timeout=900)
+            if code:
+                sys.exit(f"The tests of {file} fail without any change:\n{slot.log.read_text()[-3000:]}")
+            return file, 20 + 4 * (time.monotonic() - start)
+        finally:
+            slots.put(slot)
+
+    representatives = {tests_of(file): file for file in files}
+    timeouts = {tests_of(file): seconds for file, seconds in pool.map(once, representatives.values())}
+    return {file: timeouts[tests_of(file)] for file in files}
+
+
+def try_out(mutant: Mutant, slots: queue.Queue[Slot], timeout: float) -> int:
+    slot = slots.get()
+    original = (PACKAGE / mutant.file).read_bytes()
+    try:
+        slot.write(mutant.file, mutant.apply(original))
+        return slot.test(mutant.file, timeout)
+    finally:
+        slot.write(mutant.file, original)
+        slots.put(slot)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=400, help="how many mutants to draw")
+    parser.add_argument("--seed", type=int, default=0, help="another seed draws other mutants")
+    parser.add_argument("--files", nargs="+", default=list(HEART), help="patterns below src/turnsmith")
+    parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
+    parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
+    options = parser.parse_args()
+    mutants, equivalent = draw(options.files, options.count, options.seed), read_equivalent()
+    verdicts = {"noticed": 0, "noticed (timeout)": 0, "equivalent": 0, "SURVIVED": 0}
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+        slots: queue.Queue[Slot] = queue.Queue()
+        for number in range(options.jobs):
+            slots.put(Slot.create(Path(folder) / str(number)))
+        timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
+        runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
+        for done in as_completed(runs):
+            mutant, code = runs[done], done.result()
+            verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
+            if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+                verdict = "equivalent"
+            verdicts[verdict] += 1
+            if verdict == "SURVIVED" or not options.only_survivors:
+                print(f"{verdict:18} {mutant}", flush=True)
+        while not slots.empty():
+            slots.get().process.kill()
+    share = 1 - verdicts["SURVIVED"] / max(1, len(mutants))
+    print(f"{share:.1%} noticed: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+
+
+if __name__ == "__main__":
+    main()
