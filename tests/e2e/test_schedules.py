@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         trainer.fit(1, 3)
         trainer.fit(1, 5)
         assert trainer.run is not None
-        with pytest.raises(TrainingFailure, match="Episodes of this run are on their way"):
+        with pytest.raises(TrainingFailure, match="Episodes of this run are in flight"):
             trainer.load_checkpoint(trainer.run.checkpoints_dir / "global_step_8")
     finally:
         trainer.cleanup()

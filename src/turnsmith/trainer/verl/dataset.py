@@ -1,4 +1,4 @@
-"""The starts of episodes as the dataset verl reads: one row a group, a seed and maybe a task in each."""
+"""Our dataset as verl reads it: one row per group, with a seed and maybe a task."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _curriculum: Curriculum | None = None
 
 
 def set_curriculum(curriculum: Curriculum | None) -> None:
-    """Set what chooses the starts. verl builds the dataset from a path alone, so they meet here; called before it."""
+    """Set the curriculum, before verl builds the dataset: it does so from a path alone."""
     global _curriculum
     _curriculum = curriculum
 
 
 class EpisodeDataset(Dataset[dict[str, Any]]):
-    """Row `i` starts group `i` of the run. verl's loader keeps the state of the stream in its checkpoints."""
+    """Row `i` starts group `i` of the run. verl's data loader saves the state of the stream in checkpoints."""
 
     def __init__(self, data_files: Any, tokenizer: Any = None, config: Any = None, **unused: Any) -> None:
         path = data_files if isinstance(data_files, str) else data_files[0]
@@ -30,12 +30,12 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
         self.first = self.stream.position
 
     def __len__(self) -> int:
-        return ENDLESS  # how far it is read is decided by the number of steps
+        return ENDLESS  # the number of steps decides how far it is read
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         start = self.stream.start(self.first + index)
         return {
-            # verl counts a batch by this column; the true prompt is made by the environment.
+            # verl counts a batch by this column; the environment makes the real prompt.
             "raw_prompt": [{"role": "user", "content": ""}],
             "index": start["index"],
             "start_seed": start["seed"],
@@ -43,8 +43,8 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
         }
 
     def record(self, rewards: Mapping[str, list[float]]) -> None:
-        """Tell the curriculum how groups went: the rewards of each one's episodes, by its group id."""
-        # An exact sum: episodes end in any order, and the same run again must tell the same.
+        """Record finished groups for the curriculum: the rewards of each one's episodes, by group id."""
+        # An exact sum: episodes finish in any order, and a repeated run must give the same.
         means = {int(group): math.fsum(paid) / len(paid) if paid else None for group, paid in rewards.items()}
         self.stream.record(means)
 

@@ -1,4 +1,4 @@
-"""Where an episode's requests go: one of the rollout servers, always the same one for the same episode."""
+"""Routes an episode's requests to one of the rollout servers, always the same one for the same episode."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _AGAIN_SECONDS = 0.05
 
 
 class ServerPool:
-    """Rollout servers as one engine: sticky by session, a new session goes to the least busy server.
+    """Rollout servers as one engine: sticky by session; a new session goes to the least busy server.
 
-    verl asks a balancer process for each turn. Here every episode worker balances its own requests, which saves that
-    process and one remote call a turn.
+    verl asks a load-balancer process on each turn. Here every process that runs episodes balances its own requests,
+    which saves that process and one remote call per turn.
 
-    A server that is lost fails the requests that it had in hand. Later requests go to the others; where there is no
-    other they wait until Ray has started it again and the trainer has sent it weights.
+    A lost server fails its current requests. Later ones go to the other servers; if there is none, they wait until Ray
+    has restarted the server and the trainer has sent it weights.
     """
 
     def __init__(self, servers: list[Any]) -> None:
@@ -38,7 +38,7 @@ class ServerPool:
         self._home: OrderedDict[str, int] = OrderedDict()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids` on the session's server; what it breaks off to get new weights goes on after that."""
+        """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts is continued after it."""
         part = await self._continue(list(prompt_ids), sampling, session)
         parts, said = [part], list(part.token_ids)
         while part.stop_reason == "aborted" and len(said) < sampling.max_tokens:
@@ -70,7 +70,7 @@ class ServerPool:
             self._busy[home] -= 1
 
     async def _ask(self, home: int, **request: Any) -> Any:
-        """One request; to a server that is known to be lost it is made again until there is an answer."""
+        """Send one request; to a server that is known to be lost, retry until it answers."""
         server, until = self._servers[home], time.monotonic() + _RESTART_SECONDS
         while True:
             waits = self._lost[home]
@@ -78,7 +78,7 @@ class ServerPool:
                 output = await server.generate.remote(**request)
             except RayActorError as error:
                 self._lost[home] = True
-                # Only our own server is one that Ray starts again.
+                # Ray restarts only our own server.
                 if not waits or not hasattr(server, "lacks_weights") or time.monotonic() > until:
                     raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -108,7 +108,7 @@ def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
-    """The place and version of the first weights, and of all that took over from them, in or between two parts."""
+    """Index and version of the first weights, and of every swap within or between the parts."""
     swaps: list[tuple[int, int]] = []
     place = 0
     for part in [part for part in parts if part.token_ids] or parts[-1:]:
@@ -119,14 +119,14 @@ def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _stop_reason(said: list[int], sampling: Sampling) -> str:
-    # verl says "completed" for a finished turn and for a cut one alike: its length and last token tell them apart. A
+    # verl reports "completed" for a finished turn and for a cut one alike; length and last token tell them apart. A
     # server may know more stop tokens than we do.
     ended = len(said) < sampling.max_tokens or said[-1] in sampling.stop_token_ids
     return "stop" if ended else "length"
 
 
 class PooledServerManager(LLMServerManager):
-    """verl's server manager without its balancer process."""
+    """verl's server manager without its load-balancer process."""
 
     async def _init_global_load_balancer(self) -> None:
         self.global_load_balancer = None

@@ -1,4 +1,4 @@
-"""The Ray actor in which verl's trainer lives. The user's process talks only to this."""
+"""The Ray actor that runs verl's trainer, and the only one that the user's process talks to."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LOCK_SECONDS = 10.0
 
 
 class TaskRunner:
-    """Builds verl's trainer from a config and a plan, trains, and tells what happens."""
+    """Builds verl's trainer, trains, and reports events."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._folder: RunFolder | None = None
-        self._lock: IO[bytes] | None = None  # held as long as this process lives
+        self._lock: IO[bytes] | None = None  # held for the lifetime of this process
         self._trainer: Any = None
         self._trackers: Any = None
         self._workers: Any = None
@@ -32,7 +32,7 @@ class TaskRunner:
         enable_stack_dump("task runner")
 
     def next_events(self, timeout: float) -> list[tuple[str, Any]]:
-        """What happened since the last call; waits up to `timeout` seconds for the first of it."""
+        """The events since the last call; waits up to `timeout` seconds for the first one."""
         events: list[tuple[str, Any]] = []
         try:
             events.append(self._events.get(timeout=timeout))
@@ -52,7 +52,7 @@ class TaskRunner:
         evaluating: EvaluationSchedule | None,
         tracker_variables: dict[str, str],
     ) -> None:
-        """Start every process of the run and load the model; ends ready to train."""
+        """Start every process of the run and load the model."""
         self._folder = RunFolder.open(plan.run_dir)
         self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
         self._emit("phase", "starting workers")
@@ -93,7 +93,7 @@ class TaskRunner:
         self._emit("phase", "ready")
 
     def train_until(self, step: int) -> None:
-        """Train up to and including optimizer step `step`; whatever stops it, the state after the last one is saved."""
+        """Train up to and including optimizer step `step`; if that fails, save the state after the last good step."""
         try:
             self._trainer.continue_until(step)
         except Exception:
@@ -103,12 +103,12 @@ class TaskRunner:
             raise
 
     def pulse(self) -> tuple[int, str]:
-        """How often something has moved so far, and where it is now; by this the user's process knows that it lives."""
+        """A counter of progress, and what the run is doing; the watchdog in the user's process asks for it."""
         moves, standing = self._workers.pulse() if self._workers is not None else (0, "its processes are starting")
         return self._moves + moves, standing
 
     def step(self) -> int:
-        """The last optimizer step that was made."""
+        """The last optimizer step."""
         return self._trainer.global_steps
 
     def save(self, folder: str) -> str:
@@ -121,7 +121,7 @@ class TaskRunner:
         return self._trainer.global_steps
 
     def finish_trackers(self) -> None:
-        """Write and send what trackers still hold back."""
+        """Write and send what trackers still buffer."""
         if self._trackers is not None:
             self._trackers.finish()
 
@@ -132,7 +132,7 @@ class TaskRunner:
             self._trackers.log(content)
         elif self._folder is not None and kind == "evaluation":
             self._folder.append_evaluation(content)
-            if content["step"] == 0:  # any other is part of its step's record
+            if content["step"] == 0:  # any other is part of the record of its step
                 from turnsmith.trainer.validation import as_step_metrics
 
                 self._trackers.log({"step": 0, **as_step_metrics(content)})
@@ -150,7 +150,7 @@ def _start_transfer_queue(config: Any) -> None:
 
 
 def _in_background(function: Any, *args: Any) -> Any:
-    """Run a function in a thread; the returned callable waits for it and raises what it raised."""
+    """Run a function in a thread; calling the result waits for it and raises its error."""
     failure: list[BaseException] = []
 
     def run() -> None:

@@ -1,55 +1,54 @@
-"""Trackers such as TensorBoard and Weights & Biases, through verl's own tracking, with our names for the metrics.
+"""Experiment trackers such as TensorBoard and Weights & Biases: verl's tracking, with our names for the metrics.
 
-verl would open them anew for each `fit()` and log its own names. Here they are opened once by the task runner, and get
-what the run's folder gets.
+verl would open them anew for each `fit()` and log its own names. Here the task runner opens them once, and they get
+what the run folder gets. A tracker of the user's own, `logging.trackers=[module:name]`, gets the same.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, get_args
 
-from turnsmith.errors import ConfigError, MissingDependency
-from turnsmith.records.yaml_text import parse_yaml
+from turnsmith.config import Tracker
+from turnsmith.config_sources import load, to_dict
+from turnsmith.importing import import_object
 
-TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
-"""What `logging.trackers` may name. Each needs the package of the same name."""
-_PREFIXES = tuple(f"{name.upper()}_" for name in TRACKERS)
+_PREFIXES = tuple(f"{name.upper()}_" for name in get_args(Tracker))
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Raise if a tracker is unknown or not installed."""
-    for name in names:
-        if name not in TRACKERS:
-            raise ConfigError(f"logging.trackers has {name!r}, which is unknown: use any of {', '.join(TRACKERS)}.")
-        if importlib.util.find_spec(name) is None:
-            raise MissingDependency(
-                f"logging.trackers has {name!r}, but its package is not installed: pip install {name}, or leave it out."
-            )
+class UserTracker(Protocol):
+    """A tracker of the user's own: a class that is called with the run's folder and its settings."""
+
+    def log(self, record: Mapping[str, float]) -> None:
+        """Take the metrics of one step; `record["step"]` is its number."""
+        ...
+
+    def finish(self) -> None:
+        """Write and send what is still buffered."""
+        ...
 
 
 def tracker_variables(run_dir: str | Path) -> dict[str, str]:
-    """The environment in which trackers find their place: what the user has set, else the run's folder."""
+    """Environment variables that tell trackers where to write: the user's own, else the run folder."""
     folder = Path(run_dir) / "trackers"
-    theirs = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    users = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     return {
         "TENSORBOARD_DIR": str(folder / "tensorboard"),
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
         "TRACKIO_DIR": str(folder / "trackio"),
         "WANDB_DIR": str(folder),
-        # So that a run which goes on after a stop goes on there as well.
-        "WANDB_RUN_ID": _name_for_ever(Path(run_dir)),
+        # A resumed run continues as the same run there.
+        "WANDB_RUN_ID": _run_id(Path(run_dir)),
         "WANDB_RESUME": "allow",
-    } | theirs
+    } | users
 
 
-def _name_for_ever(run_dir: Path) -> str:
-    """A name that no other run has, the same whenever this one is looked at."""
+def _run_id(run_dir: Path) -> str:
+    """An id that no other run has, and that never changes."""
     created = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["created"]
     return blake2b(f"{run_dir.resolve()} {created}".encode(), digest_size=8).hexdigest()
 
@@ -58,32 +57,38 @@ class Trackers:
     """The trackers of one run."""
 
     def __init__(self, config: Any, run_dir: str, variables: Mapping[str, str]) -> None:
-        """Open those that `config.trainer.logger` names, and take them off it, so that verl opens none itself."""
+        """Open all trackers of the run, and remove verl's from its config, so that verl does not open them itself."""
         names, config.trainer.logger = list(config.trainer.logger), []
+        settings = load(Path(run_dir) / "config.yaml")
+        own = [name for name in settings.logging.trackers if ":" in name]
         self._tracking: Any = None
+        if names or own:
+            os.environ.update(variables)
+            (Path(run_dir) / "trackers").mkdir(exist_ok=True)
+        self._own: list[UserTracker] = [import_object(name)(run_dir, to_dict(settings)) for name in own]
         if not names:
             return
         from omegaconf import OmegaConf
         from verl.utils.tracking import Tracking
 
-        os.environ.update(variables)
-        (Path(run_dir) / "trackers").mkdir(exist_ok=True)
-        settings = parse_yaml((Path(run_dir) / "config.yaml").read_text(encoding="utf-8"))
-        theirs: Any = OmegaConf.to_container(config, resolve=True)
+        verl_settings: Any = OmegaConf.to_container(config, resolve=True)
         self._tracking = Tracking(
             project_name=config.trainer.project_name,
             experiment_name=config.trainer.experiment_name,
             default_backend=names,
-            config={"turnsmith": settings, **theirs},
+            config={"turnsmith": to_dict(settings), **verl_settings},
         )
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Give one step's record to every tracker."""
+        """Log the metrics of one step to every tracker."""
+        numbers = {name: value for name, value in record.items() if isinstance(value, int | float)}
         if self._tracking is not None:
-            numbers = {name: value for name, value in record.items() if isinstance(value, int | float)}
             self._tracking.log(data=numbers, step=record["step"])
+        for tracker in self._own:
+            tracker.log(numbers)
 
     def finish(self) -> None:
-        """Write and send what is still waiting."""
-        if self._tracking is not None:
-            self._tracking.finish()
+        """Write and send what is still buffered."""
+        for tracker in (self._tracking, *self._own):
+            if tracker is not None:
+                tracker.finish()

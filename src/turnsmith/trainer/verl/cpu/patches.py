@@ -1,6 +1,6 @@
-"""The four places in verl 0.9.1 that cannot run on a CPU as they are, and what stands there instead.
+"""Patches for the four places in verl 0.9.1 that cannot run on a CPU.
 
-Done only in processes that were asked to use the CPU (`plugin.asked_for_cpu`).
+Applied only in processes that are to use the CPU (`plugin.asked_for_cpu`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def make_verl_run_on_cpu() -> None:
-    """Let verl's own FSDP engines, process groups and value heads work without a GPU."""
+    """Make verl's FSDP engines, process groups and value heads work without a GPU."""
     _accept_gloo_alone()
     _register_fsdp_engines()
     _load_value_heads_without_flash_attention()
@@ -21,7 +21,7 @@ def make_verl_run_on_cpu() -> None:
 
 
 def _accept_gloo_alone() -> None:
-    # verl asks torch for "cpu:gloo,cpu:gloo", which torch refuses because it names one device twice.
+    # verl asks torch for "cpu:gloo,cpu:gloo", which torch rejects because it names one device twice.
     from verl.utils import distributed
 
     original = distributed.initialize_global_process_group_ray
@@ -37,7 +37,7 @@ def _register_fsdp_engines() -> None:
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
     language_model = FSDPEngineWithLMHead
-    if os.environ.get("TURNSMITH_RUN"):  # a user's own verl run stays verl's, on a CPU too
+    if os.environ.get("TURNSMITH_RUN"):  # a user's own verl run is left alone, on a CPU as well
         from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
         language_model = SharedPromptEngine
@@ -50,7 +50,7 @@ def _register_fsdp_engines() -> None:
 
 
 def _load_value_heads_without_flash_attention() -> None:
-    # verl's loader names flash_attention_2, which needs a GPU.
+    # verl's loader asks for flash_attention_2, which needs a GPU.
     from verl.utils import model
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:

@@ -20,7 +20,7 @@ def _memory_limits(device: Any = None) -> tuple[int, int]:
 
 
 def _device_module() -> types.ModuleType:
-    """What verl calls on `torch.cuda`, for a device that has no memory of its own."""
+    """What verl calls on `torch.cuda`, for a device without memory of its own."""
     module = types.ModuleType("turnsmith_cpu_device")
     nothing = ["empty_cache", "synchronize", "set_device", "reset_peak_memory_stats", "ipc_collect", "init"]
     for name in nothing:
@@ -63,11 +63,11 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # verl asks every registered platform when nobody chose one: never volunteer.
+        # verl asks every registered platform when none is chosen: never offer this one.
         return False
 
     def current_device(self) -> Any:
-        # verl hands this to torch as a device; an index would mean a GPU.
+        # verl passes this to torch as a device; an index would mean a GPU.
         return torch.device("cpu")
 
     def device_count(self) -> int:
@@ -105,7 +105,7 @@ class CpuPlatform(PlatformBase):
     def profiler_stop(self) -> None: ...
 
     def ray_resource_name(self) -> str:
-        # verl counts only GPU and NPU when it checks for free slots, so the CPU offers logical GPU slots.
+        # verl counts only GPU and NPU when it checks for free resources, so the CPU offers logical GPUs.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""Training on a CPU without doing the same work twice: a prompt that several episodes share is computed once.
+"""Shared-prompt forward pass on a CPU: a prompt that several episodes share is computed once.
 
-verl runs every episode of a group through the model from its first token, and computes the distribution over the whole
-vocabulary for every place of the prompt, of which only the last is used. Here a group is one row: the prompt, then all
-of its responses, each of which sees the prompt and itself. The numbers are the same but for rounding.
+verl runs every episode of a group through the model from its first token, and computes logits for every position of the
+prompt, of which only the last is used. Here a group is packed into one row: the prompt, then all of its responses, each
+of which attends to the prompt and to itself. The results are the same up to rounding.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """A row of what the model gets: a prompt, and the episodes that go on from it."""
+    """A row of the model's input: a prompt, and the episodes that continue it."""
 
     prompt: tuple[int, ...]
     episodes: list[int]
-    """Their places in the micro-batch."""
+    """Their indices in the micro-batch."""
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPositions:
-    """Where in the model's output the tokens that an episode said are predicted."""
+    """Where in the model's output the response tokens are predicted."""
 
     row: torch.Tensor
     column: torch.Tensor
     target: torch.Tensor
-    """Where verl expects each of them, in its list of all tokens of all episodes."""
+    """The index that verl expects each of them at, in the concatenated tokens of all episodes."""
     labels: torch.Tensor
     episode: torch.Tensor
 
 
 def pack_rows(prompts: Sequence[Sequence[int]], responses: Sequence[int], width: int) -> list[PackedRow]:
-    """Which episodes share a row.
+    """Decide which episodes share a row.
 
     Args:
         prompts: The prompt of each episode.
         responses: The length of each episode's response.
-        width: Of the model: the wider it is, the less does attention count, which grows with the square of a row.
+        width: Hidden size of the model: the larger it is, the less attention matters, which is quadratic in the row.
 
     Example:
         >>> [row.episodes for row in pack_rows([[1] * 50, [2] * 50, [1] * 50], [10, 10, 10], width=64)]
@@ -67,15 +67,15 @@ def pack_rows(prompts: Sequence[Sequence[int]], responses: Sequence[int], width:
 
 
 def _work(length: int, width: int) -> int:
-    """How much a row of this length costs: 24 w^2 for the weights and 4 w l for attention, a layer and token."""
+    """Relative cost of a row: per layer and token, 24 w^2 for the weights and 4 w l for attention."""
     return length * (6 * width + length)
 
 
 class SharedPromptEngine(FSDPEngineWithLMHead):
-    """verl's FSDP engine for language models, which lays a micro-batch out differently before and after the model."""
+    """verl's FSDP engine for language models, with another layout of a micro-batch around the model."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the model is called with; all else that verl prepares goes to `prepare_model_outputs`."""
+        """The model's inputs, and what `prepare_model_outputs` needs to undo the layout."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         prompts = micro_batch["prompts"].offsets().diff().tolist()
         if not self._applies(micro_batch, inputs) or min(prompts) == 0:
@@ -90,13 +90,13 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
             inputs = _shared_inputs(rows, episodes)
         keep = inputs["input_ids"].shape[1] - min(prompts) + 1
         output_args["places"] = _places(rows, episodes, prompts, inputs["input_ids"].shape[1] - keep)
-        # Nothing is learnt from what would follow a place within the prompt.
+        # No loss is computed inside the prompt, so it needs no logits there.
         return inputs | {"logits_to_keep": keep}, output_args
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> Any:
-        """Log-probs, and the entropy if asked for, in verl's order; 0 where a token is part of a prompt."""
+        """Log-probs, and the entropy if requested, in verl's order; 0 for tokens of a prompt."""
         places: TokenPositions | None = output_args.get("places")
         if places is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
@@ -116,7 +116,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         return found
 
     def _applies(self, micro_batch: Any, inputs: dict[str, Any]) -> bool:
-        """Whether the model and what is asked of it are as plain as this class expects."""
+        """Whether the model and the request are of the plain kind that this class supports."""
         config = self.model_config.hf_config
         layers = set(getattr(config, "layer_types", None) or ["full_attention"])
         asked = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
@@ -133,7 +133,7 @@ def _shared_inputs(rows: list[PackedRow], episodes: list[list[int]]) -> dict[str
     longest = max(row.length for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     positions = torch.zeros_like(ids)
-    # Every place sees itself, also those that are only there to fill a row up: nothing to see would be no number.
+    # Padding attends to itself: a fully masked row would make softmax return NaN.
     sees = torch.eye(longest, dtype=torch.bool).repeat(len(rows), 1, 1, 1)
     for number, row in enumerate(rows):
         prompt = len(row.prompt)
@@ -158,7 +158,7 @@ def _places(rows: list[PackedRow], episodes: list[list[int]], prompts: list[int]
     for ids in episodes:
         begins.append(begins[-1] + len(ids))
     for number, row in enumerate(rows):
-        before = len(row.prompt) - 1  # the prompt's last place says what comes first, for all of its episodes
+        before = len(row.prompt) - 1  # the prompt's last position predicts the first token of all its episodes
         begin = len(row.prompt)
         for episode in row.episodes:
             said = episodes[episode][len(row.prompt) :]

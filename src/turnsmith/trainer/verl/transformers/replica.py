@@ -1,4 +1,4 @@
-"""Our `transformers` rollout server inside verl: the server process, the replica that starts it, the weight adapter."""
+"""How verl starts the `transformers` rollout server, and sends weights to it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BUCKET_BYTES = 256 << 20
 
 
 class TransformersReplica(RolloutReplica):
-    """Starts one server process for each replica; on a CPU a replica is one FSDP2 rank."""
+    """Starts one server per replica; on a CPU a replica is one FSDP2 rank."""
 
     async def launch_servers(self) -> None:
-        """Start the server on the node of the rank that will send it weights."""
+        """Start the server on the node of the rank that sends it weights."""
         rank: Any = self.workers[0]
         node_id = await rank.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())
         server = start_server(
@@ -38,24 +38,24 @@ class TransformersReplica(RolloutReplica):
         self._server_address = f"ray:{server_name(self.replica_rank)}"
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """Hold the server's requests; one that was lost holds none, and waits for weights when it is back."""
+        """Pause the server's requests; one that was lost has none, and waits for weights when it is back."""
         with suppress(RayActorError):
             await super().abort_all_requests(reject_request=reject_request)
 
     async def resume_generation(self) -> None:
-        """Let them go on."""
+        """Continue the paused requests."""
         with suppress(RayActorError):
             await super().resume_generation()
 
     async def sleep(self) -> None:
-        """Nothing to free; a server that is just being started again need not be asked."""
+        """Nothing to free, also not on a server that is being restarted."""
 
     async def wake_up(self) -> None:
         """Nothing was freed."""
 
 
 class TransformersAdapter(BaseRollout):
-    """Lives in the trainer's worker process and sends new weights to this rank's server."""
+    """Runs in the trainer process and sends new weights to this rank's server."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -83,7 +83,7 @@ class TransformersAdapter(BaseRollout):
             for bucket, is_last in _buckets(weights):
                 await self._server.load_weights.remote(bucket, global_steps if is_last else None)
         except RayActorError:
-            for _ in weights:  # each is gathered from all ranks: one that stops early would leave the others waiting
+            for _ in weights:  # each is gathered from all ranks: stopping early would leave the others waiting
                 pass
             raise
 
@@ -91,7 +91,7 @@ class TransformersAdapter(BaseRollout):
 def _buckets(
     weights: Iterator[tuple[str, torch.Tensor]],
 ) -> Iterator[tuple[list[tuple[str, torch.Tensor]], bool]]:
-    """Weights in lists of bounded size, and whether a list is the last one."""
+    """Weights in buckets of bounded size, and whether a bucket is the last one."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, tensor in weights:

@@ -1,4 +1,4 @@
-"""The process that serves the `transformers` engine to episodes. Imports no verl, so that it starts sooner."""
+"""The Ray actor that serves the `transformers` engine to episodes. Imports no verl, so that it starts sooner."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ _MOST_RESTARTS = 20
 
 
 def server_name(replica_rank: int) -> str:
-    """Name of the Ray actor that serves a replica."""
+    """Name of the Ray actor of a replica."""
     return f"transformers_server_{replica_rank}_0"
 
 
 def start_server(
     replica_rank: int, node_id: str, *, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool
 ) -> Any:
-    """Start a replica's server on a node, or take the one that is already there.
-
-    On one node the user's process starts the servers first of all, so that they load their models while the trainer
-    still imports verl.
-    """
+    """Start a replica's server on a node, or return the one that is already running."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -63,7 +59,7 @@ def start_servers_early(config: ConfigStore, cluster: Any, model_path: str) -> l
 
 @dataclass
 class ServerOutput:
-    """What verl's client expects back from a rollout server, by attribute name."""
+    """What verl's client expects from a rollout server, by attribute name."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -74,7 +70,7 @@ class ServerOutput:
 
 
 class TransformersServer:
-    """A Ray actor around one `TransformersEngine`, with the methods verl calls on a rollout server."""
+    """A Ray actor around one `TransformersEngine`, with the methods that verl calls on a rollout server."""
 
     def __init__(self, model_path: str, dtype: str, max_concurrency: int, trust_remote_code: bool) -> None:
         import asyncio
@@ -86,7 +82,7 @@ class TransformersServer:
 
         enable_stack_dump("rollout server")
         self._has_weights = asyncio.Event()
-        # Started again after it was lost, it has the weights that training began with: it must not answer with them.
+        # After a restart it has the initial weights, and must not generate with them.
         if not ray.get_runtime_context().was_current_actor_reconstructed:
             self._has_weights.set()
         self.engine = TransformersEngine(
@@ -119,7 +115,7 @@ class TransformersServer:
         )
 
     async def load_weights(self, weights: list[tuple[str, Any]], version: int | None) -> None:
-        """Replace weights by name; `version` comes with the last bucket."""
+        """Replace weights by name; the last bucket carries the `version`."""
         import asyncio
 
         await asyncio.to_thread(self.engine.load_weights, weights, version)
@@ -127,7 +123,7 @@ class TransformersServer:
             self._has_weights.set()
 
     async def lacks_weights(self) -> bool:
-        """Whether this server was started again and waits for the weights of now."""
+        """Whether this server was restarted and waits for the current weights."""
         return not self._has_weights.is_set()
 
     async def set_global_steps(self, global_steps: int) -> None:
@@ -135,13 +131,13 @@ class TransformersServer:
         self.engine.weights_version = global_steps
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """Hold every request where it is until `resume_generation`; new weights may come meanwhile."""
+        """Pause every request until `resume_generation`; weights may be replaced meanwhile."""
         import asyncio
 
         await asyncio.to_thread(self.engine.pause)
 
     async def resume_generation(self) -> None:
-        """Let the requests go on."""
+        """Continue the paused requests."""
         import asyncio
 
         await asyncio.to_thread(self.engine.resume)
