@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,13 +21,14 @@ from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Outcome, Trajectory
 
-_PARSER = FunctionCallingParser()
+_DEFAULT_PARSER = FunctionCallingParser()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,27 @@ async def run_episode(
         >>> trajectory.outcome.value, trajectory.states[1:], trajectory.rewards
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
+    spec = RolloutSpec(
+        environment=environment, limits=limits, sampling=sampling, reward_fn=reward_fn, tools=tools, parser=parser
+    )
+    return await run_attempt(start, spec, engine, chat)
+
+
+async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> Trajectory:
+    """Play one episode once, as `run_episode` does; `spec.failures` is not used."""
     began = time.perf_counter()
-    host = open_host(environment)
-    episode = _Episode(start, EpisodeBuffer(), host, engine, chat, limits, sampling, tools, parser)
+    host = open_host(spec.environment)
     try:
-        outcome, told = await episode.play()
-        # Only now: while it waits for the engine an episode is a draft, which takes less room.
+        episode = _Episode(start, spec, host, engine, chat, _with_stops(spec.sampling, chat.stop_token_ids))
+        outcome, error = await episode.play()
+        # Built only now: while an episode waits for the engine it is only a buffer, which takes less memory.
         trajectory = Trajectory(episode_id=start.episode_id, group_id=start.group_id, seed=start.seed)
-        trajectory.outcome, trajectory.error = outcome, told
+        trajectory.outcome, trajectory.error = outcome, error
         episode.draft.write(trajectory, chat)
-        if reward_fn is not None and outcome.is_behaviour:
+        if spec.reward_fn is not None and outcome.is_behaviour:
             try:
-                trajectory.score = await compute_score(reward_fn, trajectory, host.environment, limits.seconds)
+                seconds = spec.limits.seconds
+                trajectory.score = await compute_score(spec.reward_fn, trajectory, host.environment, seconds)
             except RewardFailure as failure:
                 trajectory.outcome, trajectory.error = Outcome.REWARD_FAILED, str(failure)
     finally:
@@ -117,14 +127,12 @@ class _End(Exception):
 @dataclass(slots=True)
 class _Episode:
     start: EpisodeStart
-    draft: EpisodeBuffer
+    spec: RolloutSpec
     host: Host
     engine: Engine
     chat: Chat
-    limits: Limits
     sampling: Sampling
-    tools: ToolRegistry | None = None
-    parser: ActionParser | None = None
+    draft: EpisodeBuffer = field(default_factory=EpisodeBuffer)
     toolbox: EpisodeTools | None = None
     tool_calls: int = 0
     called_at: float = 0.0
@@ -132,10 +140,9 @@ class _Episode:
 
     async def play(self) -> tuple[Outcome, str]:
         """Run to the end; returns the outcome, and what went wrong if something did."""
-        self.sampling = _with_stops(self.sampling, self.chat.stop_token_ids)
         try:
             # One timer for the whole episode; a waiting episode holds no thread.
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.spec.limits.seconds):
                 try:
                     await self._open()
                     while True:
@@ -150,7 +157,7 @@ class _Episode:
     def _out_of_time(self) -> tuple[Outcome, str]:
         """A single call that took most of the time stands still; the model has nothing to do with that."""
         waited = time.perf_counter() - self.called_at if self.called_at else 0.0
-        if waited <= self.limits.seconds / 2:
+        if waited <= self.spec.limits.seconds / 2:
             return Outcome.TIME_LIMIT, ""
         what = "step or a tool" if self.draft.turns else "reset"
         return Outcome.ENVIRONMENT_TIMEOUT, f"The environment's {what} did not come back within {waited:.0f} s."
@@ -160,7 +167,7 @@ class _Episode:
         self.called_at = time.perf_counter()
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            toolbox = EpisodeTools(self.host.environment, self.tools, self.parser or _PARSER)
+            toolbox = EpisodeTools(self.host.environment, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
             self.toolbox = toolbox or None
             told = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
             prefix, offered = toolbox.introduce(told, self.chat)
@@ -171,10 +178,10 @@ class _Episode:
         except Exception as error:
             raise _failed_environment(error) from error
         self.called_at = 0.0
-        if len(prompt) > self.limits.prompt_tokens:
+        if len(prompt) > self.spec.limits.prompt_tokens:
             raise _End(
                 Outcome.ENVIRONMENT_FAILED,
-                f"The opening prompt has {len(prompt)} tokens, more than the {self.limits.prompt_tokens} allowed: "
+                f"The opening prompt has {len(prompt)} tokens, more than the {self.spec.limits.prompt_tokens} allowed: "
                 "shorten the first observation or the system prompt, or raise inference.max_prompt_tokens.",
             )
         self.draft.prompt(prompt)
@@ -189,7 +196,7 @@ class _Episode:
             raise _End(Outcome.TOOL_CALL_LIMIT)
         if reaction.done:
             raise _End(Outcome.COMPLETED if reaction.terminated else Outcome.TRUNCATED)
-        if draft.turns >= self.limits.turns:
+        if draft.turns >= self.spec.limits.turns:
             raise _End(Outcome.TURN_LIMIT)
         try:
             bridge = self.chat.bridge(reaction.messages, closed=self.chat.is_closed(draft.ids))
@@ -224,7 +231,7 @@ class _Episode:
         is_short = said.exact and len(said.token_ids) < sampling.max_tokens
         if is_short or sampling.max_tokens < self._turn_tokens():
             raise _End(Outcome.TOKEN_LIMIT)
-        if self.limits.turn_tokens is not None:
+        if self.spec.limits.turn_tokens is not None:
             raise _End(Outcome.TURN_TOKEN_LIMIT)
 
     async def _react(self, action: str, said: Generation) -> TurnResult:
@@ -237,7 +244,9 @@ class _Episode:
                 ids=said.token_ids,
                 episode_id=self.start.episode_id,
                 count=self.chat.encode,
-                calls_left=None if self.limits.tool_calls is None else self.limits.tool_calls - self.tool_calls,
+                calls_left=None
+                if self.spec.limits.tool_calls is None
+                else self.spec.limits.tool_calls - self.tool_calls,
             )
             self.called_at = 0.0
             return reaction
@@ -247,11 +256,11 @@ class _Episode:
             self.draft.wait(time.perf_counter() - began)
 
     def _tokens_left(self) -> int:
-        return self.limits.tokens - (len(self.draft.ids) - self.draft.prompt_length)
+        return self.spec.limits.tokens - (len(self.draft.ids) - self.draft.prompt_length)
 
     def _turn_tokens(self) -> int:
         """Most tokens of a turn, were the episode's budget endless."""
-        return self.sampling.max_tokens if self.limits.turn_tokens is None else self.limits.turn_tokens
+        return self.sampling.max_tokens if self.spec.limits.turn_tokens is None else self.spec.limits.turn_tokens
 
     def _sampling(self) -> Sampling:
         sampling, most = self.sampling, min(self._turn_tokens(), self._tokens_left())

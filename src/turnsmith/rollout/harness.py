@@ -18,8 +18,9 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.loop_thread import run_blocking
-from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FormatProblem
@@ -59,12 +60,14 @@ class MultiTurnChatHarness:
         # A synchronous face has the engine behind it; episodes talk to that one.
         is_face = isinstance(inference_engine, BaseInferenceEngine)
         self.inference_engine = inference_engine.engine if is_face else inference_engine
-        self.environment = EnvironmentSpec.of(environment)
         self.chat = found
-        self.limits = limits or Limits(turns=max_turns)
-        self.sampling = sampling or Sampling()
-        self.tools = tools
-        self.parser = parser
+        self.rollout = RolloutSpec(
+            environment=EnvironmentSpec.of(environment),
+            limits=limits or Limits(turns=max_turns),
+            sampling=sampling or Sampling(),
+            tools=tools,
+            parser=parser,
+        )
 
     def run_episode(self, initial_prompt: str = "", seed: int = 0) -> dict[str, Any]:
         """One episode; the prompt is put in front of the environment's first observation."""
@@ -79,17 +82,8 @@ class MultiTurnChatHarness:
         return run_blocking(play_all())
 
     async def _play(self, prompt: str, seed: int) -> dict[str, Any]:
-        trajectory = await run_episode(
-            EpisodeStart(uuid4().hex, seed=seed, prompt=prompt),
-            environment=self.environment,
-            engine=self.inference_engine,
-            chat=self.chat,
-            limits=self.limits,
-            sampling=self.sampling,
-            tools=self.tools,
-            parser=self.parser,
-        )
-        return as_mapping(trajectory, prompt)
+        start = EpisodeStart(uuid4().hex, seed=seed, prompt=prompt)
+        return as_mapping(await run_attempt(start, self.rollout, self.inference_engine, self.chat), prompt)
 
 
 def as_mapping(trajectory: Trajectory, prompt: str = "") -> dict[str, Any]:

@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
-from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
 
@@ -166,17 +167,15 @@ class MultiTurnInferenceEngine:
 
         manager = self.tool_manager
         turns = self.max_turns if max_turns is None else max_turns
-        episode = run_episode(
-            EpisodeStart(uuid4().hex, seed=seed, prompt=initial_prompt, system_prompt=self.system_prompt),
+        start = EpisodeStart(uuid4().hex, seed=seed, prompt=initial_prompt, system_prompt=self.system_prompt)
+        spec = RolloutSpec(
             environment=EnvironmentSpec.of(environment),
-            engine=self.engine.engine,
-            chat=self.chat,
             limits=limits or Limits(turns=turns),
             sampling=make_sampling(max_tokens, temperature, top_p, seed),
             tools=manager.tool_registry if manager else None,
             parser=manager.action_parser if manager else None,
         )
-        played = self.engine.run(episode)
+        played = self.engine.run(run_attempt(start, spec, self.engine.engine, self.chat))
         self.trajectory, self.tokens, self._session = played, played.tokens, played.episode_id
         self.messages, self.num_turns = list(played.messages), played.num_turns
         # Only the answers are returned, so a failure would pass for a short episode.

@@ -12,15 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.rollout.episode import EpisodeStart, run_episode
-from turnsmith.rollout.failure_policy import Cause, FailurePolicy
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.rewards.reward_function import RewardFunction
-from turnsmith.tools.parsing import ActionParser
-from turnsmith.tools.registry import ToolRegistry
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.rollout.failure_policy import Cause
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Trajectory
 
 _FIRST_PAUSE = 0.25
@@ -43,20 +39,8 @@ class EpisodeResult:
         return [*self.given_up, self.trajectory]
 
 
-async def play_episode(
-    start: EpisodeStart,
-    *,
-    failures: FailurePolicy,
-    environment: EnvironmentSpec,
-    engine: Engine,
-    chat: Chat,
-    limits: Limits,
-    sampling: Sampling,
-    reward_fn: RewardFunction | None = None,
-    tools: ToolRegistry | None = None,
-    parser: ActionParser | None = None,
-) -> EpisodeResult:
-    """Play one episode as `run_episode` does, again after a failure where `failures` says so, and decide about it.
+async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> EpisodeResult:
+    """Play one episode as `run_episode` does, retry it where `spec.failures` says so, and decide whether it counts.
 
     A retry begins from the same start in a fresh environment, and the model says again, word for word, what it had
     said until then: nothing is drawn anew, so a fault that comes by chance changes nothing, and long episodes, which
@@ -67,6 +51,7 @@ async def play_episode(
     Example:
         >>> import asyncio
         >>> from transformers import AutoTokenizer
+        >>> from turnsmith.env import EnvironmentSpec
         >>> from turnsmith.env.examples.guess_number import GuessNumber
         >>> from turnsmith.inference.engines.scripted_engine import ScriptedEngine
         >>> from turnsmith.models import resolve
@@ -79,17 +64,9 @@ async def play_episode(
         ...             self.crashes.pop()
         ...             raise OSError("gone")
         ...         return super().step(action)
-        >>> played = asyncio.run(
-        ...     play_episode(
-        ...         EpisodeStart("e", seed=5),
-        ...         failures=FailurePolicy(),
-        ...         environment=EnvironmentSpec.of(Shaky),
-        ...         engine=ScriptedEngine(["8", "12", "9"], chat),
-        ...         chat=chat,
-        ...         limits=Limits(),
-        ...         sampling=Sampling(),
-        ...     )
-        ... )
+        >>> spec = RolloutSpec(environment=EnvironmentSpec.of(Shaky))
+        >>> engine = ScriptedEngine(["8", "12", "9"], chat)
+        >>> played = asyncio.run(play_episode(EpisodeStart("e", seed=5), spec, engine, chat))
         >>> played.trajectory.outcome.value, played.trajectory.actions, played.trajectory.attempt
         ('completed', ['8', '12', '9'], 1)
         >>> [(one.episode_id, one.outcome.value, one.decision.value) for one in played.given_up]
@@ -101,19 +78,11 @@ async def play_episode(
     suffix = ""
     while True:
         attempt = len(given_up)
-        trajectory = await run_episode(
-            start,
-            environment=environment,
-            engine=engine if attempt == 0 else _Again(engine, said, suffix),
-            chat=chat,
-            limits=limits,
-            sampling=sampling if attempt == 0 or said is not None else _anew(sampling, attempt),
-            reward_fn=reward_fn,
-            tools=tools,
-            parser=parser,
-        )
+        again = spec if attempt == 0 or said is not None else replace(spec, sampling=_anew(spec.sampling, attempt))
+        speaker = engine if attempt == 0 else _Again(engine, said, suffix)
+        trajectory = await run_attempt(start, again, speaker, chat)
         trajectory.attempt = attempt
-        cause, policy = failures.judge(trajectory)
+        cause, policy = spec.failures.judge(trajectory)
         if cause is None or tried[cause] >= policy.retries:
             break
         tried[cause] += 1
@@ -127,7 +96,7 @@ async def play_episode(
             await asyncio.sleep(_pause(start.episode_id, tried[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:
-        _penalise(trajectory, policy.penalty, has_reward_fn=reward_fn is not None)
+        _penalise(trajectory, policy.penalty, has_reward_fn=spec.reward_fn is not None)
     return EpisodeResult(trajectory, given_up, cause)
 
 

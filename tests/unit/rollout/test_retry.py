@@ -18,6 +18,7 @@ from turnsmith.rollout import EpisodeStart, Limits
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.retry import EpisodeResult, play_episode
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"
@@ -63,16 +64,14 @@ def chat() -> Chat:
 
 
 async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> EpisodeResult:
-    return await play_episode(
-        EpisodeStart("e", "g", seed),
+    spec = RolloutSpec(
         failures=FailurePolicy.of(FailuresConfig(**options.pop("failures", {}))),
         environment=EnvironmentSpec.of(options.pop("environment", Walk), EnvironmentConfig()),
-        engine=engine or Coin(chat),
-        chat=chat,
-        limits=Limits(turns=50),
+        limits=options.pop("limits", Limits(turns=50)),
         sampling=Sampling(seed=seed),
         **options,
     )
+    return await play_episode(EpisodeStart("e", "g", seed), spec, engine or Coin(chat), chat)
 
 
 async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
@@ -188,17 +187,8 @@ async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
 
 
 async def test_a_limit_that_is_tried_again_is_drawn_anew(chat):
-    engine = Coin(chat)
     seed, whole = await long_walk(chat)
-    played = await play_episode(
-        EpisodeStart("e", "g", seed),
-        failures=FailurePolicy.of(FailuresConfig(limit="retry:5")),
-        environment=EnvironmentSpec.of(Walk),
-        engine=engine,
-        chat=chat,
-        limits=Limits(turns=2),
-        sampling=Sampling(seed=seed),
-    )
+    played = await play(chat, seed, failures={"limit": "retry:5"}, limits=Limits(turns=2))
     assert played.given_up[0].outcome is Outcome.TURN_LIMIT
     assert played.trajectory.tokens != whole.trajectory.tokens
     assert played.trajectory.decision is Decision.KEPT

@@ -21,6 +21,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Trajectory
@@ -81,6 +82,19 @@ class EvaluationPlan:
             for sample in range(self.samples)
         ]
 
+    def rollout(self, environment: EnvironmentSpec) -> RolloutSpec:
+        """How to play these episodes in an environment; the model's own mistakes always count."""
+        sampling = self.sampling if self.sampling.seed is not None else replace(self.sampling, seed=self.seed)
+        return RolloutSpec(
+            environment=environment,
+            limits=self.limits,
+            sampling=sampling,
+            reward_fn=self.reward_fn,
+            tools=self.tools,
+            parser=self.parser,
+            failures=self.failures.for_evaluation(),
+        )
+
     def result(self, finished: Iterable[Trajectory], seconds: float = 0.0) -> EvaluationResult:
         """What the episodes that have ended say; in the order of the starts, whichever ended first."""
         place = {start.episode_id: number for number, start in enumerate(self.starts())}
@@ -118,26 +132,13 @@ async def run_evaluation(
     """
     plan = plan or EvaluationPlan()
     found, chat = _parts(engine, chat)
-    spec, began = EnvironmentSpec.of(environment), time.perf_counter()
+    spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
     starts = plan.starts() if starts is None else starts
-    sampling = plan.sampling if plan.sampling.seed is not None else replace(plan.sampling, seed=plan.seed)
-    failures = plan.failures.for_evaluation()
 
     async def play(place: int) -> Trajectory:
-        played = await play_episode(
-            starts[place],
-            failures=failures,
-            environment=spec,
-            engine=found,
-            chat=chat,
-            limits=plan.limits,
-            sampling=sampling,
-            reward_fn=plan.reward_fn,
-            tools=plan.tools,
-            parser=plan.parser,
-        )
-        on_episode(played.trajectory)
-        return played.trajectory
+        trajectory = (await play_episode(starts[place], spec, found, chat)).trajectory
+        on_episode(trajectory)
+        return trajectory
 
     trajectories = await run_concurrently(play, len(starts), plan.concurrency)
     return EvaluationResult(trajectories, plan.success_reward, time.perf_counter() - began)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
 from turnsmith.rollout.ledger import episode_name
 from turnsmith.rollout.retry import EpisodeResult, play_episode
-from turnsmith.tools.parsing import ActionParser
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.rollout_registry import AGENT_LOOP
@@ -33,7 +32,6 @@ class EpisodeContext:
 
     plan: EpisodePlan
     chat: Chat
-    parser: ActionParser
     finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
     activity: InFlightEpisodes = field(default_factory=InFlightEpisodes)
 
@@ -88,18 +86,8 @@ class EpisodeAgentLoop(AgentLoopBase):
         )
         _room.activity.move(start.episode_id, "environment")
         try:
-            played = await play_episode(
-                start,
-                failures=plan.failures,
-                environment=plan.environment,
-                engine=TrackedEngine(self.engine, _room.activity, start.episode_id),
-                chat=_room.chat,
-                limits=plan.limits,
-                sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
-                reward_fn=plan.reward_fn,
-                tools=plan.tools,
-                parser=_room.parser,
-            )
+            engine = TrackedEngine(self.engine, _room.activity, start.episode_id)
+            played = await play_episode(start, plan.rollout, engine, _room.chat)
         finally:
             _room.activity.end(start.episode_id)
         mask_untrainable(played.trajectory)

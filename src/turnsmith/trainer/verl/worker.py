@@ -42,7 +42,8 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
-        self.room = EpisodeContext(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer))
+        rollout = replace(plan.rollout, parser=parser_for(plan.tool_format, self.tokenizer))
+        self.room = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
         set_episode_context(self.room)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
@@ -67,7 +68,7 @@ class EpisodeWorker(_VerlWorker):
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
     ) -> list[Trajectory]:
         """Play this worker's share of an evaluation. Training hears nothing of these episodes."""
-        plan, name = replace(plan, parser=self.room.parser), "evaluation"
+        plan, name = replace(plan, parser=self.room.plan.rollout.parser), "evaluation"
         engine = TrackedEngine(self.llm_client, self.room.activity, name)
         mine = plan.starts()[place::workers]
         try:
