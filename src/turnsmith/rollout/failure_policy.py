@@ -134,13 +134,13 @@ class FailurePolicy:
         """The same for faults; what the model itself does wrong is what an evaluation measures, and always counts."""
         return replace(self, tool=Policy(), parse=Policy(), limit=Policy())
 
-    def judge(self, trajectory: Trajectory) -> tuple[Cause | None, Policy]:
+    def decide(self, trajectory: Trajectory) -> tuple[Cause | None, Policy]:
         """What went wrong in an attempt, and what to do about it; where nothing did, it is kept.
 
         Example:
-            >>> FailurePolicy().judge(Trajectory(outcome=Outcome.WORKER_LOST))[0].value
+            >>> FailurePolicy().decide(Trajectory(outcome=Outcome.WORKER_LOST))[0].value
             'worker'
-            >>> FailurePolicy().judge(Trajectory(outcome=Outcome.TURN_LIMIT))
+            >>> FailurePolicy().decide(Trajectory(outcome=Outcome.TURN_LIMIT))
             (None, Policy(retries=0, decision=<Decision.KEPT: 'kept'>, penalty=0.0))
         """
         kept = Policy()

@@ -109,7 +109,7 @@ class ManagedTurn:
 
     state: str
     output: str
-    reaction: TurnResult
+    result: TurnResult
     tool_calls: list[ToolCall] = field(default_factory=list)
 
     @property
@@ -120,12 +120,12 @@ class ManagedTurn:
     @property
     def problem(self) -> FormatProblem | None:
         """Why no call could be read, when the model seems to have tried one."""
-        return self.reaction.problem
+        return self.result.problem
 
     @property
     def observation(self) -> str:
         """What the model is told next."""
-        return "\n".join(message["content"] for message in self.reaction.messages)
+        return "\n".join(message["content"] for message in self.result.messages)
 
 
 class MultiTurnManager:
@@ -159,8 +159,8 @@ class MultiTurnManager:
     def step(self, model_output: str, state: str = "") -> ManagedTurn:
         """Handle one thing the model said, in answer to `state`."""
         toolbox = EpisodeTools(self.environment, self.tool_registry, self.action_parser)
-        reaction = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), toolbox))
-        turn = ManagedTurn(state, model_output, reaction, reaction.calls)
+        result = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), toolbox))
+        turn = ManagedTurn(state, model_output, result, result.calls)
         self.turns.append(turn)
         return turn
 
@@ -170,8 +170,8 @@ class MultiTurnManager:
         failed = Counter(call.name for call in calls if call.result and not call.result.ok)
         return {
             "num_turns": len(self.turns),
-            "total_reward": sum(turn.reaction.reward for turn in self.turns),
-            "done": bool(self.turns) and self.turns[-1].reaction.done,
+            "total_reward": sum(turn.result.reward for turn in self.turns),
+            "done": bool(self.turns) and self.turns[-1].result.done,
             "format_problems": sum(turn.problem is not None for turn in self.turns),
             "tools": {
                 name: {"calls": count, "failures": failed[name]}

@@ -195,4 +195,4 @@ class MultiTurnInferenceEngine:
         if manager is None:
             return self.system_prompt, None
         toolbox = EpisodeTools(manager.environment, manager.tool_registry, manager.action_parser)
-        return toolbox.introduce(self.system_prompt, self.chat)
+        return toolbox.prompt_and_schemas(self.system_prompt, self.chat)

@@ -62,7 +62,7 @@ def test_a_lost_engine_is_nobodys_behaviour() -> None:
 def test_every_outcome_that_is_not_behaviour_has_a_cause_and_none_of_them_is_kept() -> None:
     for outcome in Outcome:
         trajectory = Trajectory(outcome=outcome)
-        cause, policy = FailurePolicy().judge(trajectory)
+        cause, policy = FailurePolicy().decide(trajectory)
         assert (cause is not None and cause.is_fault) == (not outcome.is_behaviour)
         assert (policy.decision is Decision.KEPT) == outcome.is_behaviour
     assert causes_of(Trajectory()) == [Cause.ENGINE]
@@ -71,10 +71,10 @@ def test_every_outcome_that_is_not_behaviour_has_a_cause_and_none_of_them_is_kep
 def test_the_first_cause_with_something_to_do_decides() -> None:
     infos = [{"tool_calls": [{"failure": "OSError"}]}, {"format_problem": "not_json"}]
     policy = FailurePolicy.of(FailuresConfig(parse="penalise:-1", limit="mask"))
-    assert policy.judge(Trajectory(outcome=Outcome.COMPLETED, infos=infos))[0] is Cause.PARSE
-    assert policy.judge(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is Cause.LIMIT
-    assert policy.judge(Trajectory(outcome=Outcome.WORKER_LOST, infos=infos))[0] is Cause.WORKER
-    assert policy.for_evaluation().judge(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is None
+    assert policy.decide(Trajectory(outcome=Outcome.COMPLETED, infos=infos))[0] is Cause.PARSE
+    assert policy.decide(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is Cause.LIMIT
+    assert policy.decide(Trajectory(outcome=Outcome.WORKER_LOST, infos=infos))[0] is Cause.WORKER
+    assert policy.for_evaluation().decide(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is None
 
 
 def test_whether_groups_are_dropped() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -205,20 +206,26 @@ async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(c
 
 
 class Faulty(Walk):
-    """A walk in which each step fails with a chance of its own: long walks are hit more often."""
+    """A walk in which every step may fail: long walks are hit more often. The same faults whatever the scheduling."""
 
-    chance: ClassVar[random.Random] = random.Random(0)
-    share: ClassVar[float] = 0.0
+    visits: ClassVar[Counter[str]] = Counter()
+    fault_rate: ClassVar[float] = 0.0
+
+    def reset(self, seed: int = 0) -> str:
+        self.seed = seed
+        return super().reset(seed)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        if self.chance.random() < self.share:
+        place = f"{self.seed}/{self.step_count}"
+        self.visits[place] += 1
+        if random.Random(f"{place}/{self.visits[place]}").random() < self.fault_rate:
             raise OSError("by chance")
         return super().step(action)
 
 
-async def mean_reward(chat: Chat, share: float, policy: str, episodes: int = 120) -> tuple[float, int]:
+async def mean_reward(chat: Chat, fault_rate: float, policy: str, episodes: int = 120) -> tuple[float, int]:
     """The mean over episodes that count, and how many do. Without faults it is that of a geometric distribution."""
-    Faulty.chance, Faulty.share, Walk.faults = random.Random(1), share, {}
+    Faulty.visits, Faulty.fault_rate, Walk.faults = Counter(), fault_rate, {}
     played = await asyncio.gather(
         *[play(chat, seed, environment=Faulty, failures={"environment": policy}) for seed in range(episodes)]
     )
@@ -230,8 +237,8 @@ async def test_faults_that_hit_long_episodes_do_not_move_the_mean(chat):
     """The known answer: the walk is as long as it is without faults, whatever their share; masking makes it shorter."""
     whole, _ = await mean_reward(chat, 0.0, "retry:2")
     assert whole == pytest.approx(2.0, abs=0.35)  # 1 / 0.5
-    for share in (0.01, 0.05):
-        mean, counted = await mean_reward(chat, share, "retry:8")
+    for fault_rate in (0.01, 0.05):
+        mean, counted = await mean_reward(chat, fault_rate, "retry:8")
         assert (mean, counted) == (whole, 120)
     masked, counted = await mean_reward(chat, 0.2, "mask")
     # P(length = n) is (1/2)^n, and 0.8^n of those survive: their mean length is 1 / (1 - 0.4).

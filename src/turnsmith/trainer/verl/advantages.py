@@ -7,7 +7,7 @@ from typing import Any
 import transfer_queue
 
 from turnsmith.records.advantages import StepAdvantages, write_advantages
-from turnsmith.rollout.ledger import episode_name
+from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.verl.agent_loop import ANCHORS
 
 

@@ -12,8 +12,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
-from turnsmith.rollout.ledger import episode_name
 from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -84,7 +84,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
         )
-        _room.activity.move(start.episode_id, "environment")
+        _room.activity.enter(start.episode_id, "environment")
         try:
             engine = TrackedEngine(self.engine, _room.activity, start.episode_id)
             played = await play_episode(start, plan.rollout, engine, _room.chat)

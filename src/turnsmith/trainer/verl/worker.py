@@ -13,9 +13,10 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import answer_for_stacks
+from turnsmith.rollout.episode_groups import settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
-from turnsmith.rollout.ledger import LedgerEntry, settle_groups, split_settled
+from turnsmith.rollout.ledger import LedgerEntry
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
 from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
@@ -78,7 +79,7 @@ class EpisodeWorker(_VerlWorker):
 
     async def pulse(self) -> tuple[int, str]:
         """How often an episode of this process has got on so far, and where those that run are."""
-        return self.room.activity.moves, self.room.activity.standing()
+        return self.room.activity.transitions, self.room.activity.describe()
 
     async def stay(self) -> None:
         """Never return: this call fails when the process is gone, and only then."""
