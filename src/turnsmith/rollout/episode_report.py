@@ -45,7 +45,12 @@ class EpisodeReport:
     decisions: Counter[str] = field(default_factory=Counter)
     """Episodes by what the failure policy made of them."""
     retried: int = 0
-    """Attempts that were given up and made again."""
+    """Attempts that were retried."""
+
+    def __repr__(self) -> str:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "no episodes"
+        reward = f", reward {math.fsum(self.rewards) / len(self.rewards):.3g}" if self.rewards else ""
+        return f"EpisodeReport({outcomes}{reward})"
 
     @property
     def compared_groups(self) -> dict[str, list[float]]:
@@ -115,6 +120,8 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         >>> won = Trajectory(actions=["a"], rewards=[1.0], outcome=Outcome.COMPLETED)
         >>> lost = Trajectory(outcome=Outcome.ENGINE_FAILED, error="out of memory")
         >>> report = report_of([won, lost])
+        >>> report
+        EpisodeReport(1 completed, 1 engine_failed, reward 1)
         >>> report.metrics()["reward/mean"], dict(report.outcomes), report.first_error
         (1.0, {'completed': 1, 'engine_failed': 1}, 'out of memory')
     """

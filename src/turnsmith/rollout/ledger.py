@@ -93,6 +93,12 @@ class StepLedger:
     details: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The entries of up to 200 episodes that were retried, penalised, masked or dropped."""
 
+    def __repr__(self) -> str:
+        counts = {"carried in": self.carried_in, "dispatched": self.dispatched, **self.decisions}
+        counts |= {"attempts retried": self.given_up.total(), "carried over": len(self.carried)}
+        parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"StepLedger(step {self.step}: {parts or 'no episodes'})"
+
     @property
     def trained(self) -> int:
         """Episodes that were trained on."""
@@ -141,8 +147,10 @@ class Ledger:
         >>> ledger.end([LedgerEntry("g-0", "g", Decision.KEPT, [Attempt("completed", 9)])])
         >>> ledger.end([LedgerEntry("g-1", "g", Decision.MASKED, [Attempt("environment_failed")] * 3)])
         >>> step = ledger.close(1, trained=["g-0"])
-        >>> step.dispatched, step.trained, dict(step.decisions), dict(step.given_up)
-        (2, 1, {'kept': 1, 'masked': 1}, {'environment_failed': 2})
+        >>> step
+        StepLedger(step 1: 2 dispatched, 1 kept, 1 masked, 2 attempts retried)
+        >>> dict(step.given_up)
+        {'environment_failed': 2}
         >>> ledger.dispatch(["h-0", "h-1"])
         >>> ledger.end([LedgerEntry("h-0", "h", Decision.KEPT, [Attempt("completed", 9)])])
         >>> ledger.close(2, trained=["h-0"])

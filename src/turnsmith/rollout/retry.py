@@ -34,6 +34,12 @@ class EpisodeResult:
     cause: Cause | None = None
     """Why the last attempt is not simply kept; None if it is."""
 
+    def __repr__(self) -> str:
+        last, attempts = self.trajectory, len(self.given_up) + 1
+        played = f"{last.outcome}, {last.num_turns} turns, reward {last.total_reward:.3g}"
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        return f"EpisodeResult({last.episode_id!r}, {played}, {last.decision} after {tries})"
+
     @property
     def attempts(self) -> list[Trajectory]:
         """All attempts, oldest first."""
@@ -67,8 +73,10 @@ async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, c
         >>> spec = RolloutSpec(environment=EnvironmentSpec.of(Flaky))
         >>> engine = ScriptedEngine(["8", "12", "9"], chat)
         >>> result = asyncio.run(play_episode(EpisodeStart("e", seed=5), spec, engine, chat))
-        >>> result.trajectory.outcome.value, result.trajectory.actions, result.trajectory.attempt
-        ('completed', ['8', '12', '9'], 1)
+        >>> result
+        EpisodeResult('e', completed, 3 turns, reward 1, kept after 2 attempts)
+        >>> result.trajectory.actions
+        ['8', '12', '9']
         >>> [(attempt.episode_id, attempt.outcome.value, attempt.decision.value) for attempt in result.given_up]
         [('e-try1', 'environment_failed', 'retried')]
     """

@@ -252,3 +252,11 @@ def test_other_starts_are_refused_in_words() -> None:
     changed.states = ["another board"]
     with pytest.raises(ConfigError, match="start seed-1 opened with another observation"):
         EvaluationResult([changed]).compare(old)
+
+
+def test_a_result_is_shown_in_one_line_without_its_tokens(chat: Chat) -> None:
+    result = evaluate(Parity, ScriptedEngine(["odd"], chat), chat, EvaluationPlan(episodes=4, seed=0))
+    result.trajectories[0].outcome = Outcome.ENGINE_FAILED
+    reward, success = "reward 0.667 (-0.768 to 2.1)", "success 0.667 (0.208 to 0.939)"
+    assert repr(result) == f"EvaluationResult(4 episodes (1 failed), 4 starts, {reward}, {success})"
+    assert repr(EvaluationResult([])) == "EvaluationResult(0 episodes, 0 starts, reward nan, success nan)"

@@ -22,11 +22,13 @@ _DRAWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value and the interval that should hold the true one in 95 of 100 evaluations.
+    """A value and its 95 % confidence interval.
 
     Example:
         >>> Estimate(0.5, 0.3, 0.7).has_interval, Estimate(0.5).has_interval
         (True, False)
+        >>> print(Estimate(0.4213, 0.35, 0.49))
+        0.421 (0.35 to 0.49)
     """
 
     value: float = math.nan
@@ -35,8 +37,12 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is an interval; one start, or numbers that are all the same, give none."""
+        """Whether there is an interval; a single start, or values that are all the same, give none."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def __str__(self) -> str:
+        interval = f" ({self.low:.3g} to {self.high:.3g})" if self.has_interval else ""
+        return f"{self.value:.3g}{interval}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ class Comparison:
     starts: int
     """How many starts were compared; one in which every episode failed, on either side, is left out."""
 
+    def __repr__(self) -> str:
+        reward, success = (f"{test.difference}, p {test.p_value:.2g}" for test in (self.reward, self.success))
+        return f"Comparison({self.starts} starts, reward {reward}; success {success})"
+
     def metrics(self, against: str) -> dict[str, Any]:
         """The comparison as flat names for a metrics file; `against` names the earlier run."""
         record: dict[str, Any] = {"compare/run": against, "compare/starts": self.starts}
@@ -60,6 +64,8 @@ class EvaluationResult:
         >>> result = EvaluationResult([episode("s1", 1.0), episode("s1", 0.0), episode("s2", 0.0), episode("s2", 0.0)])
         >>> result.reward.value, result.success.value, {k: found.value for k, found in result.pass_at().items()}
         (0.25, 0.25, {1: 0.25, 2: 0.5})
+        >>> result
+        EvaluationResult(4 episodes, 2 starts, reward 0.25 (-2.93 to 3.43), success 0.25 (0.0267 to 0.802))
     """
 
     trajectories: list[Trajectory]
@@ -68,6 +74,11 @@ class EvaluationResult:
     """The reward that makes an episode a success; None: see `is_success_told`."""
     seconds: float = 0.0
     """Wall-clock time of the evaluation."""
+
+    def __repr__(self) -> str:
+        starts, failed = len({one.group_id for one in self.trajectories}), len(self.trajectories) - len(self.counted)
+        episodes = f"{len(self.trajectories)} episodes" + (f" ({failed} failed)" if failed else "")
+        return f"EvaluationResult({episodes}, {starts} starts, reward {self.reward}, success {self.success})"
 
     @property
     def counted(self) -> list[Trajectory]:
@@ -166,9 +177,8 @@ class EvaluationResult:
             ...     for number, trajectory in enumerate(paid):
             ...         trajectory.group_id = f"seed-{number}"
             ...     return EvaluationResult(paid)
-            >>> change = played(1, 1, 0, 1, 1).compare(played(0, 0, 0, 1, 0)).reward
-            >>> change.difference.value, change.p_value
-            (0.6, 0.25)
+            >>> played(1, 1, 0, 1, 1).compare(played(0, 0, 0, 1, 0))
+            Comparison(5 starts, reward 0.6 (-0.0801 to 1.28), p 0.25; success 0.6 (-0.0801 to 1.28), p 0.25)
         """
         check_same_starts([one.group_id for one in self.trajectories], earlier)
         ours, theirs = self._groups(), earlier._groups()
