@@ -86,7 +86,7 @@ def test_a_comparison_is_shown_and_recorded(say: Any, tmp_path: Path, capsys: py
     assert record["compare/reward/p"] == 0.0078125
     assert "p = 0.0078" in printed
     assert main(["eval", GAME, "--model", "tiny", "--seed", "5", "--episodes", "12", "--compare", old]) == 2
-    assert "it lacks 5, the first being seed-12" in capsys.readouterr().err
+    assert "it lacks 5 of the 12 starts of this one, the first being seed-12" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
 
 
@@ -144,7 +144,7 @@ def test_an_environment_that_breaks_costs_its_episodes(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
+        (["--episodes", "10", "--samples", "4"], "it must be a multiple of samples, which is 4: try 12"),
         (["--compare", "nowhere"], "There is no run folder nowhere."),
         (["--backend", "torch"], "There is no backend 'torch'"),
         (["--tokenizer", "smollm2"], "are for a server: give its URL as --model"),

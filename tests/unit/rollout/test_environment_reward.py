@@ -70,8 +70,8 @@ async def test_a_reward_out_of_its_range_is_a_failure_in_words(chat: Chat, rewar
     trajectory = await play(chat, EnvironmentRewardWrapper(GuessNumber, reward_fn, low=0.5, high=1))
     assert trajectory.outcome is Outcome.REWARD_FAILED
     assert trajectory.error in (
-        "by_environment paid 2, which is not from 0.5 to 1.",
-        "later paid 0.25, which is not from 0.5 to 1.",
+        "by_environment returned 2, which is outside 0.5 to 1.",
+        "later returned 0.25, which is outside 0.5 to 1.",
     )
 
 
@@ -111,5 +111,5 @@ def test_it_travels_without_the_environment_it_was_made_with() -> None:
 
 
 def test_a_range_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(ConfigError, match="set low below high"):
+    with pytest.raises(ConfigError, match="low must be below high"):
         EnvironmentRewardWrapper(GuessNumber, low=1, high=0)

@@ -76,8 +76,8 @@ def test_tasks_are_dealt_out_and_named() -> None:
 @pytest.mark.parametrize(
     ("plan", "sentence"),
     [
-        ({"episodes": 10, "samples": 4}, "take 8 or 12"),
-        ({"episodes": 3, "samples": 4}, "take 4"),
+        ({"episodes": 10, "samples": 4}, "samples, which is 4: try 12"),
+        ({"episodes": 3, "samples": 4}, "try 4"),
         ({"episodes": 0}, "episodes is 0"),
         ({"samples": 0}, "samples is 0"),
         ({"concurrency": 0}, "concurrency is 0"),
@@ -103,7 +103,7 @@ def test_rewards_success_outcomes_and_faults(chat: Chat) -> None:
     assert (result.reward.value, result.success.value) == (pytest.approx(3 / 7), pytest.approx(3 / 7))
     assert result.report.outcomes == {"completed": 7, "environment_failed": 1}
     assert "unlucky" in result.report.first_error
-    assert not result.is_success_told
+    assert not result.has_success_info
     metrics = result.metrics()
     assert (metrics["episodes/total"], metrics["starts"], metrics["tokens/model"]) == (8, 8, 4)
     assert metrics["reward/low"] < metrics["reward/mean"] < metrics["reward/high"]
@@ -169,12 +169,12 @@ async def test_cancelling_keeps_what_has_ended(chat: Chat) -> None:
 
 def test_success_is_what_the_environment_says_and_silence_is_failure() -> None:
     told = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True), episode("c", 5.0, success=False)])
-    assert told.is_success_told
+    assert told.has_success_info
     assert told.success.value == pytest.approx(1 / 3)
     silent = EvaluationResult([episode("a", 5.0), episode("b", 0.0), episode("c", -1.0)])
     assert silent.success.value == pytest.approx(1 / 3)
     by_reward = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True)], success_reward=5.0)
-    assert (by_reward.is_success_told, by_reward.success.value) == (False, 0.5)
+    assert (by_reward.has_success_info, by_reward.success.value) == (False, 0.5)
 
 
 def test_pass_at_k_goes_up_in_powers_of_two_and_ends_with_all_samples() -> None:
@@ -202,7 +202,7 @@ def test_a_run_folder_keeps_it_and_gives_it_back(chat: Chat, tmp_path: Path) -> 
     assert (record["step"], record["reward/mean"], record["note"]) == (0, 0.5, "x")
     assert read_episodes(run) == result.trajectories
     assert EvaluationResult.read(run.path).trajectories == result.trajectories
-    with pytest.raises(RecordError, match="holds no evaluation"):
+    with pytest.raises(RecordError, match="has no evaluation"):
         EvaluationResult.read(RunFolder.create(tmp_path, "train"))
 
 
@@ -245,12 +245,12 @@ def test_starts_that_all_failed_are_left_out() -> None:
 
 def test_other_starts_are_refused_in_words() -> None:
     old = EvaluationResult([episode("seed-1"), episode("seed-2")])
-    with pytest.raises(ConfigError, match=r"of the 2 starts here it lacks 1, the first being seed-3.*had \(2\)"):
+    with pytest.raises(ConfigError, match=r"it lacks 1 of the 2 starts of this one, the first being seed-3.*had \(2\)"):
         EvaluationResult([episode("seed-2"), episode("seed-3")]).compare(old)
     check_same_starts(["seed-2", "seed-2"], old)
     changed = episode("seed-1")
     changed.states = ["another board"]
-    with pytest.raises(ConfigError, match="start seed-1 opened with another observation"):
+    with pytest.raises(ConfigError, match="start seed-1 began with a different observation"):
         EvaluationResult([changed]).compare(old)
 
 

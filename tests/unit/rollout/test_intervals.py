@@ -15,7 +15,7 @@ from turnsmith.rollout.evaluation.intervals import (
     compare_pairs,
     estimate_mean,
     estimate_pass_at,
-    estimate_share,
+    estimate_proportion,
     t_quantile,
 )
 
@@ -45,17 +45,17 @@ def test_a_start_played_many_times_is_still_one_start() -> None:
     once = estimate_mean([[1.0], [0.0], [3.0]])
     often = estimate_mean([[1.0] * 9, [0.0] * 9, [3.0] * 9])
     assert (often.low, often.high) == (pytest.approx(once.low), pytest.approx(once.high))
-    assert estimate_share([[1] * 9, [0] * 9, [0] * 9]) == estimate_share([[1], [0], [0]])
+    assert estimate_proportion([[1] * 9, [0] * 9, [0] * 9]) == estimate_proportion([[1], [0], [0]])
 
 
 def test_nothing_to_estimate_from_is_no_interval_and_no_error() -> None:
     assert math.isnan(estimate_mean([]).value)
-    assert math.isnan(estimate_share([]).value)
+    assert math.isnan(estimate_proportion([]).value)
     assert math.isnan(estimate_pass_at([[1]], 2).value)
     assert not estimate_mean([[3.0, 4.0]]).has_interval
     assert not estimate_mean([[0.1], [0.1], [0.1]]).has_interval
     assert not estimate_mean([[0.1 + 0.2], [0.3], [0.3]]).has_interval
-    assert estimate_share([[1]]).has_interval
+    assert estimate_proportion([[1]]).has_interval
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_nothing_to_estimate_from_is_no_interval_and_no_error() -> None:
     ],
 )
 def test_wilsons_interval(successes: int, number: int, low: float, high: float) -> None:
-    found = estimate_share([[1.0]] * successes + [[0.0]] * (number - successes))
+    found = estimate_proportion([[1.0]] * successes + [[0.0]] * (number - successes))
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
@@ -81,7 +81,10 @@ def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
     for _ in range(400):
         chances = [draw.betavariate(0.4, 0.6) for _ in range(25)]
         clusters = [[float(draw.random() < chance) for _ in range(4)] for chance in chances]
-        found, naive = estimate_share(clusters), estimate_share([[x] for cluster in clusters for x in cluster])
+        found, naive = (
+            estimate_proportion(clusters),
+            estimate_proportion([[x] for cluster in clusters for x in cluster]),
+        )
         covered += found.low <= 0.4 <= found.high
         taken_for_independent += naive.low <= 0.4 <= naive.high
     assert covered / 400 > 0.92
@@ -91,7 +94,7 @@ def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=12))
 def test_shares_and_their_limits_stay_in_order(clusters: list[list[bool]]) -> None:
     numbers = [[float(x) for x in cluster] for cluster in clusters]
-    found = estimate_share(numbers)
+    found = estimate_proportion(numbers)
     assert 0 <= found.low <= found.value <= found.high <= 1
     for k in (1, 2, 6):
         passing = estimate_pass_at(numbers, k)
