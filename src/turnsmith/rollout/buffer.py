@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ _START, _STOP, _VERSION, _GENERATE, _STEP, _REWARD, _WIDTH = range(7)
 """Columns of `EpisodeBuffer.numbers`, and how many there are."""
 
 
+@dataclass(slots=True)
 class EpisodeBuffer:
     """What has happened so far in one episode.
 
@@ -41,37 +43,23 @@ class EpisodeBuffer:
         (['up'], [1.0], [0.0, 0.0, -0.5, -0.25])
     """
 
-    __slots__ = (
-        "exact",
-        "ids",
-        "infos",
-        "is_done",
-        "log_probs",
-        "numbers",
-        "opening",
-        "prompt_length",
-        "results",
-        "stops",
-    )
-
-    def __init__(self) -> None:
-        self.ids = array("i")
-        """All tokens so far. Replaced when it grows and never changed in place, so an engine may hold on to it."""
-        self.prompt_length = 0
-        self.exact = True
-        self.is_done = False
-        self.log_probs = array("f")
-        """Of sampled tokens only."""
-        self.numbers = array("d")
-        """`_WIDTH` numbers per turn."""
-        self.stops: list[str | tuple[str, tuple[tuple[int, int], ...]]] = []
-        """Each turn's stop reason, with its weight swaps if new weights arrived in the middle of it."""
-        self.opening: tuple[str, _PackedMessages] = ("", ())
-        """The first observation, and the messages that show it to the model."""
-        self.results: list[_PackedMessages] = []
-        """The messages that answered each turn."""
-        self.infos: list[dict[str, Any] | str | None] = []
-        """Each turn's `info`; JSON if it holds tool calls."""
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    """All tokens so far. Replaced when it grows and never changed in place, so an engine may hold on to it."""
+    prompt_length: int = 0
+    exact: bool = True
+    is_done: bool = False
+    log_probs: array[float] = field(default_factory=lambda: array("f"))
+    """Of sampled tokens only."""
+    numbers: array[float] = field(default_factory=lambda: array("d"))
+    """`_WIDTH` numbers per turn."""
+    stops: list[str | tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+    """Each turn's stop reason, with its weight swaps if new weights arrived in the middle of it."""
+    opening: tuple[str, _PackedMessages] = ("", ())
+    """The first observation, and the messages that show it to the model."""
+    results: list[_PackedMessages] = field(default_factory=list)
+    """The messages that answered each turn."""
+    infos: list[dict[str, Any] | str | None] = field(default_factory=list)
+    """Each turn's `info`; JSON if it holds tool calls."""
 
     @property
     def turns(self) -> int:
