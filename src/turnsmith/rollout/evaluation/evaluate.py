@@ -129,7 +129,7 @@ async def run_evaluation(
         starts: Only these of `plan.starts()`, if several processes share an evaluation.
     """
     plan = plan or EvaluationPlan()
-    async_engine, chat = _engine_and_chat(engine, chat)
+    async_engine, chat = engine_and_chat(engine, chat)
     spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
     starts = plan.starts() if starts is None else starts
 
@@ -175,9 +175,9 @@ def evaluate(
         loop.close()
 
 
-def _engine_and_chat(engine: Engine | BaseInferenceEngine, chat: Chat | None) -> tuple[Engine, Chat]:
-    if isinstance(engine, BaseInferenceEngine):
-        return engine.engine, chat or engine.chat
-    if chat is None:
+def engine_and_chat(engine: Engine | BaseInferenceEngine, chat: Chat | None) -> tuple[Engine, Chat]:
+    """The asynchronous engine that episodes use, and its chat template; raises a `ConfigError` if that is missing."""
+    chat = chat or getattr(engine, "chat", None)
+    if not isinstance(chat, Chat):
         raise ConfigError("The engine has no chat template of its own: pass chat=Chat(tokenizer).")
-    return engine, chat
+    return engine.engine if isinstance(engine, BaseInferenceEngine) else engine, chat
