@@ -134,8 +134,8 @@ class _Episode:
     buffer: EpisodeBuffer = field(default_factory=EpisodeBuffer)
     tools: EpisodeTools | None = None
     tool_calls: int = 0
-    called_at: float = 0.0
-    """When the call to the environment or a tool began that has not returned yet; 0: there is none."""
+    called_at: float | None = None
+    """When the call to the environment or a tool began that has not returned yet; None: there is none."""
 
     async def play(self) -> tuple[Outcome, str]:
         """Run to the end; return the outcome and, after a failure, the error message."""
@@ -154,7 +154,7 @@ class _Episode:
 
     def _time_out(self) -> tuple[Outcome, str]:
         """The time limit is the model's doing unless one call has taken most of the time: then that call hangs."""
-        waited = time.perf_counter() - self.called_at if self.called_at else 0.0
+        waited = 0.0 if self.called_at is None else time.perf_counter() - self.called_at
         if waited <= self.spec.limits.seconds / 2:
             return Outcome.TIME_LIMIT, ""
         call = "step or a tool" if self.buffer.turns else "reset"
@@ -175,7 +175,7 @@ class _Episode:
             prompt = self.chat.open(messages, tools=schemas)
         except Exception as error:
             raise _environment_failure(error) from error
-        self.called_at = 0.0
+        self.called_at = None
         if len(prompt) > self.spec.limits.prompt_tokens:
             raise _End(
                 Outcome.ENVIRONMENT_FAILED,
@@ -245,7 +245,7 @@ class _Episode:
                 count=self.chat.encode,
                 calls_left=None if limit is None else limit - self.tool_calls,
             )
-            self.called_at = 0.0
+            self.called_at = None
             return result
         except Exception as error:
             raise _environment_failure(error) from error

@@ -29,8 +29,16 @@ def test_the_quantile_of_students_t(degrees: int, quantile: float) -> None:
     assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=5e-5)
 
 
-def test_the_two_ways_to_the_quantile_meet() -> None:
-    assert t_quantile(0.975, 201) == pytest.approx((t_quantile(0.975, 200) + t_quantile(0.975, 202)) / 2, abs=1e-5)
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    # mpmath 1.3 with 30 digits: the root of the regularised incomplete beta function.
+    [(200, 1.97189622363391), (201, 1.9718365067799), (250, 1.9694983934212), (1000, 1.9623390808264)],
+)
+def test_the_expansion_for_many_degrees_of_freedom_is_as_good_as_it_says(degrees: int, quantile: float) -> None:
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-9)
+
+
+def test_the_quantile_of_very_many_degrees_of_freedom_is_the_normal_one() -> None:
     assert t_quantile(0.975, 10**9) == pytest.approx(1.959964, abs=1e-6)
 
 
@@ -72,6 +80,22 @@ def test_nothing_to_estimate_from_is_no_interval_and_no_error() -> None:
 def test_wilsons_interval(successes: int, number: int, low: float, high: float) -> None:
     found = estimate_proportion([[1.0]] * successes + [[0.0]] * (number - successes))
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_episodes_of_a_start_that_are_not_alike_count_as_more_than_one() -> None:
+    """The effective sample size by hand, between the number of starts and that of episodes."""
+    clusters = [[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]] * 2
+    share, starts, episodes = 0.5, 8, 32
+    variance = starts / (starts - 1) * sum((sum(cluster) - 4 * share) ** 2 for cluster in clusters) / episodes**2
+    design_effect = variance / (share * (1 - share) / (episodes - 1))
+    degrees_correction = (2.0395134 / 2.3646243) ** 2  # t quantiles of 31 and of 7 degrees of freedom
+    effective = episodes / design_effect * degrees_correction
+    assert starts < effective < episodes
+    z = 1.959963985
+    half_width = z * math.sqrt(share * (1 - share) / effective + z**2 / (4 * effective**2)) / (1 + z**2 / effective)
+    interval = estimate_proportion(clusters)
+    assert interval.value == share
+    assert (interval.low, interval.high) == pytest.approx((0.5 - half_width, 0.5 + half_width), abs=1e-7)
 
 
 def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:

@@ -115,6 +115,24 @@ def test_what_a_resumed_run_carried_in_is_dispatched_again_and_counts_once() -> 
         ledger.close(6, ["b-0", "b-1"])
 
 
+def test_a_step_has_the_details_of_at_most_200_episodes() -> None:
+    ledger, names = Ledger(), [f"a-{number}" for number in range(250)]
+    ledger.dispatch(names)
+    ledger.end(entry(name, Decision.MASKED) for name in names)
+    record = ledger.close(1, []).as_dict()
+    assert (record["masked"], len(record["episodes"])) == (250, 200)
+
+
+def test_an_attempt_that_was_lost_has_no_tokens() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0"])
+    ledger.lose(["a-0"], seconds=2.0)
+    ledger.end([entry("a-0", Decision.MASKED, Attempt("worker_lost"))])
+    step = ledger.close(1, [])
+    assert (step.tokens, step.seconds) == ({"retried": 0, "masked": 0}, {"retried": 2.0, "masked": 0.0})
+    assert repr(step) == "StepLedger(step 1: 1 dispatched, 1 masked, 1 attempts retried)"
+
+
 def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
     tokens = TokenBuffer()
     tokens.open([1])

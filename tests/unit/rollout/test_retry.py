@@ -1,9 +1,10 @@
-"""Episodes that are tried again: what is said again, what is drawn anew, and that faults do not move a group's mean."""
+"""Retried episodes: what is replayed, what is resampled, and that random faults do not move a group's mean."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ from transformers import AutoTokenizer
 
 from turnsmith.config import EnvironmentConfig, FailuresConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.local_host import EnvironmentHost
+from turnsmith.env.result import StepResult
 from turnsmith.errors import EnvironmentTimeout, WorkerLost
 from turnsmith.inference import Chat, Generation, Sampling
 from turnsmith.rollout import EpisodeStart, Limits
@@ -26,11 +29,10 @@ GO, STOP = "go", "stop"
 
 
 class Walk(BaseEnvironment):
-    """Goes on as long as the model says so; pays 1 a step. Faults come by the number of the step, in all attempts."""
+    """Goes on as long as the model says so, with a reward of 1 a step. Faults are raised by the number of the step."""
 
     faults: ClassVar[dict[int, list[Exception]]] = {}
     """By step, what to raise there, one after another."""
-    told: ClassVar[list[str]] = []
 
     def reset(self, seed: int = 0) -> str:
         return f"start {seed}"
@@ -55,6 +57,11 @@ class Coin:
         self.sessions.append(session)
         ids = self.said[random.Random(sampling.seed).random() < 0.5]
         return Generation(ids, [-0.5] * len(ids))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> None:
+    Walk.faults = {}
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +170,6 @@ async def test_what_becomes_of_an_episode_that_never_works(chat, policy, decisio
     assert played.trajectory.decision.value == decision
     assert len(played.given_up) == (1 if "retry" in policy else 0)
     assert not played.trajectory.is_counted
-    Walk.faults = {}
 
 
 async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
@@ -193,6 +199,41 @@ async def test_a_limit_that_is_tried_again_is_drawn_anew(chat):
     assert played.given_up[0].outcome is Outcome.TURN_LIMIT
     assert played.trajectory.tokens != whole.trajectory.tokens
     assert played.trajectory.decision is Decision.KEPT
+
+
+class LossyHost(EnvironmentHost):
+    """A host whose worker dies in the first `losses` steps, as a process that runs environments may."""
+
+    losses = 8
+
+    async def step(self, action: str) -> StepResult:
+        if type(self).losses:
+            type(self).losses -= 1
+            raise WorkerLost("killed")
+        return await super().step(action)
+
+
+async def test_only_after_a_lost_worker_is_there_a_back_off(chat, monkeypatch):
+    delays: list[float] = []
+    wait = asyncio.sleep
+
+    async def record(seconds: float) -> None:
+        delays.append(seconds)
+        await wait(0)
+
+    seed, whole = await long_walk(chat)
+    monkeypatch.setattr(asyncio, "sleep", record)
+    Walk.faults = {1: [OSError(), EnvironmentTimeout()]}
+    assert (await play(chat, seed)).trajectory.tokens == whole.trajectory.tokens
+    assert delays == []
+    monkeypatch.setattr("turnsmith.rollout.episode.open_host", LossyHost)
+    result = await play(chat, seed)
+    assert [attempt.outcome for attempt in result.given_up] == [Outcome.WORKER_LOST] * 8
+    assert result.trajectory.tokens == whole.trajectory.tokens
+    # A bound that doubles up to 15 s, times a jitter that is the same whenever the episode is played.
+    bounds = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    jitter = [zlib.crc32(f"e/{retry}".encode()) / 2**32 for retry in range(8)]
+    assert delays == pytest.approx([share * bound for share, bound in zip(jitter, bounds, strict=True)])
 
 
 async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(chat):
