@@ -77,9 +77,9 @@ class EpisodeBuffer:
 
     def append_turn(self, generation: Generation, seconds: float) -> None:
         """Append a turn of the model. Raises, and appends nothing, if it is malformed."""
-        tokens, log_probs_given = len(generation.token_ids), len(generation.log_probs)
-        if tokens != log_probs_given:
-            raise ValueError(f"{tokens} token ids but {log_probs_given} log-probs: the engine must give one for each.")
+        counts = len(generation.token_ids), len(generation.log_probs)
+        if counts[0] != counts[1]:
+            raise ValueError(f"{counts[0]} token ids but {counts[1]} log-probs: the engine must return one for each.")
         start = len(self.ids)
         # Concatenated, not extended: an array that grows in place over-allocates by a sixteenth.
         ids, log_probs = self.ids + array("i", generation.token_ids), self.log_probs + array("f", generation.log_probs)

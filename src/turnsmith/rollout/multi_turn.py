@@ -7,20 +7,18 @@ same loop as training.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
+from turnsmith.inference.sync.base import BaseInferenceEngine, make_sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.rollout.harness import MultiTurnManager
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
-
-if TYPE_CHECKING:
-    from turnsmith.inference.sync.base import BaseInferenceEngine
-    from turnsmith.rollout.harness import MultiTurnManager
 
 
 class MultiTurnInferenceEngine:
@@ -105,8 +103,6 @@ class MultiTurnInferenceEngine:
 
     def step(self, max_tokens: int = 256, temperature: float = 0.7, top_p: float = 0.9, seed: int | None = None) -> str:
         """Generate the model's next turn, append it to the conversation and return its text."""
-        from turnsmith.inference.sync.base import make_sampling
-
         if not self.tokens:
             raise EngineFailure("There is no conversation yet: call start_conversation first.")
         if self._has_answered:
@@ -163,8 +159,6 @@ class MultiTurnInferenceEngine:
             EnvironmentFailure: The environment failed.
             EngineFailure: The engine failed.
         """
-        from turnsmith.inference.sync.base import make_sampling
-
         manager = self.tool_manager
         turns = self.max_turns if max_turns is None else max_turns
         start = EpisodeStart(uuid4().hex, seed=seed, prompt=initial_prompt, system_prompt=self.system_prompt)

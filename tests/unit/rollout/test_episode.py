@@ -116,8 +116,8 @@ async def test_tokens_are_those_of_the_template_and_rewards_sit_on_last_model_to
         "bb<|im_end|>",
         "ccc<|im_end|>",
     ]
-    paid = [(place, reward) for place, reward in enumerate(trajectory.token_rewards()) if reward]
-    assert paid == [
+    rewarded = [(place, reward) for place, reward in enumerate(trajectory.token_rewards()) if reward]
+    assert rewarded == [
         (turn.stop - 1 - tokens.prompt_length, pay) for turn, pay in zip(trajectory.turns, (1.0, 2.0, 3.0), strict=True)
     ]
 

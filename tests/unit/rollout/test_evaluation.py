@@ -83,7 +83,7 @@ def test_tasks_are_dealt_out_and_named() -> None:
         ({"concurrency": 0}, "concurrency is 0"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_in_words(plan: dict[str, int], sentence: str) -> None:
+def test_an_invalid_plan_is_refused(plan: dict[str, int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         EvaluationPlan(**plan)
 
@@ -137,10 +137,10 @@ async def test_no_more_than_so_many_episodes_run_at_once_and_sampling_repeats(ch
     assert seeds == before
 
 
-def test_a_synchronous_face_brings_its_own_chat_and_loop(tiny_folder: str) -> None:
+def test_a_synchronous_engine_has_its_own_chat_and_loop(tiny_folder: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    with BaseInferenceEngine(ScriptedEngine(["odd"], Chat(tokenizer)), tokenizer) as face:
-        assert evaluate(Parity, face, plan=EvaluationPlan(episodes=2, seed=0)).reward.value == 0.5
+    with BaseInferenceEngine(ScriptedEngine(["odd"], Chat(tokenizer)), tokenizer) as engine:
+        assert evaluate(Parity, engine, plan=EvaluationPlan(episodes=2, seed=0)).reward.value == 0.5
 
 
 def test_an_engine_without_a_chat_is_refused(chat: Chat) -> None:
@@ -168,9 +168,9 @@ async def test_cancelling_keeps_what_has_ended(chat: Chat) -> None:
 
 
 def test_success_is_what_the_environment_says_and_silence_is_failure() -> None:
-    told = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True), episode("c", 5.0, success=False)])
-    assert told.has_success_info
-    assert told.success.value == pytest.approx(1 / 3)
+    result = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True), episode("c", 5.0, success=False)])
+    assert result.has_success_info
+    assert result.success.value == pytest.approx(1 / 3)
     silent = EvaluationResult([episode("a", 5.0), episode("b", 0.0), episode("c", -1.0)])
     assert silent.success.value == pytest.approx(1 / 3)
     by_reward = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True)], success_reward=5.0)
@@ -243,7 +243,7 @@ def test_starts_that_all_failed_are_left_out() -> None:
     assert new.compare(old).starts == 1
 
 
-def test_other_starts_are_refused_in_words() -> None:
+def test_other_starts_are_refused() -> None:
     old = EvaluationResult([episode("seed-1"), episode("seed-2")])
     with pytest.raises(ConfigError, match=r"it lacks 1 of the 2 starts of this one, the first being seed-3.*had \(2\)"):
         EvaluationResult([episode("seed-2"), episode("seed-3")]).compare(old)

@@ -28,7 +28,7 @@ def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:
         ("parse", "keep", CausePolicy()),
     ],
 )
-def test_a_policy_is_read(cause: str, text: str, policy: CausePolicy) -> None:
+def test_a_policy_is_parsed(cause: str, text: str, policy: CausePolicy) -> None:
     assert CausePolicy.parse(cause, text) == policy
 
 
@@ -51,7 +51,7 @@ def test_a_policy_is_read(cause: str, text: str, policy: CausePolicy) -> None:
         ",mask",
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_words_there_are(text: str) -> None:
+def test_an_invalid_setting_is_refused_with_the_valid_ones(text: str) -> None:
     with pytest.raises(ConfigError, match=r"failures\.limit='.*' is not valid: write keep, mask, drop, penalise:-1"):
         CausePolicy.parse("limit", text)
 

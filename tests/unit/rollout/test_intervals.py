@@ -98,7 +98,7 @@ def test_episodes_of_a_start_that_are_not_alike_count_as_more_than_one() -> None
     assert (interval.low, interval.high) == pytest.approx((0.5 - half_width, 0.5 + half_width), abs=1e-7)
 
 
-def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
+def test_the_interval_of_a_proportion_covers_the_truth_where_starts_differ() -> None:
     """25 starts of 4 episodes; a start's own chance of success is spread widely around 0.4."""
     draw = random.Random(0)
     covered, taken_for_independent = 0, 0
@@ -116,7 +116,7 @@ def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=12))
-def test_shares_and_their_limits_stay_in_order(clusters: list[list[bool]]) -> None:
+def test_proportions_and_their_bounds_stay_in_order(clusters: list[list[bool]]) -> None:
     numbers = [[float(x) for x in cluster] for cluster in clusters]
     found = estimate_proportion(numbers)
     assert 0 <= found.low <= found.value <= found.high <= 1
@@ -145,12 +145,12 @@ def test_successes_and_failures_are_tested_as_mcnemar_does(ups: int, downs: int,
     assert (found.p_value, found.is_exact, found.pairs) == (pytest.approx(p_value), True, ups + downs + 7)
 
 
-def test_many_pairs_of_one_size_are_counted_and_not_listed() -> None:
+def test_many_pairs_of_one_size_are_counted_and_not_enumerated() -> None:
     assert compare_pairs([1.0] * 2000 + [-1.0] * 2000).p_value == 1.0
     assert 0 < compare_pairs([0.5] * 700 + [-0.5] * 300).p_value < 1e-30
 
 
-def test_few_differences_are_listed() -> None:
+def test_few_differences_are_enumerated() -> None:
     values = [0.3, -0.1, 0.7, 0.2, 0.4, -0.2]
     listed = [
         abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in itertools.product((1, -1), repeat=6)
@@ -160,7 +160,7 @@ def test_few_differences_are_listed() -> None:
     assert (found.p_value, found.is_exact) == (pytest.approx(expected), True)
 
 
-def test_drawn_and_listed_signs_agree_and_the_draw_repeats() -> None:
+def test_sampled_and_enumerated_signs_agree_and_sampling_repeats() -> None:
     draw = random.Random(1)
     values = [draw.gauss(0.35, 1.0) for _ in range(20)]
     listed, drawn = compare_pairs(values), compare_pairs([*values, 1e-9])

@@ -189,7 +189,7 @@ def test_no_text_can_close_the_quotation() -> None:
     assert judge_messages(played, "r", 0, 1)[1]["content"] == text
 
 
-def test_it_travels_to_other_processes_without_its_connections() -> None:
+def test_it_is_pickled_without_its_connections() -> None:
     with judging("SCORE: 1", model="m", high=2.0) as (judge, _):
         copy = pickle.loads(pickle.dumps(judge))  # noqa: S301
         assert asyncio.run(copy(episode("Hello", "Hi"))) == 1.0
@@ -198,7 +198,7 @@ def test_it_travels_to_other_processes_without_its_connections() -> None:
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [("SCORE: 0.5", Outcome.COMPLETED), ("no", Outcome.REWARD_FAILED)])
-def test_an_episode_is_paid_by_the_judge_or_fails(answer: str, outcome: Outcome, tiny_folder: str) -> None:
+def test_an_episode_gets_the_judges_score_or_fails(answer: str, outcome: Outcome, tiny_folder: str) -> None:
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
     with judging(answer) as (judge, server):
         played = asyncio.run(
@@ -227,7 +227,7 @@ def test_an_episode_is_paid_by_the_judge_or_fails(answer: str, outcome: Outcome,
         ({"high": float("inf")}, "low below high"),
     ],
 )
-def test_mistakes_are_told_at_once(wrong: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_refused_at_once(wrong: dict[str, Any], sentence: str) -> None:
     given: dict[str, Any] = {"url": "http://127.0.0.1:9", "rubric": "r", **wrong}
     with pytest.raises(ConfigError, match=sentence):
         JudgeReward(given.pop("url"), given.pop("rubric"), **given)
@@ -236,6 +236,6 @@ def test_mistakes_are_told_at_once(wrong: dict[str, Any], sentence: str) -> None
 def test_a_server_with_several_models_needs_a_name() -> None:
     with serving(lambda asked: Reply({"data": [{"id": "a"}, {"id": "b"}]})) as server:
         judge = JudgeReward(server.url, "r", retries=0)
-        with pytest.raises(EngineFailure, match=r"Pass model=\.\.\.: .* but a, b"):
+        with pytest.raises(EngineFailure, match=r"has 2 models \(a, b\): pass model=\.\.\."):
             asyncio.run(judge(episode("Hello", "Hi")))
         judge.close()

@@ -48,14 +48,14 @@ class Coin:
     """Says go or stop by the seed of the turn, and counts how often it was asked."""
 
     def __init__(self, chat: Chat) -> None:
-        self.said = [[*chat.encode(word), chat.close_id] for word in (GO, STOP)]
+        self.replies = [[*chat.encode(word), chat.close_id] for word in (GO, STOP)]
         self.asked = 0
         self.sessions: list[str] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         self.asked += 1
         self.sessions.append(session)
-        ids = self.said[random.Random(sampling.seed).random() < 0.5]
+        ids = self.replies[random.Random(sampling.seed).random() < 0.5]
         return Generation(ids, [-0.5] * len(ids))
 
 
@@ -91,7 +91,7 @@ async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
     raise AssertionError
 
 
-async def test_a_fault_by_chance_leaves_no_trace_in_the_episode(chat):
+async def test_a_random_fault_leaves_no_trace_in_the_episode(chat):
     seed, whole = await long_walk(chat)
     for fault in (OSError("gone"), EnvironmentTimeout("late"), WorkerLost("killed")):
         engine = Coin(chat)
@@ -104,7 +104,7 @@ async def test_a_fault_by_chance_leaves_no_trace_in_the_episode(chat):
         assert [one.num_turns for one in played.given_up] == [3]
 
 
-async def test_two_faults_in_different_places_are_both_chance(chat):
+async def test_two_faults_in_different_places_are_both_retried(chat):
     seed, whole = await long_walk(chat)
     Walk.faults = {1: [OSError()], 3: [WorkerLost()]}
     played = await play(chat, seed)
@@ -143,10 +143,10 @@ async def test_an_engine_that_fails_is_asked_again_for_that_turn_only(chat):
 async def test_each_cause_has_attempts_of_its_own(chat):
     class Shaky(Coin):
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-            said = await super().generate(prompt_ids, sampling, session=session)
+            generation = await super().generate(prompt_ids, sampling, session=session)
             if self.asked in (3, 4):
                 raise ConnectionError("server gone")
-            return said
+            return generation
 
     seed, whole = await long_walk(chat)
     Walk.faults = {1: [OSError(), OSError()]}
@@ -179,21 +179,21 @@ async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
                 raise OSError
             return "on", 1.0, False, {}
 
-    told = {"environment": "penalise:-3"}
-    played = await play(chat, environment=Broken, failures=told)
+    failures = {"environment": "penalise:-3"}
+    played = await play(chat, environment=Broken, failures=failures)
     assert played.trajectory.rewards == [1.0, -3.0]
     assert played.trajectory.is_counted
-    scored = await play(chat, environment=Broken, failures=told, reward_fn=lambda trajectory: 7.0)
+    scored = await play(chat, environment=Broken, failures=failures, reward_fn=lambda trajectory: 7.0)
     assert scored.trajectory.total_reward == -3.0  # nothing was earned by the reward function
 
     class Unstartable(Walk):
         def reset(self, seed: int = 0) -> str:
             raise OSError
 
-    assert (await play(chat, environment=Unstartable, failures=told)).trajectory.decision is Decision.MASKED
+    assert (await play(chat, environment=Unstartable, failures=failures)).trajectory.decision is Decision.MASKED
 
 
-async def test_a_limit_that_is_tried_again_is_drawn_anew(chat):
+async def test_a_retry_after_a_limit_resamples(chat):
     seed, whole = await long_walk(chat)
     played = await play(chat, seed, failures={"limit": "retry:5"}, limits=Limits(turns=2))
     assert played.given_up[0].outcome is Outcome.TURN_LIMIT
@@ -236,7 +236,7 @@ async def test_only_after_a_lost_worker_is_there_a_back_off(chat, monkeypatch):
     assert delays == pytest.approx([share * bound for share, bound in zip(jitter, bounds, strict=True)])
 
 
-async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(chat):
+async def test_an_evaluation_retries_faults_but_counts_mistakes_of_the_model(chat):
     Walk.faults = {0: [OSError(), WorkerLost()]}
     failures = FailurePolicy.of(FailuresConfig(limit="mask"))
     plan = EvaluationPlan(episodes=24, seed=3, limits=Limits(turns=2), failures=failures)

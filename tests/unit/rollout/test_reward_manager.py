@@ -84,7 +84,7 @@ def test_terms_are_weighted_and_composed() -> None:
     }
 
 
-async def test_the_episodes_own_environment_counts_and_the_shares_are_left_on_the_trajectory() -> None:
+async def test_the_episodes_own_environment_is_used_and_each_term_is_recorded() -> None:
     manager = RewardManager(CustomGameEnvironment({"max_steps": 99}))
     episode = Trajectory(actions=["go"], rewards=[1.0], infos=[{"success": True}])
     assert await compute_score(manager, episode, CustomGameEnvironment({"max_steps": 3}), 9.0) == pytest.approx(6.2)
@@ -99,7 +99,7 @@ async def test_a_term_that_gives_no_number_is_named(amount: Any) -> None:
         await compute_score(manager, Trajectory(rewards=[1.0]), None, 9.0)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_terms_are_refused() -> None:
     with pytest.raises(ConfigError, match="Two reward terms are called 'step_rewards'"):
         RewardManager(terms=[step_rewards(), step_rewards(0.5)])
     with pytest.raises(ConfigError, match="not a RewardTerm"):
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused() -> None:
         RewardManager(terms=[efficiency_bonus()]).compute_trajectory_reward({"rewards": []})
 
 
-def test_it_travels_even_with_an_environment_that_cannot() -> None:
+def test_it_can_be_pickled_even_if_its_environment_cannot() -> None:
     desk = SupportDesk({"max_steps": 6})
     desk.reset()
     episode = {"rewards": [1.0], "infos": [{"success": True}], "num_turns": 2}

@@ -74,7 +74,7 @@ class JudgeReward:
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ConfigError(f"low is {low:g} and high is {high:g}; both must be finite, and low below high.")
         if not rubric.strip():
-            raise ConfigError("The rubric is empty: say in words what makes an episode good.")
+            raise ConfigError("The rubric is empty: describe what makes an episode good.")
         self.rubric, self.model = rubric, model
         self.extra = dict(extra or {})
         self.reward_range = (float(low), float(high))
@@ -141,9 +141,10 @@ class JudgeReward:
                 cards = reply.get("data") if isinstance(reply, dict) else None
                 names = [str(card.get("id")) for card in cards or () if isinstance(card, dict)]
                 if len(names) != 1:
+                    listed = f" ({', '.join(sorted(names)[:8])})" if names else ""
                     raise EngineFailure(
-                        f"Pass model=...: the server at {self._server.name} does not have exactly one model but "
-                        f"{', '.join(sorted(names)[:8]) or 'none'}."
+                        f"The server at {self._server.name} has {len(names)} models{listed}: pass model=... to name "
+                        "the judge."
                     )
                 self.model = names[0]
             return self.model
