@@ -29,9 +29,9 @@ from typing import Any
 from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Engine, Generation
-from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.ledger import Ledger, LedgerEntry
 from turnsmith.rollout.retry import play_episode
+from turnsmith.rollout.spec import RolloutSpec
 
 TURNS = 8
 
@@ -114,15 +114,8 @@ async def make_steps(args: argparse.Namespace, share: float, chat: Chat, marks: 
 
 async def play_all(starts: list[EpisodeStart], spec: EnvironmentSpec, engine: Engine, chat: Chat) -> list[Any]:
     """All episodes at the same time, by the default failure policy."""
-    policy, limits, sampling = FailurePolicy(), Limits(turns=TURNS), Sampling(seed=1)
-    return await asyncio.gather(
-        *[
-            play_episode(
-                start, failures=policy, environment=spec, engine=engine, chat=chat, limits=limits, sampling=sampling
-            )
-            for start in starts
-        ]
-    )
+    rollout = RolloutSpec(environment=spec, limits=Limits(turns=TURNS), sampling=Sampling(seed=1))
+    return await asyncio.gather(*[play_episode(start, rollout, engine, chat) for start in starts])
 
 
 def spread(share: float, episodes: int, chance: random.Random) -> dict[int, str]:

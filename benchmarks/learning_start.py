@@ -37,7 +37,7 @@ def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[
     form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
     expression = form.format(a=a, b=b, c=c)
     result = desk.calculate(expression=expression)
-    system, _ = EpisodeTools(desk, None, FunctionCallingParser()).introduce(desk.get_prompt_prefix(), chat)
+    system, _ = EpisodeTools(desk, None, FunctionCallingParser()).prompt_and_schemas(desk.get_prompt_prefix(), chat)
     call = f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
     parts = [
         (chat.open([{"role": "system", "content": system}, {"role": "user", "content": sum_in_words}]), 0),

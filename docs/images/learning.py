@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from turnsmith.rollout.evaluation.intervals import estimate_share
+from turnsmith.rollout.evaluation.intervals import estimate_proportion
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 340, 56, 20, 110, 46
@@ -21,7 +21,7 @@ HELD_OUT = 64
 def interval(share: float) -> tuple[float, float]:
     """The 95 % interval of a share of all held-out starts."""
     right = round(share * HELD_OUT)
-    found = estimate_share([[1.0]] * right + [[0.0]] * (HELD_OUT - right))
+    found = estimate_proportion([[1.0]] * right + [[0.0]] * (HELD_OUT - right))
     return found.low, found.high
 
 

@@ -130,10 +130,10 @@ def test_an_environment_server(mark: str) -> None:
 def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_folder: str) -> None:
     from transformers import AutoTokenizer
 
-    from turnsmith import Chat, Limits, Outcome, Sampling, ScriptedEngine
+    from turnsmith import Chat, Limits, Outcome, ScriptedEngine
     from turnsmith.rollout.episode import EpisodeStart
-    from turnsmith.rollout.failure_policy import FailurePolicy
     from turnsmith.rollout.retry import play_episode
+    from turnsmith.rollout.spec import RolloutSpec
 
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
 
@@ -141,16 +141,13 @@ def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_
         return "exit" if number == 5 and prompt.count("assistant") == 2 else "look"
 
     async def play() -> None:
-        found = spec(workers=1, max_steps=3)
+        rollout = RolloutSpec(environment=spec(workers=1, max_steps=3), limits=Limits(prompt_tokens=4096))
         episodes = [
             play_episode(
                 EpisodeStart(f"episode-{number}", seed=number),
-                failures=FailurePolicy(),
-                environment=found,
-                engine=ScriptedEngine(partial(say, number), chat),
-                chat=chat,
-                limits=Limits(prompt_tokens=4096),
-                sampling=Sampling(),
+                rollout,
+                ScriptedEngine(partial(say, number), chat),
+                chat,
             )
             for number in range(16)
         ]

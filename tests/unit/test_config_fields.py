@@ -108,6 +108,11 @@ def plan(look: Callable[[Any], Any]) -> Callable[[ConfigStore], Any]:
     return lambda config: look(started(config)._runner.sent["start"][0][1])
 
 
+def rollout(look: Callable[[Any], Any]) -> Callable[[ConfigStore], Any]:
+    """Something of the `RolloutSpec` in that plan."""
+    return plan(lambda sent: look(sent.rollout))
+
+
 def start(name: str) -> Callable[[ConfigStore], Any]:
     """An argument that the task runner is started with."""
     return lambda config: started(config)._runner.sent["start"][1][name]
@@ -152,18 +157,18 @@ OBSERVED = {
     "model.lora_alpha": Seen(4, key(f"{MODEL}.lora_alpha")),
     "model.trust_remote_code": Seen(True, key(f"{MODEL}.trust_remote_code")),
     "inference.backend": Seen("vllm", key(f"{ROLLOUT}.name")),
-    "inference.max_tokens": Seen(9, plan(lambda it: it.sampling.max_tokens)),
-    "inference.max_turn_tokens": Seen(9, plan(lambda it: it.limits.turn_tokens)),
-    "inference.max_prompt_tokens": Seen(9, plan(lambda it: it.limits.prompt_tokens)),
-    "inference.max_episode_tokens": Seen(9, plan(lambda it: it.limits.tokens)),
-    "inference.max_turns": Seen(9, plan(lambda it: it.limits.turns)),
-    "inference.max_tool_calls": Seen(9, plan(lambda it: it.limits.tool_calls)),
-    "inference.max_seconds": Seen(9.0, plan(lambda it: it.limits.seconds)),
+    "inference.max_tokens": Seen(9, rollout(lambda it: it.sampling.max_tokens)),
+    "inference.max_turn_tokens": Seen(9, rollout(lambda it: it.limits.turn_tokens)),
+    "inference.max_prompt_tokens": Seen(9, rollout(lambda it: it.limits.prompt_tokens)),
+    "inference.max_episode_tokens": Seen(9, rollout(lambda it: it.limits.tokens)),
+    "inference.max_turns": Seen(9, rollout(lambda it: it.limits.turns)),
+    "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),
+    "inference.max_seconds": Seen(9.0, rollout(lambda it: it.limits.seconds)),
     "inference.tool_format": Seen("json", plan(lambda it: it.tool_format)),
-    "inference.multi_turn": Seen(False, plan(lambda it: it.limits.turns)),
-    "inference.temperature": Seen(0.5, plan(lambda it: it.sampling.temperature)),
-    "inference.top_p": Seen(0.5, plan(lambda it: it.sampling.top_p)),
-    "inference.top_k": Seen(5, plan(lambda it: it.sampling.top_k)),
+    "inference.multi_turn": Seen(False, rollout(lambda it: it.limits.turns)),
+    "inference.temperature": Seen(0.5, rollout(lambda it: it.sampling.temperature)),
+    "inference.top_p": Seen(0.5, rollout(lambda it: it.sampling.top_p)),
+    "inference.top_k": Seen(5, rollout(lambda it: it.sampling.top_k)),
     "inference.gpu_memory_utilization": Seen(0.9, key(f"{ROLLOUT}.gpu_memory_utilization")),
     "inference.cpu_cache_gib": Seen(4.0, variable("VLLM_CPU_KVCACHE_SPACE")),
     "inference.max_concurrency": Seen(9, key(f"{ROLLOUT}.max_num_seqs")),
@@ -195,18 +200,18 @@ OBSERVED = {
     "training.warmup_steps": Seen(5, key(f"{ACTOR}.optim.lr_warmup_steps")),
     "training.schedule": Seen("colocate_async", key("trainer.v1.trainer_mode")),
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
-    "training.seed": Seen(7, plan(lambda it: it.sampling.seed)),
-    "environment": Seen({"max_steps": 3}, plan(lambda it: it.environment.build().max_steps)),
+    "training.seed": Seen(7, rollout(lambda it: it.sampling.seed)),
+    "environment": Seen({"max_steps": 3}, rollout(lambda it: it.environment.build().max_steps)),
     "evaluation.every": Seen(3, start("evaluating")),
     "evaluation.episodes": Seen(5, lambda config: start("evaluating")(config).plan.episodes, MEASURED),
     "evaluation.temperature": Seen(0.0, lambda config: start("evaluating")(config).plan.sampling, MEASURED),
-    "failures.environment": Seen("mask", plan(lambda it: it.failures.environment)),
-    "failures.timeout": Seen("mask", plan(lambda it: it.failures.timeout)),
-    "failures.tool": Seen("mask", plan(lambda it: it.failures.tool)),
-    "failures.parse": Seen("mask", plan(lambda it: it.failures.parse)),
-    "failures.limit": Seen("mask", plan(lambda it: it.failures.limit)),
+    "failures.environment": Seen("mask", rollout(lambda it: it.failures.environment)),
+    "failures.timeout": Seen("mask", rollout(lambda it: it.failures.timeout)),
+    "failures.tool": Seen("mask", rollout(lambda it: it.failures.tool)),
+    "failures.parse": Seen("mask", rollout(lambda it: it.failures.parse)),
+    "failures.limit": Seen("mask", rollout(lambda it: it.failures.limit)),
     "failures.engine": Seen("drop", key("trainer.v1.sampler.sync_refill_failed_groups")),
-    "failures.worker": Seen("mask", plan(lambda it: it.failures.worker)),
+    "failures.worker": Seen("mask", rollout(lambda it: it.failures.worker)),
     "failures.stall_seconds": Seen(9.0, lambda config: started(config)._watchdog.seconds),
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),

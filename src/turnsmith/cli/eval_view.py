@@ -187,7 +187,7 @@ def _difference(label: str, test: PairedTest) -> tuple[str, str, str, str]:
 def _success_rule(result: EvaluationResult) -> str:
     if result.success_reward is not None:
         return f"reward of {number(result.success_reward)} or more"
-    return "as the environment's info says" if result.is_success_told else "reward above 0"
+    return "as the environment's info says" if result.has_success_info else "reward above 0"
 
 
 def _notes(result: EvaluationResult, plan: EvaluationPlan) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""THE episode loop: evaluation, training, replay and checks all run this one function."""
+"""Playing episodes: training, evaluation, replay and checks all use the one loop in `episode`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The record of an episode while it is played: packed, and without what can be worked out again at its end.
+"""The compact record of an episode in progress; `to_trajectory` expands it when the episode ends.
 
-10^5 episodes that wait for the engine must fit in one process. So numbers stand in packed arrays, log-probs are kept
-only for tokens that have one, and what the model said is kept only as tokens. `write` makes the trajectory of all that.
+10^5 episodes that wait for the engine must fit in one process. So numbers are kept in packed arrays, log-probs only for
+sampled tokens, and the model's turns only as token ids.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,11 +19,13 @@ from turnsmith.inference.engine import Generation
 from turnsmith.rollout.turn import Message, TurnResult
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 
-_Told = str | tuple[tuple[str, str, str], ...]
-"""Messages: the text of a single one by the user, or (role, name, text) of each."""
+_PackedMessages = str | tuple[tuple[str, str, str], ...]
+"""The text of a single user message, or (role, name, text) of each message."""
 _START, _STOP, _VERSION, _GENERATE, _STEP, _REWARD, _WIDTH = range(7)
+"""Columns of `EpisodeBuffer.numbers`, and how many there are."""
 
 
+@dataclass(slots=True)
 class EpisodeBuffer:
     """What has happened so far in one episode.
 
@@ -30,117 +33,104 @@ class EpisodeBuffer:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
-        >>> draft = EpisodeBuffer()
-        >>> draft.open("Go.", [{"role": "user", "content": "Go."}])
-        >>> draft.prompt([1, 2])
-        >>> draft.speak(Generation(chat.encode("up"), [-0.5, -0.25]), seconds=0.1)
-        >>> draft.hear(TurnResult([{"role": "user", "content": "Done."}], reward=1.0, terminated=True))
-        >>> trajectory = Trajectory()
-        >>> draft.write(trajectory, chat)
+        >>> buffer = EpisodeBuffer()
+        >>> buffer.set_opening("Go.", [{"role": "user", "content": "Go."}])
+        >>> buffer.set_prompt([1, 2])
+        >>> buffer.append_turn(Generation(chat.encode("up"), [-0.5, -0.25]), seconds=0.1)
+        >>> buffer.append_result(TurnResult([{"role": "user", "content": "Done."}], reward=1.0, terminated=True))
+        >>> trajectory = buffer.to_trajectory(chat)
         >>> trajectory.actions, trajectory.rewards, list(trajectory.tokens.log_probs)
         (['up'], [1.0], [0.0, 0.0, -0.5, -0.25])
     """
 
-    __slots__ = (
-        "exact",
-        "ids",
-        "infos",
-        "is_done",
-        "log_probs",
-        "numbers",
-        "opening",
-        "prompt_length",
-        "reasons",
-        "told",
-    )
-
-    def __init__(self) -> None:
-        self.ids = array("i")
-        """All tokens so far. Replaced when it grows, never changed, so that an engine may keep it."""
-        self.prompt_length = 0
-        self.exact = True
-        self.is_done = False
-        self.log_probs = array("f")
-        """Of the tokens that the model sampled."""
-        self.numbers = array("d")
-        """`_WIDTH` for each turn."""
-        self.reasons: list[str | tuple[str, tuple[tuple[int, int], ...]]] = []
-        """Why each turn stopped; and where new weights came in the middle of it, if they did."""
-        self.opening: tuple[str, _Told] = ("", ())
-        """The first observation, and the messages that tell it."""
-        self.told: list[_Told] = []
-        self.infos: list[dict[str, Any] | str | None] = []
-        """What each turn's `info` was; tool calls as JSON."""
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    """All tokens so far. Replaced when it grows and never changed in place, so an engine may hold on to it."""
+    prompt_length: int = 0
+    exact: bool = True
+    is_done: bool = False
+    log_probs: array[float] = field(default_factory=lambda: array("f"))
+    """Of sampled tokens only."""
+    numbers: array[float] = field(default_factory=lambda: array("d"))
+    """`_WIDTH` numbers per turn."""
+    stops: list[str | tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+    """Each turn's stop reason, with its weight swaps if new weights arrived in the middle of it."""
+    opening: tuple[str, _PackedMessages] = ("", ())
+    """The first observation, and the messages that show it to the model."""
+    results: list[_PackedMessages] = field(default_factory=list)
+    """The messages that answered each turn."""
+    infos: list[dict[str, Any] | str | None] = field(default_factory=list)
+    """Each turn's `info`; JSON if it holds tool calls."""
 
     @property
     def turns(self) -> int:
-        """How many times the model has spoken."""
-        return len(self.reasons)
+        """How many turns the model has taken."""
+        return len(self.stops)
 
-    def open(self, observation: str, messages: Sequence[Message]) -> None:
-        """Begin with what the model is told first."""
+    def set_opening(self, observation: str, messages: Sequence[Message]) -> None:
+        """Set the first observation and the messages of the opening prompt."""
         self.opening = (observation, _pack(messages))
 
-    def prompt(self, prompt_ids: Sequence[int]) -> None:
-        """Begin the tokens with the opening prompt."""
+    def set_prompt(self, prompt_ids: Sequence[int]) -> None:
+        """Set the tokens of the opening prompt."""
         self.ids = array("i", prompt_ids)
         self.prompt_length = len(self.ids)
 
-    def speak(self, said: Generation, seconds: float) -> None:
-        """Add what the model sampled; raises, and adds nothing, if it is not whole."""
-        got, likely = len(said.token_ids), len(said.log_probs)
-        if got != likely:
-            raise ValueError(f"{got} token ids but {likely} log-probs: the engine must give one for each.")
+    def append_turn(self, generation: Generation, seconds: float) -> None:
+        """Append a turn of the model. Raises, and appends nothing, if it is malformed."""
+        counts = len(generation.token_ids), len(generation.log_probs)
+        if counts[0] != counts[1]:
+            raise ValueError(f"{counts[0]} token ids but {counts[1]} log-probs: the engine must return one for each.")
         start = len(self.ids)
-        # Added up instead of extended: an array that grows in place takes a sixteenth more than it needs.
-        ids, log_probs = self.ids + array("i", said.token_ids), self.log_probs + array("f", said.log_probs)
-        self.numbers = self.numbers + array("d", (start, len(ids), said.weights_version, seconds, 0.0, 0.0))
+        # Concatenated, not extended: an array that grows in place over-allocates by a sixteenth.
+        ids, log_probs = self.ids + array("i", generation.token_ids), self.log_probs + array("f", generation.log_probs)
+        self.numbers = self.numbers + array("d", (start, len(ids), generation.weights_version, seconds, 0.0, 0.0))
         self.ids, self.log_probs = ids, log_probs
-        swaps = tuple((start + place, version) for place, version in said.swaps) if said.swaps else ()
-        self.reasons.append((said.stop_reason, swaps) if swaps else said.stop_reason)
-        self.exact = self.exact and said.exact
+        swaps = tuple((start + index, version) for index, version in generation.swaps)
+        self.stops.append((generation.stop_reason, swaps) if swaps else generation.stop_reason)
+        self.exact = self.exact and generation.exact
 
-    def wait(self, seconds: float) -> None:
-        """Add how long the last turn's reaction took, whether one came or not."""
+    def set_step_seconds(self, seconds: float) -> None:
+        """Set how long the environment or the tools took for the last turn, even if they failed."""
         self.numbers[_STEP - _WIDTH] = seconds
 
-    def hear(self, reaction: TurnResult) -> None:
-        """Add what came back for the last turn."""
-        self.numbers[_REWARD - _WIDTH] = reaction.reward
-        self.is_done = reaction.done
-        self.told.append(_pack(reaction.messages))
-        self.infos.append(_pack_info(reaction))
+    def append_result(self, result: TurnResult) -> None:
+        """Append what the environment or the tools returned for the last turn."""
+        self.numbers[_REWARD - _WIDTH] = result.reward
+        self.is_done = result.done
+        self.results.append(_pack(result.messages))
+        self.infos.append(_pack_info(result))
 
-    def go_on(self, bridge: Sequence[int]) -> None:
-        """Add the tokens that lead to the model's next turn."""
-        self.ids = self.ids + array("i", bridge)
+    def append_bridge(self, ids: Sequence[int]) -> None:
+        """Append the tokens between the last turn and the model's next one."""
+        self.ids = self.ids + array("i", ids)
 
-    def write(self, trajectory: Trajectory, chat: Chat) -> None:
-        """Put everything into the trajectory."""
-        trajectory.turns = self._turns()
-        trajectory.tokens = self._tokens(trajectory.turns)
-        trajectory.exact = self.exact
-        trajectory.actions = [chat.text(self.ids[turn.start : turn.stop]) for turn in trajectory.turns]
-        number = self.turns
-        told = list(map(_unpack, self.told))
-        heard = ["\n".join(message["content"] for message in messages) for messages in told]
-        trajectory.states = [self.opening[0], *heard][:number]
-        trajectory.rewards = self.numbers[_REWARD::_WIDTH].tolist()
-        trajectory.dones = [False] * number
-        if number:
-            trajectory.dones[-1] = self.is_done
-        trajectory.infos = [*map(_unpack_info, self.infos), *({} for _ in range(number - len(self.infos)))]
-        trajectory.messages = _unpack(self.opening[1])
-        for place, action in enumerate(trajectory.actions):
-            trajectory.messages.append({"role": "assistant", "content": action})
-            trajectory.messages += told[place] if place < len(told) else ()
+    def to_trajectory(self, chat: Chat) -> Trajectory:
+        """Expand the record; texts are decoded from the tokens."""
+        turns, results = self._turns(), list(map(_unpack, self.results))
+        actions = [chat.text(self.ids[turn.start : turn.stop]) for turn in turns]
+        messages = _unpack(self.opening[1])
+        for place, action in enumerate(actions):
+            messages.append({"role": "assistant", "content": action})
+            messages += results[place] if place < len(results) else ()
+        observations = ["\n".join(message["content"] for message in result) for result in results]
+        return Trajectory(
+            states=[self.opening[0], *observations][: len(turns)],
+            actions=actions,
+            rewards=self.numbers[_REWARD::_WIDTH].tolist(),
+            dones=[self.is_done and turn is turns[-1] for turn in turns],
+            infos=[*map(_unpack_info, self.infos), *({} for _ in turns[len(self.infos) :])],
+            messages=messages,
+            turns=turns,
+            tokens=self._tokens(turns),
+            exact=self.exact,
+        )
 
     def _turns(self) -> list[TurnRecord]:
         turns: list[TurnRecord] = []
-        for place, reason in enumerate(self.reasons):
-            start, stop, version, generate, step, _ = self.numbers[place * _WIDTH : (place + 1) * _WIDTH]
-            stopped, swaps = (reason, ()) if isinstance(reason, str) else reason
-            turns.append(TurnRecord(int(start), int(stop), stopped, int(version), generate, step, swaps))
+        for place, stop in enumerate(self.stops):
+            first, end, version, generate, step, _ = self.numbers[place * _WIDTH : (place + 1) * _WIDTH]
+            reason, swaps = (stop, ()) if isinstance(stop, str) else stop
+            turns.append(TurnRecord(int(first), int(end), reason, int(version), generate, step, swaps))
         return turns
 
     def _tokens(self, turns: list[TurnRecord]) -> TokenBuffer:
@@ -154,32 +144,38 @@ class EpisodeBuffer:
         return TokenBuffer(self.ids, log_probs, mask, self.prompt_length)
 
 
-def _pack(messages: Sequence[Message]) -> _Told:
+def _pack(messages: Sequence[Message]) -> _PackedMessages:
     if len(messages) == 1 and messages[0]["role"] == "user":
         return messages[0]["content"]
-    # A system prompt is the same in most episodes: keep one of them.
+    # Most episodes have the same system prompt: interned, it is stored once.
     return tuple(
-        (one["role"], one.get("name", ""), sys.intern(one["content"]) if one["role"] == "system" else one["content"])
-        for one in messages
+        (
+            message["role"],
+            message.get("name", ""),
+            (sys.intern if message["role"] == "system" else str)(message["content"]),
+        )
+        for message in messages
     )
 
 
-def _unpack(told: _Told) -> list[Message]:
-    if isinstance(told, str):
-        return [{"role": "user", "content": told}]
+def _unpack(packed: _PackedMessages) -> list[Message]:
+    if isinstance(packed, str):
+        return [{"role": "user", "content": packed}]
     return [
         {"role": role, "name": name, "content": text} if name else {"role": role, "content": text}
-        for role, name, text in told
+        for role, name, text in packed
     ]
 
 
-def _pack_info(reaction: TurnResult) -> dict[str, Any] | str | None:
-    if not reaction.calls:  # what the environment itself said, which may be of any type
-        return reaction.info or None
+def _pack_info(result: TurnResult) -> dict[str, Any] | str | None:
+    if not result.calls:  # the environment's own info, which may hold objects of any type
+        return result.info or None
     try:
-        return orjson.dumps(reaction.info).decode()  # the bytes themselves keep orjson's buffer, of a kilobyte or more
-    except TypeError:  # arguments that no JSON holds, such as a whole number over 64 bits
-        return reaction.info
+        return orjson.dumps(
+            result.info
+        ).decode()  # decoded: the bytes object keeps orjson's buffer of a kilobyte or more
+    except TypeError:  # arguments that JSON cannot hold, such as an integer over 64 bits
+        return result.info
 
 
 def _unpack_info(packed: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a number of episodes went, in counts and lists that add up; the same for a step of training and an evaluation."""
+"""Counts and lists that sum up finished episodes, for a training step and an evaluation alike."""
 
 from __future__ import annotations
 
@@ -11,77 +11,68 @@ from typing import Any
 
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
-_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 
 @dataclass
 class EpisodeReport:
-    """How the episodes of a step or an evaluation went; reports of several workers add up."""
+    """How the episodes of a step or an evaluation went; reports of several workers are added with `+`."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     tool_calls: int = 0
     tool_errors: int = 0
-    """Calls that did not do what was asked: wrong arguments, refused by the tool, or the tool failed."""
+    """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
     tool_failures: int = 0
-    """Calls in which the tool failed; a call that the tool refused is not one."""
+    """Calls in which the tool failed; a call that the tool refused does not count."""
     format_problems: int = 0
-    """Turns in which a tool call could not be read."""
+    """Turns with a tool call that could not be parsed."""
     first_error: str = ""
     groups: dict[str, list[float]] = field(default_factory=dict)
-    """The rewards of each group's episodes, by group id; none for a group whose episodes all failed."""
+    """The rewards of each group's episodes, by group id; empty for a group whose episodes all failed."""
     cut_turns: int = 0
-    """Turns that the model had not ended when they reached the most tokens they may have."""
+    """Turns that were cut off at their token limit."""
     model_tokens: int = 0
-    """Tokens that the model sampled, in episodes that may be trained on."""
+    """Sampled tokens in episodes that count."""
     successes: int | None = None
-    """Episodes that the environment calls a success in the `info` of their last turn; None: it never says."""
+    """Episodes with a true `success` in the `info` of their last turn; None: no episode has the key."""
     conversations: dict[str, list[str]] = field(default_factory=dict)
-    """The ids of episodes that are the same, word for word, by a hash of what was said; only those with turns."""
+    """Episode ids by a hash of the conversation: identical episodes share an entry. Only those with turns."""
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """The ids of the first few episodes of each outcome, of each group, and with `tool_failure`, `tool_error`,
+    """The first few episode ids of each outcome, of each group, and with a `tool_failure`, `tool_error`,
     `format_problem` or `cut_turn`."""
     decisions: Counter[str] = field(default_factory=Counter)
-    """Episodes by what the failure policy made of them."""
+    """Episodes by the failure policy's decision."""
     retried: int = 0
-    """Attempts that were given up and made again."""
+    """Attempts that were retried."""
+
+    def __repr__(self) -> str:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "no episodes"
+        reward = f", reward {math.fsum(self.rewards) / len(self.rewards):.3g}" if self.rewards else ""
+        return f"EpisodeReport({outcomes}{reward})"
 
     @property
     def compared_groups(self) -> dict[str, list[float]]:
-        """The groups with at least two rewards, which can be compared; episodes without a group id are in none."""
+        """The groups with at least two rewards; episodes without a group id are in none."""
         return {name: rewards for name, rewards in self.groups.items() if name and len(rewards) > 1}
 
     @property
     def constant_groups(self) -> list[str]:
-        """The groups of these whose rewards are all the same."""
+        """Those of `compared_groups` whose rewards are all the same."""
         return [name for name, rewards in self.compared_groups.items() if min(rewards) == max(rewards)]
 
     def __add__(self, other: EpisodeReport) -> EpisodeReport:
-        return EpisodeReport(
-            self.outcomes + other.outcomes,
-            self.rewards + other.rewards,
-            self.turns + other.turns,
-            self.tool_calls + other.tool_calls,
-            self.tool_errors + other.tool_errors,
-            self.tool_failures + other.tool_failures,
-            self.format_problems + other.format_problems,
-            self.first_error or other.first_error,
-            _joined(self.groups, other.groups),
-            self.cut_turns + other.cut_turns,
-            self.model_tokens + other.model_tokens,
-            other.successes if self.successes is None else self.successes + (other.successes or 0),
-            _joined(self.conversations, other.conversations),
-            {name: ids[:_EXAMPLES] for name, ids in _joined(self.examples, other.examples).items()},
-            self.decisions + other.decisions,
-            self.retried + other.retried,
-        )
+        total = EpisodeReport(**{name: _add(value, getattr(other, name)) for name, value in vars(self).items()})
+        total.first_error = self.first_error or other.first_error
+        total.examples = {name: ids[:_MAX_EXAMPLES] for name, ids in total.examples.items()}
+        return total
 
     def metrics(self) -> dict[str, Any]:
-        """The report as flat names and numbers, as they stand in a metrics file."""
+        """The report as flat metrics."""
         record: dict[str, Any] = {}
         if self.rewards:
-            # Exact sums: episodes end in any order, and the same run again must report the same.
+            # `fsum` does not depend on the order in which episodes end, so a repeated run reports the same.
             mean = math.fsum(self.rewards) / len(self.rewards)
             record |= {
                 "reward/mean": mean,
@@ -98,23 +89,23 @@ class EpisodeReport:
             record |= {"groups/total": len(self.groups), "groups/constant": len(self.constant_groups)}
         record["episodes/total"] = sum(self.outcomes.values())
         record |= {f"episodes/{outcome}": count for outcome, count in sorted(self.outcomes.items())}
-        settled = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
-        record |= {f"failures/{decision}": count for decision, count in sorted(settled.items()) if count}
+        decisions = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
+        record |= {f"failures/{decision}": count for decision, count in sorted(decisions.items()) if count}
         if self.tool_calls or self.format_problems:
-            record["tools/calls"] = self.tool_calls
-            record["tools/errors"] = self.tool_errors
-            record["tools/failures"] = self.tool_failures
-            record["tools/format_problems"] = self.format_problems
+            record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
+            record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
         return record
 
 
 def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
-    """Sum up finished episodes; rewards and turns count only those that may be trained on.
+    """Sum up finished episodes; rewards and turns are of those that count, without faults.
 
     Example:
         >>> won = Trajectory(actions=["a"], rewards=[1.0], outcome=Outcome.COMPLETED)
         >>> lost = Trajectory(outcome=Outcome.ENGINE_FAILED, error="out of memory")
         >>> report = report_of([won, lost])
+        >>> report
+        EpisodeReport(1 completed, 1 engine_failed, reward 1)
         >>> report.metrics()["reward/mean"], dict(report.outcomes), report.first_error
         (1.0, {'completed': 1, 'engine_failed': 1}, 'out of memory')
     """
@@ -122,16 +113,16 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
     for trajectory in trajectories:
         outcome = trajectory.outcome or Outcome.ENGINE_FAILED
         report.outcomes[outcome.value] += 1
-        group = report.groups.setdefault(trajectory.group_id, [])
         report.decisions[trajectory.decision.value] += 1
         report.retried += trajectory.attempt
-        if trajectory.is_counted:
-            group.append(trajectory.total_reward)
-            _add_behaviour(report, trajectory)
-        _add_calls(report, trajectory)
         report.first_error = report.first_error or trajectory.error
-        _show(report, outcome.value, trajectory)
-        _show(report, _group_key(trajectory.group_id), trajectory)
+        rewards = report.groups.setdefault(trajectory.group_id, [])
+        if trajectory.is_counted:
+            rewards.append(trajectory.total_reward)
+            _add_behaviour(report, trajectory)
+        _add_tool_calls(report, trajectory)
+        _add_example(report, outcome.value, trajectory)
+        _add_example(report, _group_key(trajectory.group_id), trajectory)
     return report
 
 
@@ -147,45 +138,50 @@ def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     cut = sum(turn.stop_reason == "length" for turn in trajectory.turns)
     report.cut_turns += cut
     if cut:
-        _show(report, "cut_turn", trajectory)
+        _add_example(report, "cut_turn", trajectory)
     if trajectory.infos and "success" in trajectory.infos[-1]:
         report.successes = (report.successes or 0) + _is_true(trajectory.infos[-1]["success"])
     if trajectory.actions:
-        said = repr((trajectory.messages, trajectory.actions)).encode(errors="surrogatepass")
-        name = blake2b(said, digest_size=8).hexdigest()
-        report.conversations.setdefault(name, []).append(trajectory.episode_id)
+        conversation = repr((trajectory.messages, trajectory.actions)).encode(errors="surrogatepass")
+        digest = blake2b(conversation, digest_size=8).hexdigest()
+        report.conversations.setdefault(digest, []).append(trajectory.episode_id)
 
 
-def _add_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
+def _add_tool_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
     for info in trajectory.infos:
         calls = info.get("tool_calls", ())
         errors = sum(not call.get("ok", True) for call in calls)
         failures = sum("failure" in call for call in calls)
+        has_format_problem = "format_problem" in info
         report.tool_calls += len(calls)
         report.tool_errors += errors
         report.tool_failures += failures
-        report.format_problems += "format_problem" in info
-        seen = {"tool_error": errors, "tool_failure": failures, "format_problem": "format_problem" in info}
-        for reason in (reason for reason, found in seen.items() if found):
-            _show(report, reason, trajectory)
+        report.format_problems += has_format_problem
+        reasons = {"tool_error": errors, "tool_failure": failures, "format_problem": has_format_problem}
+        for reason in filter(reasons.get, reasons):
+            _add_example(report, reason, trajectory)
+
+
+def _add_example(report: EpisodeReport, reason: str, trajectory: Trajectory) -> None:
+    examples = report.examples.setdefault(reason, [])
+    if len(examples) < _MAX_EXAMPLES and trajectory.episode_id not in examples:
+        examples.append(trajectory.episode_id)
 
 
 def _is_true(value: Any) -> bool:
     try:
         return bool(value)
-    except Exception:  # noqa: BLE001  (an array, or an object of the user's own: neither is a success)
+    except Exception:  # noqa: BLE001  (an array, or an object of the user's own: not a success)
         return False
-
-
-def _show(report: EpisodeReport, reason: str, trajectory: Trajectory) -> None:
-    shown = report.examples.setdefault(reason, [])
-    if len(shown) < _EXAMPLES and trajectory.episode_id not in shown:
-        shown.append(trajectory.episode_id)
 
 
 def _group_key(group: str) -> str:
     return f"group {group}"
 
 
-def _joined(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: ours.get(name, []) + theirs.get(name, []) for name in ours | theirs}
+def _add(ours: Any, theirs: Any) -> Any:
+    if ours is None or theirs is None:
+        return theirs if ours is None else ours
+    if type(ours) is dict:
+        return {name: ours.get(name, []) + theirs.get(name, []) for name in ours | theirs}
+    return ours + theirs

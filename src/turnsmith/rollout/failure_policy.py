@@ -1,49 +1,52 @@
-"""What to do with an episode in which something went wrong, cause by cause.
+"""What to do with an episode in which something went wrong, by cause.
 
-Faults of the infrastructure (a crash, a stall, a lost process) say nothing about the model, so they never count as its
-behaviour. What the model itself brings about (an unreadable call, a limit it ran into) is behaviour, and leaving it out
-would teach the model that it costs nothing. The defaults keep to that; docs/failures.md has the reasons.
+Infrastructure faults (a crash, a timeout, a lost process) say nothing about the model, so they never count as its
+behaviour. What the model causes (an unparseable tool call, a limit reached) is behaviour, and leaving it out would
+teach the model that it costs nothing. The defaults follow this; docs/failures.md has the reasons.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any
 
 from turnsmith.config import FailuresConfig
 from turnsmith.errors import ConfigError
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
-_USUAL_RETRIES = 2
+_DEFAULT_RETRIES = 2
 _WORKER_RETRIES = 8
-_MOST_RETRIES = 100
+_MAX_RETRIES = 100
 
 
 class Cause(StrEnum):
     """Why an episode may not count as it is."""
 
     ENVIRONMENT = "environment"
-    """The environment or the reward function raised, or broke its contract."""
+    """The environment or the reward function raised, or returned something invalid."""
     TIMEOUT = "timeout"
-    """One call of the environment did not come back in time."""
+    """A call to the environment timed out."""
     TOOL = "tool"
-    """A tool failed inside; the model was told so and went on."""
+    """A tool failed; the model was shown an error message and went on."""
     PARSE = "parse"
-    """The model wrote a tool call that cannot be read; it was told so and went on."""
+    """The model wrote a tool call that cannot be parsed; it was shown an error message and went on."""
     LIMIT = "limit"
     """The episode reached one of its limits: turns, tokens, tool calls or time."""
     ENGINE = "engine"
-    """The engine failed, or its server is gone."""
+    """The engine failed, or its server died."""
     WORKER = "worker"
-    """The process that ran the environment or the episode is gone."""
+    """The process that ran the environment or the episode died."""
 
     @property
     def is_fault(self) -> bool:
-        """Whether this is a fault of the infrastructure that ended the episode."""
+        """Whether this is an infrastructure fault, which ends the episode."""
         return self in (Cause.ENVIRONMENT, Cause.TIMEOUT, Cause.ENGINE, Cause.WORKER)
 
 
-_OF_OUTCOME = {
+_CAUSES = {
     Outcome.ENVIRONMENT_FAILED: Cause.ENVIRONMENT,
     Outcome.REWARD_FAILED: Cause.ENVIRONMENT,
     Outcome.ENVIRONMENT_TIMEOUT: Cause.TIMEOUT,
@@ -55,7 +58,10 @@ _OF_OUTCOME = {
     Outcome.TOOL_CALL_LIMIT: Cause.LIMIT,
     Outcome.TIME_LIMIT: Cause.LIMIT,
 }
-_ACTIONS = {
+_RETRY = r"(?P<retry>retry(?::(?P<retries>\d{1,4}))?(?=,.|$),?)?"
+_ACTION = r"(?P<action>keep|mask|drop|penalise:[-+]?\d*\.?\d+(?:e[-+]?\d+)?)?"
+_SETTING = re.compile(_RETRY + _ACTION)
+_DECISIONS = {
     "keep": Decision.KEPT,
     "mask": Decision.MASKED,
     "drop": Decision.DROPPED,
@@ -64,140 +70,113 @@ _ACTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """How often to try again, and what becomes of the last attempt.
+class CausePolicy:
+    """How often to retry after one cause, and what to do with the last attempt.
 
     Example:
-        >>> Policy.read("environment", "retry:3,drop")
-        Policy(retries=3, decision=<Decision.DROPPED: 'dropped'>, penalty=0.0)
-        >>> Policy.read("parse", "penalise:-0.5").penalty
+        >>> CausePolicy.parse("environment", "retry:3,drop")
+        CausePolicy(retries=3, decision=<Decision.DROPPED: 'dropped'>, penalty=0.0)
+        >>> CausePolicy.parse("parse", "penalise:-0.5").penalty
         -0.5
-        >>> Policy.read("engine", "keep")
+        >>> CausePolicy.parse("engine", "keep")
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: failures.engine='keep' would train on a fault of the infrastructure as if the \
-model had done it: use retry, mask or drop.
+        turnsmith.errors.ConfigError: failures.engine='keep' would train on an infrastructure fault as if the model \
+had caused it: use retry, mask or drop.
     """
 
     retries: int = 0
     decision: Decision = Decision.KEPT
     penalty: float = 0.0
-    """Added to the reward of an episode that is penalised."""
+    """Added to the reward of a penalised episode; below 0."""
 
     @classmethod
-    def read(cls, cause: str, text: str) -> Policy:
-        """The policy that a setting says, such as `retry:3`, `retry:3,drop`, `mask` or `penalise:-1`."""
-        first, comma, then = (part.strip() for part in text.partition(","))
-        retries = 0
-        if first.partition(":")[0].strip() == "retry":
-            retries = _retries(cause, first, text)
-            first = then if comma else ("mask" if Cause(cause).is_fault else "keep")
-        elif comma:
-            raise _unreadable(cause, text)
-        word, colon, value = first.partition(":")
-        decision = _ACTIONS.get(word.strip())
-        if decision is None or bool(colon) != (decision is Decision.PENALISED):
-            raise _unreadable(cause, text)
-        _refuse(cause, text, decision)
-        return cls(retries, decision, _penalty(cause, value, text) if colon else 0.0)
+    def parse(cls, cause: str, text: str) -> CausePolicy:
+        """Parse a setting, such as `retry:3`, `retry:3,drop`, `mask` or `penalise:-1`."""
+        match = _SETTING.fullmatch("".join(text.split()))
+        if not match or not match[0] or not 1 <= int(match["retries"] or 1) <= _MAX_RETRIES:
+            raise ConfigError(
+                f"failures.{cause}={text!r} is not valid: write keep, mask, drop, penalise:-1, retry, retry:3, or a "
+                "retry with what follows it, such as retry:3,drop."
+            )
+        retries = int(match["retries"] or _DEFAULT_RETRIES) if match["retry"] else 0
+        is_fault = Cause(cause).is_fault
+        action, _, penalty = (match["action"] or ("mask" if is_fault else "keep")).partition(":")
+        if (is_fault and action == "keep") or (cause == Cause.ENGINE and action == "penalise"):
+            raise ConfigError(
+                f"failures.{cause}={text!r} would train on an infrastructure fault as if the model had caused it: use "
+                "retry, mask or drop."
+            )
+        if penalty and not -1e6 <= float(penalty) < 0:
+            raise ConfigError(f"failures.{cause}={text!r}: a penalty is added to the reward: it must be below 0.")
+        return cls(retries, _DECISIONS[action], float(penalty or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """One `Policy` for each cause.
+    """A `CausePolicy` for each cause.
 
     Example:
         >>> FailurePolicy.of(FailuresConfig(limit="mask")).limit.decision.value
         'masked'
         >>> FailurePolicy().environment
-        Policy(retries=2, decision=<Decision.MASKED: 'masked'>, penalty=0.0)
+        CausePolicy(retries=2, decision=<Decision.MASKED: 'masked'>, penalty=0.0)
     """
 
-    environment: Policy = Policy(_USUAL_RETRIES, Decision.MASKED)
-    timeout: Policy = Policy(_USUAL_RETRIES, Decision.MASKED)
-    tool: Policy = Policy()
-    parse: Policy = Policy()
-    limit: Policy = Policy()
-    engine: Policy = Policy(_USUAL_RETRIES, Decision.MASKED)
-    worker: Policy = Policy(_WORKER_RETRIES, Decision.MASKED)
+    environment: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
+    timeout: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
+    tool: CausePolicy = CausePolicy()
+    parse: CausePolicy = CausePolicy()
+    limit: CausePolicy = CausePolicy()
+    engine: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
+    worker: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
 
     @classmethod
     def of(cls, config: FailuresConfig) -> FailurePolicy:
-        """The policy that a run's settings say; one that cannot be read is a `ConfigError`."""
-        return cls(**{cause.value: Policy.read(cause.value, getattr(config, cause.value)) for cause in Cause})
+        """The policy in a run's config; raises a `ConfigError` if a setting is invalid."""
+        return cls(**{cause.value: CausePolicy.parse(cause.value, getattr(config, cause.value)) for cause in Cause})
 
     @property
     def drops(self) -> bool:
-        """Whether any cause throws away whole groups."""
+        """Whether any cause drops whole groups."""
         return any(getattr(self, item.name).decision is Decision.DROPPED for item in fields(self))
 
     def for_evaluation(self) -> FailurePolicy:
-        """The same for faults; what the model itself does wrong is what an evaluation measures, and always counts."""
-        return replace(self, tool=Policy(), parse=Policy(), limit=Policy())
+        """The same policy for faults; mistakes of the model always count, because they are what is measured."""
+        return replace(self, tool=CausePolicy(), parse=CausePolicy(), limit=CausePolicy())
 
-    def judge(self, trajectory: Trajectory) -> tuple[Cause | None, Policy]:
-        """What went wrong in an attempt, and what to do about it; where nothing did, it is kept.
+    def decide(self, trajectory: Trajectory) -> tuple[Cause | None, CausePolicy]:
+        """The cause that matters in an attempt, if any, and what to do about it; without one, the attempt is kept.
 
         Example:
-            >>> FailurePolicy().judge(Trajectory(outcome=Outcome.WORKER_LOST))[0].value
+            >>> FailurePolicy().decide(Trajectory(outcome=Outcome.WORKER_LOST))[0].value
             'worker'
-            >>> FailurePolicy().judge(Trajectory(outcome=Outcome.TURN_LIMIT))
-            (None, Policy(retries=0, decision=<Decision.KEPT: 'kept'>, penalty=0.0))
+            >>> FailurePolicy().decide(Trajectory(outcome=Outcome.TURN_LIMIT))
+            (None, CausePolicy(retries=0, decision=<Decision.KEPT: 'kept'>, penalty=0.0))
         """
-        kept = Policy()
+        kept = CausePolicy()
         for cause in causes_of(trajectory):
-            policy: Policy = getattr(self, cause.value)
+            policy: CausePolicy = getattr(self, cause.value)
             if policy != kept:
                 return cause, policy
         return None, kept
 
 
 def causes_of(trajectory: Trajectory) -> list[Cause]:
-    """Everything that went wrong in an attempt, the most serious first.
+    """Everything that went wrong in an attempt, most serious first.
 
     Example:
         >>> calls = {"tool_calls": [{"name": "search", "ok": False, "failure": "ConnectionError"}]}
         >>> causes_of(Trajectory(outcome=Outcome.TURN_LIMIT, infos=[calls, {"format_problem": "not_json"}]))
         [<Cause.TOOL: 'tool'>, <Cause.LIMIT: 'limit'>, <Cause.PARSE: 'parse'>]
     """
-    ended = _OF_OUTCOME.get(trajectory.outcome or Outcome.ENGINE_FAILED)
-    found = [ended] if ended is not None and ended.is_fault else []
-    if any("failure" in call for info in trajectory.infos for call in info.get("tool_calls", ())):
-        found.append(Cause.TOOL)
-    found += [ended] if ended is not None and not ended.is_fault else []
+    ended_by = _CAUSES.get(trajectory.outcome or Outcome.ENGINE_FAILED)
+    causes = [Cause.TOOL] if any(_has_failed_tool(info) for info in trajectory.infos) else []
+    if ended_by is not None:
+        causes.insert(0 if ended_by.is_fault else len(causes), ended_by)
     if any("format_problem" in info for info in trajectory.infos):
-        found.append(Cause.PARSE)
-    return found
+        causes.append(Cause.PARSE)
+    return causes
 
 
-def _retries(cause: str, word: str, text: str) -> int:
-    _, colon, number = word.partition(":")
-    if not colon:
-        return _USUAL_RETRIES
-    if not number.strip().isdecimal() or not 1 <= int(number) <= _MOST_RETRIES:
-        raise _unreadable(cause, text)
-    return int(number)
-
-
-def _penalty(cause: str, value: str, text: str) -> float:
-    try:
-        penalty = float(value)
-    except ValueError:
-        raise _unreadable(cause, text) from None
-    if not -1e6 <= penalty < 0:
-        raise ConfigError(f"failures.{cause}={text!r}: a penalty is added to the reward, so it must be below 0.")
-    return penalty
-
-
-def _refuse(cause: str, text: str, decision: Decision) -> None:
-    told = f"failures.{cause}={text!r} would train on a fault of the infrastructure as if the model had done it: use"
-    if Cause(cause).is_fault and decision is Decision.KEPT:
-        raise ConfigError(f"{told} retry, mask or drop.")
-    if cause == Cause.ENGINE and decision is Decision.PENALISED:
-        raise ConfigError(f"{told} retry, mask or drop.")
-
-
-def _unreadable(cause: str, text: str) -> ConfigError:
-    return ConfigError(
-        f"failures.{cause}={text!r} cannot be read: write keep, mask, drop, penalise:-1, retry, retry:3, or what "
-        "follows the retries as well, such as retry:3,drop."
-    )
+def _has_failed_tool(info: Mapping[str, Any]) -> bool:
+    return any("failure" in call for call in info.get("tool_calls", ()))

@@ -1,5 +1,5 @@
-"""The seeds' faces of the one episode loop: `MultiTurnChatHarness` for whole episodes, `MultiTurnManager` for one turn
-at a time. Neither has a loop of its own.
+"""The specification's wrappers of the episode loop: `MultiTurnChatHarness` plays whole episodes, `MultiTurnManager`
+handles one turn at a time.
 """
 
 from __future__ import annotations
@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.loop_thread import run_blocking
-from turnsmith.rollout.episode import EpisodeStart, run_episode
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.rollout.evaluation.evaluate import engine_and_chat
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FormatProblem
@@ -28,7 +29,7 @@ from turnsmith.trajectory import Trajectory
 
 
 class MultiTurnChatHarness:
-    """Runs an environment's episodes with an engine, from plain synchronous code.
+    """Plays an environment's episodes with an engine, from synchronous code.
 
     Example:
         >>> from transformers import AutoTokenizer
@@ -53,25 +54,21 @@ class MultiTurnChatHarness:
         tools: ToolRegistry | None = None,
         parser: ActionParser | None = None,
     ) -> None:
-        found = chat or getattr(inference_engine, "chat", None)
-        if not isinstance(found, Chat):
-            raise ConfigError("The engine brings no chat template: pass chat=Chat(tokenizer).")
-        # A synchronous face has the engine behind it; episodes talk to that one.
-        is_face = isinstance(inference_engine, BaseInferenceEngine)
-        self.inference_engine = inference_engine.engine if is_face else inference_engine
-        self.environment = EnvironmentSpec.of(environment)
-        self.chat = found
-        self.limits = limits or Limits(turns=max_turns)
-        self.sampling = sampling or Sampling()
-        self.tools = tools
-        self.parser = parser
+        self.inference_engine, self.chat = engine_and_chat(inference_engine, chat)
+        self.rollout = RolloutSpec(
+            environment=EnvironmentSpec.of(environment),
+            limits=limits or Limits(turns=max_turns),
+            sampling=sampling or Sampling(),
+            tools=tools,
+            parser=parser,
+        )
 
     def run_episode(self, initial_prompt: str = "", seed: int = 0) -> dict[str, Any]:
-        """One episode; the prompt is put in front of the environment's first observation."""
+        """Play one episode; the prompt is prepended to the environment's first observation."""
         return run_blocking(self._play(initial_prompt, seed))
 
     def run_batch(self, prompts: Sequence[str]) -> list[dict[str, Any]]:
-        """One episode a prompt, all at the same time; episode `i` has seed `i`."""
+        """Play one episode per prompt, all concurrently; episode `i` has seed `i`."""
 
         async def play_all() -> list[dict[str, Any]]:
             return await asyncio.gather(*[self._play(prompt, seed) for seed, prompt in enumerate(prompts)])
@@ -79,21 +76,12 @@ class MultiTurnChatHarness:
         return run_blocking(play_all())
 
     async def _play(self, prompt: str, seed: int) -> dict[str, Any]:
-        trajectory = await run_episode(
-            EpisodeStart(uuid4().hex, seed=seed, prompt=prompt),
-            environment=self.environment,
-            engine=self.inference_engine,
-            chat=self.chat,
-            limits=self.limits,
-            sampling=self.sampling,
-            tools=self.tools,
-            parser=self.parser,
-        )
-        return as_mapping(trajectory, prompt)
+        start = EpisodeStart(uuid4().hex, seed=seed, prompt=prompt)
+        return as_mapping(await run_attempt(start, self.rollout, self.inference_engine, self.chat), prompt)
 
 
 def as_mapping(trajectory: Trajectory, prompt: str = "") -> dict[str, Any]:
-    """An episode as the plain mapping of lists that the architecture document describes."""
+    """An episode as the plain mapping of lists in the specification."""
     last = trajectory.messages[-1]["content"] if trajectory.messages else ""
     return {
         "prompts": [prompt],
@@ -115,27 +103,31 @@ class ManagedTurn:
 
     state: str
     output: str
-    reaction: TurnResult
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    result: TurnResult
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The turn's tool calls, each with its `result`."""
+        return self.result.calls
 
     @property
     def tool_call(self) -> ToolCall | None:
-        """The turn's first tool call, with its `result`; None if it had none."""
+        """The turn's first tool call; None if it has none."""
         return self.tool_calls[0] if self.tool_calls else None
 
     @property
     def problem(self) -> FormatProblem | None:
-        """Why no call could be read, when the model seems to have tried one."""
-        return self.reaction.problem
+        """Why a tool call could not be parsed, if the model seems to have written one."""
+        return self.result.problem
 
     @property
     def observation(self) -> str:
-        """What the model is told next."""
-        return "\n".join(message["content"] for message in self.reaction.messages)
+        """What to show the model next."""
+        return "\n".join(message["content"] for message in self.result.messages)
 
 
 class MultiTurnManager:
-    """Parses what a model said, runs the tools or the environment, and keeps count; one turn at a time.
+    """Parses a model's output, runs the tools or steps the environment, and keeps count; one turn at a time.
 
     Example:
         >>> from turnsmith.env.examples import GuessNumber
@@ -163,21 +155,21 @@ class MultiTurnManager:
         self.turns: list[ManagedTurn] = []
 
     def step(self, model_output: str, state: str = "") -> ManagedTurn:
-        """Handle one thing the model said, in answer to `state`."""
-        toolbox = EpisodeTools(self.environment, self.tool_registry, self.action_parser)
-        reaction = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), toolbox))
-        turn = ManagedTurn(state, model_output, reaction, reaction.calls)
+        """Handle the model's answer to `state`."""
+        tools = EpisodeTools(self.environment, self.tool_registry, self.action_parser)
+        result = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), tools))
+        turn = ManagedTurn(state, model_output, result)
         self.turns.append(turn)
         return turn
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Turns, rewards, problems, and for each tool how often it was called and failed."""
+        """Turns, rewards, format problems, and calls and failures of each tool."""
         calls = [call for turn in self.turns for call in turn.tool_calls]
         failed = Counter(call.name for call in calls if call.result and not call.result.ok)
         return {
             "num_turns": len(self.turns),
-            "total_reward": sum(turn.reaction.reward for turn in self.turns),
-            "done": bool(self.turns) and self.turns[-1].reaction.done,
+            "total_reward": sum(turn.result.reward for turn in self.turns),
+            "done": bool(self.turns) and self.turns[-1].result.done,
             "format_problems": sum(turn.problem is not None for turn in self.turns),
             "tools": {
                 name: {"calls": count, "failures": failed[name]}
@@ -186,5 +178,5 @@ class MultiTurnManager:
         }
 
     def reset(self) -> None:
-        """Forget the turns, for the next episode."""
+        """Clear the turns before the next episode."""
         self.turns = []

@@ -1,4 +1,4 @@
-"""Refuses, before anything starts, what could not be sent to where the environments run."""
+"""Check before a run starts that the environment and the reward function can be sent to the workers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from turnsmith.rollout.rewards.reward_function import RewardFunction, takes_envi
 
 
 def check_isolation(spec: EnvironmentSpec, reward_fn: RewardFunction | None = None) -> None:
-    """Raise a `ConfigError` if the environment or the reward function cannot get to the workers.
+    """Raise a `ConfigError` if the environment or the reward function cannot be sent to the environment's workers.
 
-    A reward function that takes the environment runs where the environment is, because the object itself is only there.
+    A reward function that takes the environment runs in the worker process, because only there is the instance.
 
     Example:
         >>> spec = EnvironmentSpec("my_game:MyGame", isolation="tcp://10.0.0.7:9000")
         >>> check_isolation(spec, lambda trajectory, environment: environment.score)
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: The reward function takes the environment, and environment.isolation=\
-tcp://10.0.0.7:9000 runs no code but the environment's own: let it take only the trajectory, and put what it needs \
-into the step's info.
+        turnsmith.errors.ConfigError: The reward function takes the environment, but the workers of \
+environment.isolation=tcp://10.0.0.7:9000 run no code except the environment's own: let it take only the trajectory, \
+and return what it needs in the info of `step`.
     """
     if spec.mode in HERE:
         return
     from turnsmith.env.isolation.serialization import define_function, define_spec
 
-    is_plain = spec.mode.startswith(TCP)
-    define_spec(spec, 0, plain=is_plain)
+    is_remote = spec.mode.startswith(TCP)
+    define_spec(spec, 0, plain=is_remote)
     if reward_fn is None or not takes_environment(reward_fn):
         return
-    if is_plain:
+    if is_remote:
         raise ConfigError(
-            f"The reward function takes the environment, and environment.isolation={spec.mode} runs no code but the "
-            "environment's own: let it take only the trajectory, and put what it needs into the step's info."
+            f"The reward function takes the environment, but the workers of environment.isolation={spec.mode} run no "
+            "code except the environment's own: let it take only the trajectory, and return what it needs in the info "
+            "of `step`."
         )
     define_function(reward_fn, 0)

@@ -1,7 +1,7 @@
-"""What became of every episode that was sent off, as a ledger that must balance at each step.
+"""The books of a training run: every dispatched episode must be accounted for at each step.
 
-One side counts episodes as they are sent off; the other is what the processes that played them reported and what the
-trainer found in its batch. An episode that is on one side only was lost or counted twice, and the step must not go on.
+One side is the episodes that were dispatched. The other is what the workers reported as ended and what is in the
+trainer's batch. An episode on one side only was lost or counted twice, and training stops with an error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
-_SHOWN = 5
-_MOST_NOTED = 200
-_LEFT_OUT = (Decision.MASKED, Decision.DROPPED)
+_MAX_NAMED = 5
+_MAX_DETAILED = 200
+_NOT_TRAINED = (Decision.MASKED, Decision.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at an episode: how it ended, what the model said in it, how long it took."""
+    """One attempt at an episode: its outcome, sampled tokens and wall-clock time."""
 
     outcome: str
     tokens: int = 0
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class LedgerEntry:
-    """One episode that is over."""
+    """One episode that has ended."""
 
     episode_id: str
     group_id: str
@@ -47,24 +47,24 @@ class LedgerEntry:
     error: str = ""
 
     @classmethod
-    def of(cls, played: EpisodeResult) -> Self:
+    def of(cls, result: EpisodeResult) -> Self:
         """The entry of an episode that was played."""
-        last = played.trajectory
-        error = last.error or next((one.error for one in played.given_up if one.error), "")
-        attempts = [Attempt.of(one) for one in played.attempts]
-        return cls(last.episode_id, last.group_id, last.decision, attempts, played.cause or "", error)
+        last = result.trajectory
+        error = last.error or next((attempt.error for attempt in result.given_up if attempt.error), "")
+        attempts = list(map(Attempt.of, result.attempts))
+        return cls(last.episode_id, last.group_id, last.decision, attempts, result.cause or "", error)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing to tell: played once, and kept."""
+    def is_first_attempt_kept(self) -> bool:
+        """Whether the episode was kept without a retry, so that the totals say all there is to say."""
         return self.decision is Decision.KEPT and len(self.attempts) == 1
 
     def as_dict(self) -> dict[str, Any]:
-        """What stands in the record of a step."""
+        """The episode's entry in `ledger.jsonl`."""
         return {
             "episode": self.episode_id,
             "decision": self.decision.value,
-            "attempts": [[one.outcome, one.tokens, round(one.seconds, 3)] for one in self.attempts],
+            "attempts": [[attempt.outcome, attempt.tokens, round(attempt.seconds, 3)] for attempt in self.attempts],
             "cause": self.cause,
             "error": self.error[:300],
         }
@@ -72,43 +72,49 @@ class LedgerEntry:
 
 @dataclass(slots=True)
 class StepLedger:
-    """The balance of one step."""
+    """The totals of one training step."""
 
     step: int
     dispatched: int = 0
     carried_in: int = 0
-    """Sent off in earlier steps and not settled by then; only asynchronous schedules have such episodes."""
+    """Dispatched in earlier steps and not settled by then; only asynchronous schedules have such episodes."""
     decisions: Counter[str] = field(default_factory=Counter[str])
-    """Episodes by what became of them; `kept` and `penalised` are those that were trained on."""
+    """Episodes by decision; those `kept` and `penalised` were trained on."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
-    """Episodes by how their last attempt ended."""
+    """Episodes by the outcome of their last attempt."""
     given_up: Counter[str] = field(default_factory=Counter[str])
-    """Attempts that were made again, by how they ended."""
+    """Attempts that were retried, by outcome."""
     tokens: Counter[str] = field(default_factory=Counter[str])
-    """Tokens that the model said: in episodes by decision, and under `retried` in attempts that were given up."""
+    """Sampled tokens: of last attempts by decision, of earlier ones under `retried`."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """Wall-clock time of the same attempts, added up."""
+    """Wall-clock time of the same attempts, summed."""
     carried: list[str] = field(default_factory=list[str])
     """Episodes that are not settled yet."""
-    noted: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """The episodes that were not simply played once and kept, one by one."""
+    details: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The entries of up to 200 episodes that were retried, penalised, masked or dropped."""
+
+    def __repr__(self) -> str:
+        counts = {"carried in": self.carried_in, "dispatched": self.dispatched, **self.decisions}
+        counts |= {"attempts retried": self.given_up.total(), "carried over": len(self.carried)}
+        parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"StepLedger(step {self.step}: {parts or 'no episodes'})"
 
     @property
     def trained(self) -> int:
         """Episodes that were trained on."""
-        return sum(self.decisions[one.value] for one in Decision if one.is_counted)
+        return sum(self.decisions[decision.value] for decision in Decision if decision.is_counted)
 
     def add(self, entry: LedgerEntry) -> None:
         """Settle an episode."""
         self.decisions[entry.decision.value] += 1
         self.outcomes[entry.attempts[-1].outcome] += 1
-        self.given_up.update(one.outcome for one in entry.attempts[:-1])
+        self.given_up.update(attempt.outcome for attempt in entry.attempts[:-1])
         for place, attempt in enumerate(entry.attempts):
-            what = entry.decision if place == len(entry.attempts) - 1 else Decision.RETRIED
-            self.tokens[what.value] += attempt.tokens
-            self.seconds[what.value] = self.seconds.get(what.value, 0.0) + attempt.seconds
-        if not entry.is_plain and len(self.noted) < _MOST_NOTED:
-            self.noted.append(entry.as_dict())
+            decision = entry.decision if place == len(entry.attempts) - 1 else Decision.RETRIED
+            self.tokens[decision.value] += attempt.tokens
+            self.seconds[decision.value] = self.seconds.get(decision.value, 0.0) + attempt.seconds
+        if not entry.is_first_attempt_kept and len(self.details) < _MAX_DETAILED:
+            self.details.append(entry.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """One line of `ledger.jsonl`."""
@@ -117,23 +123,23 @@ class StepLedger:
             "dispatched": self.dispatched,
             "carried_in": self.carried_in,
             "trained": self.trained,
-            **{one.value: self.decisions[one.value] for one in _LEFT_OUT},
+            **{decision.value: self.decisions[decision.value] for decision in _NOT_TRAINED},
             "carried": self.carried,
             "decisions": dict(self.decisions),
             "outcomes": dict(self.outcomes),
             "given_up": dict(self.given_up),
             "tokens": dict(self.tokens),
-            "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
-            "episodes": self.noted,
+            "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            "episodes": self.details,
         }
 
 
 class Ledger:
-    """Follows every episode from being sent off to its decision.
+    """Follows every episode from dispatch to decision.
 
     Args:
-        carried: The episodes that were not settled when the run stopped, if it goes on.
-        may_carry: Whether an episode may be settled in a later step than it was sent off in.
+        carried: Episodes that a resumed run had not settled when it stopped.
+        may_carry: Whether an episode may be settled in a later step than the one it was dispatched in.
 
     Example:
         >>> ledger = Ledger()
@@ -141,149 +147,104 @@ class Ledger:
         >>> ledger.end([LedgerEntry("g-0", "g", Decision.KEPT, [Attempt("completed", 9)])])
         >>> ledger.end([LedgerEntry("g-1", "g", Decision.MASKED, [Attempt("environment_failed")] * 3)])
         >>> step = ledger.close(1, trained=["g-0"])
-        >>> step.dispatched, step.trained, dict(step.decisions), dict(step.given_up)
-        (2, 1, {'kept': 1, 'masked': 1}, {'environment_failed': 2})
+        >>> step
+        StepLedger(step 1: 2 dispatched, 1 kept, 1 masked, 2 attempts retried)
+        >>> dict(step.given_up)
+        {'environment_failed': 2}
         >>> ledger.dispatch(["h-0", "h-1"])
         >>> ledger.end([LedgerEntry("h-0", "h", Decision.KEPT, [Attempt("completed", 9)])])
         >>> ledger.close(2, trained=["h-0"])
         Traceback (most recent call last):
-        turnsmith.errors.TrainingFailure: The ledger of step 2 does not balance: 2 episodes dispatched and 0 carried \
-over make 2; 1 trained, 0 masked, 0 dropped and 0 carried on make 1. No end was reported of: h-1.
+        turnsmith.errors.TrainingFailure: The episodes of step 2 do not add up: 2 dispatched + 0 carried in = 2, but \
+1 trained + 0 masked + 0 dropped + 0 carried over = 1. Dispatched, but never reported as ended: h-1.
     """
 
     def __init__(self, carried: Iterable[str] = (), *, may_carry: bool = False) -> None:
         self._may_carry = may_carry
-        self._open: dict[str, list[Attempt]] = {name: [] for name in carried}
-        """Sent off and not over, with the attempts that are lost with their process."""
-        self._from_before = set(self._open)
-        """Those of them that were carried, until they are sent off again."""
+        self._running: dict[str, list[Attempt]] = {name: [] for name in carried}
+        """Dispatched and not ended, with the attempts that were lost with their worker."""
+        self._resumed = set(self._running)
+        """Those of them that a resumed run carried in and has not dispatched again yet."""
         self._ended: dict[str, LedgerEntry] = {}
-        """Over, and not yet found in a batch."""
+        """Ended, and not yet settled by a step."""
         self._dispatched = 0
-        self._carried_in = len(self._open)
-        self._wrong: list[str] = []
+        self._carried_in = len(self._running)
+        self._problems: list[str] = []
 
     def dispatch(self, names: Iterable[str]) -> None:
-        """Note episodes that are sent off; those that a stopped run carried are so again, and count as before."""
+        """Count episodes as dispatched; those that a resumed run carried in are counted already."""
         for name in names:
-            if name in self._from_before:
-                self._from_before.remove(name)
+            if name in self._resumed:
+                self._resumed.remove(name)
                 continue
-            if name in self._open or name in self._ended:
-                self._wrong.append(f"Sent off twice: {name}.")
-            self._open[name] = []
+            if name in self._running or name in self._ended:
+                self._problems.append(f"Dispatched twice: {name}.")
+            self._running[name] = []
             self._dispatched += 1
 
     def lose(self, names: Collection[str], seconds: float = 0.0) -> None:
-        """Note episodes whose process is gone; they are played again from their start."""
+        """Record episodes that were lost with their worker; another worker plays them again from their start."""
         for name in names:
             ended = self._ended.pop(name, None)
-            attempts = self._open.setdefault(name, [])
+            attempts = self._running.setdefault(name, [])
             attempts += ended.attempts[:-1] if ended is not None else []
             attempts.append(Attempt(Outcome.WORKER_LOST.value, 0, seconds))
 
     def end(self, entries: Iterable[LedgerEntry]) -> None:
-        """Note episodes that are over."""
+        """Record episodes that have ended."""
         for entry in entries:
-            lost = self._open.pop(entry.episode_id, None)
+            lost = self._running.pop(entry.episode_id, None)
             if lost is None:
-                twice = entry.episode_id in self._ended
-                self._wrong.append(f"{'Ended twice' if twice else 'Never sent off'}: {entry.episode_id}.")
+                problem = "Ended twice" if entry.episode_id in self._ended else "Ended, but never dispatched"
+                self._problems.append(f"{problem}: {entry.episode_id}.")
                 continue
             entry.attempts[:0] = lost
             self._ended[entry.episode_id] = entry
 
     def close(self, step: int, trained: Collection[str]) -> StepLedger:
-        """The balance of a step, from what was reported and the names of the episodes in the trainer's batch.
+        """Settle a step's episodes, given the ids of those in the trainer's batch.
 
         Raises:
-            TrainingFailure: The two sides differ; both are told.
+            TrainingFailure: The two sides differ; the message has both.
         """
-        balance = StepLedger(step, self._dispatched, self._carried_in)
-        found = set(trained)
-        self._wrong += [f"Twice in the batch: {name}." for name, count in Counter(trained).items() if count > 1]
+        totals = StepLedger(step, self._dispatched, self._carried_in)
+        in_batch = Counter(trained)
+        self._problems += [f"In the batch twice: {name}." for name, count in in_batch.items() if count > 1]
         for name in trained:
             entry = self._ended.get(name)
             if entry is None or not entry.decision.is_counted:
-                what = "not known to be over" if entry is None else entry.decision.value
-                self._wrong.append(f"In the batch, but {what}: {name}.")
-        settled = [entry for name, entry in self._ended.items() if name in found or entry.decision in _LEFT_OUT]
-        for entry in settled:
-            del self._ended[entry.episode_id]
-            balance.add(entry)
-        balance.carried = [*self._open, *self._ended] if self._may_carry else []
-        self._check(balance, len(trained))
-        self._dispatched, self._carried_in = 0, len(balance.carried)
-        return balance
+                problem = "never reported as ended" if entry is None else entry.decision.value
+                self._problems.append(f"In the batch, but {problem}: {name}.")
+        for name, entry in list(self._ended.items()):
+            if name in in_batch or entry.decision in _NOT_TRAINED:
+                del self._ended[name]
+                totals.add(entry)
+        totals.carried = [*self._running, *self._ended] if self._may_carry else []
+        self._check(totals, len(trained))
+        self._dispatched, self._carried_in = 0, len(totals.carried)
+        return totals
 
-    def _check(self, balance: StepLedger, in_batch: int) -> None:
-        left, right = balance.dispatched + balance.carried_in, len(balance.carried) + sum(balance.decisions.values())
-        if not self._may_carry:
-            self._wrong += [f"No end was reported of: {_some(self._open)}."] if self._open else []
-            self._wrong += [f"Kept, but not in the batch: {_some(self._ended)}."] if self._ended else []
-        if left == right and in_batch == balance.trained and not self._wrong:
+    def _check(self, totals: StepLedger, batch_size: int) -> None:
+        opened, closed = totals.dispatched + totals.carried_in, len(totals.carried) + totals.decisions.total()
+        if not self._may_carry and self._running:
+            self._problems.append(f"Dispatched, but never reported as ended: {_shorten(self._running)}.")
+        if not self._may_carry and self._ended:
+            self._problems.append(f"Kept, but not in the batch: {_shorten(self._ended)}.")
+        if opened == closed and batch_size == totals.trained and not self._problems:
             return
-        masked, dropped = (balance.decisions[one.value] for one in _LEFT_OUT)
+        masked, dropped = (totals.decisions[decision.value] for decision in _NOT_TRAINED)
         raise TrainingFailure(
-            f"The ledger of step {balance.step} does not balance: {balance.dispatched} episodes dispatched and "
-            f"{balance.carried_in} carried over make {left}; {balance.trained} trained, {masked} masked, {dropped} "
-            f"dropped and {len(balance.carried)} carried on make {right}. {' '.join(self._wrong[:_SHOWN])}"
+            f"The episodes of step {totals.step} do not add up: {totals.dispatched} dispatched + {totals.carried_in} "
+            f"carried in = {opened}, but {totals.trained} trained + {masked} masked + {dropped} dropped + "
+            f"{len(totals.carried)} carried over = {closed}. {' '.join(self._problems[:_MAX_NAMED])}"
         )
 
 
-def episode_name(group: str, number: int | str) -> str:
-    """The name of an episode, by that of its group and its number there.
-
-    Example:
-        >>> episode_name("00000017", 3)
-        '00000017-3'
-    """
-    return f"{group}-{number}"
-
-
-def group_name(episode_id: str) -> str:
-    """The name of the group that an episode belongs to, by its own.
-
-    Example:
-        >>> group_name("00000017-3")
-        '00000017'
-    """
-    return episode_id.rpartition("-")[0]
-
-
-def split_settled(
-    finished: Iterable[EpisodeResult], groups: Collection[str] | None, group_size: int
-) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
-    """The episodes that a step settles, and those that wait for a later one.
-
-    Args:
-        finished: Episodes that are over.
-        groups: The groups that the step is trained on; None: there is no later step to wait for.
-        group_size: Episodes in a group. One that was dropped is in no batch: it is settled when all of it is over.
-    """
-    pairs = [(group_name(one.trajectory.episode_id), one) for one in finished]
-    if groups is None:
-        return [one for _, one in pairs], []
-    over = Counter(group for group, _ in pairs)
-    dropped = {group for group, one in pairs if one.trajectory.decision is Decision.DROPPED}
-    now = set(groups) | {group for group in dropped if over[group] == group_size}
-    return [one for group, one in pairs if group in now], [one for group, one in pairs if group not in now]
-
-
-def settle_groups(played: Iterable[EpisodeResult]) -> None:
-    """Drop with an episode that is dropped all others of its group, which is played again from another start."""
-    played = list(played)
-    gone = {one.trajectory.group_id for one in played if one.trajectory.decision is Decision.DROPPED}
-    for one in played:
-        if one.trajectory.group_id in gone:
-            one.trajectory.decision = Decision.DROPPED
-
-
 def unsettled_episodes(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The episodes that the last record of a run's ledger left unsettled."""
+    """The episodes that the last line of a run's `ledger.jsonl` left unsettled."""
     return [str(name) for name in records[-1].get("carried", ())] if records else []
 
 
-def _some(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+def _shorten(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:_MAX_NAMED])
+    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"

@@ -1,4 +1,4 @@
-"""What one episode may use."""
+"""Limits on one episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnsmith.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one episode may use. Each limit that is reached ends the episode in an outcome of its own.
+    """Limits on one episode. Each of them ends the episode with an outcome of its own.
 
     Example:
         >>> Limits.of(InferenceConfig(max_turns=4, multi_turn=False, max_tool_calls=3))
@@ -18,19 +18,19 @@ class Limits:
     """
 
     turns: int = 10
-    """Most turns; the episode ends as `turn_limit` after the last one."""
+    """Maximum number of turns; outcome `turn_limit`."""
     tokens: int = 2048
-    """Most tokens after the opening prompt, the model's and the environment's together; then `token_limit`."""
+    """Maximum number of tokens after the opening prompt, the model's and the environment's; outcome `token_limit`."""
     seconds: float = 600.0
-    """Longest wall-clock time; then `time_limit`."""
+    """Maximum wall-clock time; outcome `time_limit`."""
     prompt_tokens: int = 1024
-    """Longest opening prompt; a longer one is an error, never a silent cut."""
+    """Maximum length of the opening prompt; a longer one is an error and never truncated."""
     turn_tokens: int | None = None
-    """Most tokens of one turn, in place of `Sampling.max_tokens`; then `turn_token_limit`. None: a turn is cut at
-    `Sampling.max_tokens`, and what was said counts as its action."""
+    """Maximum number of tokens per turn, overriding `Sampling.max_tokens`; outcome `turn_token_limit`. None: a turn is
+    cut at `Sampling.max_tokens`, and the episode goes on with the text so far as the action."""
     tool_calls: int | None = None
-    """Most tool calls. The turn that asks for more is recorded, none of its calls is run, and the episode ends as
-    `tool_call_limit`. None: any number."""
+    """Maximum number of tool calls; outcome `tool_call_limit`. The turn that exceeds it is recorded, but none of its
+    calls is run. None: no limit."""
 
     def __post_init__(self) -> None:
         for name in ("turns", "tokens", "seconds", "prompt_tokens"):
@@ -42,7 +42,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: InferenceConfig) -> Limits:
-        """The limits that a run's config sets."""
+        """The limits in a run's config."""
         return cls(
             turns=config.max_turns if config.multi_turn else 1,
             tokens=config.max_episode_tokens,

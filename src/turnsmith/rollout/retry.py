@@ -1,6 +1,6 @@
-"""One episode by the run's failure policy: tried again where that is said, and settled by a decision in the end.
+"""One episode under the run's failure policy: retried after a fault, then kept, penalised, masked or dropped.
 
-Everything that plays episodes in numbers, training and evaluation alike, plays them through here.
+Training and evaluation both play their episodes through `play_episode`.
 """
 
 from __future__ import annotations
@@ -12,66 +12,57 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.rollout.episode import EpisodeStart, run_episode
-from turnsmith.rollout.failure_policy import Cause, FailurePolicy
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.rewards.reward_function import RewardFunction
-from turnsmith.tools.parsing import ActionParser
-from turnsmith.tools.registry import ToolRegistry
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.rollout.failure_policy import Cause
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Trajectory
 
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 15.0
+_FIRST_BACKOFF_SECONDS = 0.25
+_MAX_BACKOFF_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class EpisodeResult:
-    """An episode that is over, with the attempts at it that were given up."""
+    """A finished episode, with the attempts that were retried."""
 
     trajectory: Trajectory
+    """The last attempt, which is the one that counts."""
     given_up: list[Trajectory] = field(default_factory=list[Trajectory])
-    """Earlier attempts, oldest first; each has a name of its own, `<episode>-try1` and so on."""
+    """Earlier attempts, oldest first; their ids are `<episode>-try1` and so on."""
     cause: Cause | None = None
     """Why the last attempt is not simply kept; None if it is."""
 
+    def __repr__(self) -> str:
+        last, attempts = self.trajectory, len(self.given_up) + 1
+        played = f"{last.outcome}, {last.num_turns} turns, reward {last.total_reward:.3g}"
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        return f"EpisodeResult({last.episode_id!r}, {played}, {last.decision} after {tries})"
+
     @property
     def attempts(self) -> list[Trajectory]:
-        """All attempts, the one that counts last."""
+        """All attempts, oldest first."""
         return [*self.given_up, self.trajectory]
 
 
-async def play_episode(
-    start: EpisodeStart,
-    *,
-    failures: FailurePolicy,
-    environment: EnvironmentSpec,
-    engine: Engine,
-    chat: Chat,
-    limits: Limits,
-    sampling: Sampling,
-    reward_fn: RewardFunction | None = None,
-    tools: ToolRegistry | None = None,
-    parser: ActionParser | None = None,
-) -> EpisodeResult:
-    """Play one episode as `run_episode` does, again after a failure where `failures` says so, and decide about it.
+async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> EpisodeResult:
+    """Play one episode as `run_episode` does, retry it where `spec.failures` says so, and decide whether it counts.
 
-    A retry begins from the same start in a fresh environment, and the model says again, word for word, what it had
-    said until then: nothing is drawn anew, so a fault that comes by chance changes nothing, and long episodes, which
-    faults hit more often, are not replaced by short ones. Where the environment answers something else than before,
-    the engine is asked from there on. Only where the model itself is the cause (a limit, an unreadable call) is a retry
-    drawn anew, with the number of the attempt in its seed.
+    A retry begins from the same start in a fresh environment and replays the tokens that were sampled before the fault;
+    nothing is resampled. So a random fault leaves no trace, and long episodes, which faults hit more often, are not
+    replaced by short ones. From the first observation that differs, the engine generates again. Only where the model is
+    the cause (a limit, an unparseable call) does a retry resample, with another sampling seed.
 
     Example:
         >>> import asyncio
         >>> from transformers import AutoTokenizer
+        >>> from turnsmith.env import EnvironmentSpec
         >>> from turnsmith.env.examples.guess_number import GuessNumber
         >>> from turnsmith.inference.engines.scripted_engine import ScriptedEngine
         >>> from turnsmith.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
-        >>> class Shaky(GuessNumber):
+        >>> class Flaky(GuessNumber):
         ...     crashes = [True]
         ...
         ...     def step(self, action):
@@ -79,103 +70,89 @@ async def play_episode(
         ...             self.crashes.pop()
         ...             raise OSError("gone")
         ...         return super().step(action)
-        >>> played = asyncio.run(
-        ...     play_episode(
-        ...         EpisodeStart("e", seed=5),
-        ...         failures=FailurePolicy(),
-        ...         environment=EnvironmentSpec.of(Shaky),
-        ...         engine=ScriptedEngine(["8", "12", "9"], chat),
-        ...         chat=chat,
-        ...         limits=Limits(),
-        ...         sampling=Sampling(),
-        ...     )
-        ... )
-        >>> played.trajectory.outcome.value, played.trajectory.actions, played.trajectory.attempt
-        ('completed', ['8', '12', '9'], 1)
-        >>> [(one.episode_id, one.outcome.value, one.decision.value) for one in played.given_up]
+        >>> spec = RolloutSpec(environment=EnvironmentSpec.of(Flaky))
+        >>> engine = ScriptedEngine(["8", "12", "9"], chat)
+        >>> result = asyncio.run(play_episode(EpisodeStart("e", seed=5), spec, engine, chat))
+        >>> result
+        EpisodeResult('e', completed, 3 turns, reward 1, kept after 2 attempts)
+        >>> result.trajectory.actions
+        ['8', '12', '9']
+        >>> [(attempt.episode_id, attempt.outcome.value, attempt.decision.value) for attempt in result.given_up]
         [('e-try1', 'environment_failed', 'retried')]
     """
     given_up: list[Trajectory] = []
-    tried: Counter[Cause] = Counter()  # each cause has attempts of its own
-    said: Trajectory | None = None
-    suffix = ""
+    retries: Counter[Cause] = Counter()  # each cause has its own number of retries
+    attempt_spec, attempt_engine = spec, engine
     while True:
-        attempt = len(given_up)
-        trajectory = await run_episode(
-            start,
-            environment=environment,
-            engine=engine if attempt == 0 else _Again(engine, said, suffix),
-            chat=chat,
-            limits=limits,
-            sampling=sampling if attempt == 0 or said is not None else _anew(sampling, attempt),
-            reward_fn=reward_fn,
-            tools=tools,
-            parser=parser,
-        )
-        trajectory.attempt = attempt
-        cause, policy = failures.judge(trajectory)
-        if cause is None or tried[cause] >= policy.retries:
+        trajectory = await run_attempt(start, attempt_spec, attempt_engine, chat)
+        trajectory.attempt = attempt = len(given_up)
+        cause, policy = spec.failures.decide(trajectory)
+        if cause is None or retries[cause] >= policy.retries:
             break
-        tried[cause] += 1
-        said = None if cause in (Cause.PARSE, Cause.LIMIT) else trajectory
-        # A server may still be busy with a request of this attempt: those that are made again get another name.
-        suffix = "" if said is not None and cause is not Cause.ENGINE else f"-try{attempt + 2}"
+        retries[cause] += 1
+        if cause in (Cause.PARSE, Cause.LIMIT):
+            attempt_spec = replace(spec, sampling=_reseeded(spec.sampling, attempt + 1))
+            attempt_engine = _ReplayEngine(engine, None, f"-try{attempt + 2}")
+        else:
+            # A server may still be busy with this attempt's request: the same one is sent again under another session.
+            suffix = f"-try{attempt + 2}" if cause is Cause.ENGINE else ""
+            attempt_spec, attempt_engine = spec, _ReplayEngine(engine, trajectory, suffix)
         trajectory.decision = Decision.RETRIED
         trajectory.episode_id = f"{start.episode_id}-try{attempt + 1}"
         given_up.append(trajectory)
         if cause is Cause.WORKER:
-            await asyncio.sleep(_pause(start.episode_id, tried[cause] - 1))
+            await asyncio.sleep(_backoff_seconds(start.episode_id, retries[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:
-        _penalise(trajectory, policy.penalty, has_reward_fn=reward_fn is not None)
+        _penalise(trajectory, policy.penalty, has_reward_fn=spec.reward_fn is not None)
     return EpisodeResult(trajectory, given_up, cause)
 
 
-class _Again:
-    """Says what was said in the attempt before, as long as it is asked the same; from then on the engine speaks."""
+class _ReplayEngine:
+    """Replays the previous attempt's tokens while the prompts match, then falls through to the engine."""
 
-    def __init__(self, engine: Engine, said: Trajectory | None, suffix: str) -> None:
+    def __init__(self, engine: Engine, previous: Trajectory | None, session_suffix: str) -> None:
         self.inner = engine
-        self._said = said
-        self._suffix = suffix
-        self._turns = {turn.start: turn for turn in said.turns} if said is not None else {}
+        self._previous = previous
+        self._session_suffix = session_suffix
+        self._turns = {turn.start: turn for turn in previous.turns} if previous is not None else {}
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`."""
         turn = self._turns.get(len(prompt_ids))
-        if turn is not None and self._said is not None:
-            tokens = self._said.tokens
+        if turn is not None and self._previous is not None:
+            tokens = self._previous.tokens
             if tokens.ids[: turn.start] == array("i", prompt_ids):
                 return Generation(
                     token_ids=tokens.ids[turn.start : turn.stop],
                     log_probs=tokens.log_probs[turn.start : turn.stop],
                     stop_reason=turn.stop_reason,
                     weights_version=turn.weights_version,
-                    exact=self._said.exact,
+                    exact=self._previous.exact,
                     swaps=tuple((place - turn.start, version) for place, version in turn.swaps),
                 )
-        self._turns = {}  # what comes now was not said before, and nothing after it was either
-        return await self.inner.generate(prompt_ids, sampling, session=session + self._suffix)
+        self._turns = {}  # once the prompts differ, nothing after that may be replayed
+        return await self.inner.generate(prompt_ids, sampling, session=session + self._session_suffix)
 
 
-def _pause(episode_id: str, attempt: int) -> float:
-    """How long to wait before the next attempt, up to twice as long each time, and another time for each episode.
+def _backoff_seconds(episode_id: str, retry: int) -> float:
+    """Exponential back-off with jitter that depends on the episode.
 
-    Many environments share a process. One that ends it every time takes the others with it: at different times, they
-    get through in between.
+    Many environments share a worker process, and one that always kills it takes the others down with it. Retried at
+    different times, the others get through in between.
     """
-    share = zlib.crc32(f"{episode_id}/{attempt}".encode()) / 2**32
-    return share * min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+    jitter = zlib.crc32(f"{episode_id}/{retry}".encode()) / 2**32
+    return jitter * min(_FIRST_BACKOFF_SECONDS * 2**retry, _MAX_BACKOFF_SECONDS)
 
 
-def _anew(sampling: Sampling, attempt: int) -> Sampling:
+def _reseeded(sampling: Sampling, attempt: int) -> Sampling:
     if sampling.seed is None:
         return sampling
     return replace(sampling, seed=zlib.crc32(f"{sampling.seed}/attempt-{attempt}".encode()))
 
 
 def _penalise(trajectory: Trajectory, penalty: float, *, has_reward_fn: bool) -> None:
-    """Take something off the episode's reward, on its last turn; without a turn there is nothing to train."""
+    """Add the penalty to the reward of the last turn; an episode without a turn has nothing to train on."""
     if not trajectory.turns:
         trajectory.decision = Decision.MASKED
     elif trajectory.score is not None or has_reward_fn:

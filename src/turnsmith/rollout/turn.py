@@ -1,4 +1,4 @@
-"""What happens to what the model said: tools are called, or the environment steps. One place, for every loop's face."""
+"""One turn of an episode: call the tools that the model asked for, or step the environment."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Message = dict[str, str]
 
 @dataclass(slots=True)
 class TurnResult:
-    """What came back for one turn of the model."""
+    """What the environment or the tools returned for one turn of the model."""
 
     messages: list[Message]
-    """What to tell the model next."""
+    """The messages to show the model next."""
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
     info: dict[str, Any] = field(default_factory=dict)
     calls: list[ToolCall] = field(default_factory=list)
-    """The tool calls of this turn, each with its result."""
+    """The turn's tool calls, each with its result."""
     problem: FormatProblem | None = None
-    """Why no call could be read, when the model seems to have tried one."""
+    """Why a tool call could not be parsed, if the model seems to have written one."""
     is_over_limit: bool = False
-    """Whether the turn asked for more calls than were left; then none of them was run."""
+    """Whether the turn had more tool calls than the episode had left; then none of them was run."""
 
     @property
     def done(self) -> bool:
@@ -42,20 +42,20 @@ class TurnResult:
 
 
 class EpisodeTools:
-    """The tools one episode offers: those given to the run, and the environment's own `@tool` methods."""
+    """The tools that one episode offers: the run's, and the environment's own `@tool` methods."""
 
-    def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
+    def __init__(self, environment: Any, registry: ToolRegistry | None, parser: ActionParser) -> None:
         own = environment.remote_tools if isinstance(environment, RemoteEnvironment) else tools_of(environment)
-        if own or given is None:
-            given = ToolRegistry([*(given or ()), *own], bounds=given.bounds if given else None)
-        self.registry = given
+        if own or registry is None:
+            registry = ToolRegistry([*(registry or ()), *own], bounds=registry.bounds if registry else None)
+        self.registry = registry
         self.parser = parser
 
     def __bool__(self) -> bool:
         return len(self.registry) > 0
 
-    def introduce(self, system_prompt: str, chat: Chat) -> tuple[str, list[dict[str, Any]] | None]:
-        """The system prompt with the tools in it, or the tools for a template that shows them in its own way."""
+    def prompt_and_schemas(self, system_prompt: str, chat: Chat) -> tuple[str, list[dict[str, Any]] | None]:
+        """The system prompt, with the tools described in it unless the chat template takes their schemas."""
         if not self:
             return system_prompt, None
         definitions = self.registry.definitions()
@@ -65,58 +65,58 @@ class EpisodeTools:
 
 
 def join_prompts(*texts: str) -> str:
-    """The texts that are not empty, a blank line between them."""
+    """Join the non-empty texts with a blank line."""
     return "\n\n".join(text for text in texts if text)
 
 
 async def apply_action(
-    said: str,
+    action: str,
     host: Host,
-    toolbox: EpisodeTools | None,
+    tools: EpisodeTools | None,
     *,
     ids: Sequence[int] = (),
     episode_id: str = "",
     count: Callable[[str], Sequence[int]] | None = None,
     calls_left: int | None = None,
 ) -> TurnResult:
-    """Call the tools that the model asked for; where it asked for none, let the environment step.
+    """Run the tool calls in the model's turn; if there are none, step the environment.
 
-    Calls of one turn run one after another, in the order they were written, because they may share state. A call that
-    cannot be read is told to the model in a sentence and costs it the turn, nothing else. A turn with more calls than
-    `calls_left` has none of them run.
+    Calls run one after another in the order they were written, because they may share state. If a call cannot be
+    parsed, the model is shown an error message and loses only that turn. If there are more calls than `calls_left`,
+    none is run.
     """
-    if not toolbox:
-        return await _step(said, host)
-    parser = toolbox.parser
-    # A family's own marks may be control tokens, which the text no longer shows.
-    parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(said)
+    if not tools:
+        return await _step(action, host)
+    parser = tools.parser
+    # A model family may mark tool calls with control tokens, which the decoded text does not show.
+    parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(action)
     if calls_left is not None and len(parsed.calls) > calls_left:
-        asked = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
-        return TurnResult([], info={"tool_calls_not_run": asked}, is_over_limit=True)
+        skipped = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
+        return TurnResult([], info={"tool_calls_not_run": skipped}, is_over_limit=True)
     if parsed.calls:
         for call in parsed.calls:
-            _name_plain_input(call, toolbox.registry)
-            call.result = await toolbox.registry.call(call, episode_id=episode_id, count=count)
+            _name_plain_input(call, tools.registry)
+            call.result = await tools.registry.call(call, episode_id=episode_id, count=count)
         messages = [_tool_message(call, call.result) for call in parsed.calls if call.result]
         info: dict[str, Any] = {"tool_calls": [_record(call) for call in parsed.calls]}
-        reaction = TurnResult(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
+        result = TurnResult(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
     elif parsed.problem:
-        reaction = TurnResult([])
+        result = TurnResult([])
     else:
         return await _step(parsed.text, host)
-    if parsed.problem:  # also where some calls could be read and another one could not
-        reaction.problem = parsed.problem
-        reaction.messages.append({"role": "user", "content": parsed.problem.sentence})
-        reaction.info["format_problem"] = parsed.problem.kind.value
-    return reaction
+    if parsed.problem:  # other calls of the turn may have been parsed and run
+        result.problem = parsed.problem
+        result.messages.append({"role": "user", "content": parsed.problem.sentence})
+        result.info["format_problem"] = parsed.problem.kind.value
+    return result
 
 
 def _name_plain_input(call: ToolCall, registry: ToolRegistry) -> None:
-    """Give an input without a name, as ReAct allows, to the only parameter of the tool."""
-    found = registry.get(call.name)
-    if found is None or list(call.arguments) != [PLAIN_INPUT]:
+    """Assign an unnamed input, as ReAct allows, to the tool's only parameter."""
+    tool = registry.get(call.name)
+    if tool is None or list(call.arguments) != [PLAIN_INPUT]:
         return
-    names = list(found.definition.parameters.get("properties", {}))
+    names = list(tool.definition.parameters.get("properties", {}))
     if len(names) == 1:
         call.arguments = {names[0]: call.arguments[PLAIN_INPUT]}
 

@@ -17,6 +17,7 @@ from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
@@ -242,17 +243,21 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
-        plan = EpisodePlan(
+        rollout = RolloutSpec(
             environment=self.environment.isolated(),
             limits=Limits.of(config.inference),
             sampling=training_sampling(config),
-            run_dir=run_dir,
             reward_fn=self.reward_fn,
             tools=self.tools,
+            parser=self.parser,
+            failures=FailurePolicy.of(config.failures),
+        )
+        plan = EpisodePlan(
+            rollout,
+            run_dir,
             tool_format=config.inference.tool_format,
             estimator=config.training.adv_estimator,
             credit=config.training.credit,
-            failures=FailurePolicy.of(config.failures),
             curriculum=self.dataset.curriculum,
         )
         self._watch(

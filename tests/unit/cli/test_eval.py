@@ -88,7 +88,7 @@ def test_a_comparison_is_shown_and_recorded(script: Any, tmp_path: Path, capsys:
     assert record["compare/reward/p"] == 0.0078125
     assert "p = 0.0078" in printed
     assert main(["eval", GAME, "--model", "tiny", "--seed", "5", "--episodes", "12", "--compare", old]) == 2
-    assert "it lacks 5, the first being seed-12" in capsys.readouterr().err
+    assert "it lacks 5 of the 12 starts of this one, the first being seed-12" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
 
 
@@ -150,8 +150,8 @@ def test_an_environment_that_raises_fails_its_episodes(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--episodes", "10", "--samples", "4"], "take 8 or 12"),
         (["--compare", "nowhere"], "There is no run nowhere: found no run.json in nowhere or runs/nowhere."),
+        (["--episodes", "10", "--samples", "4"], "it must be a multiple of samples, which is 4: try 12"),
         (["--backend", "torch"], "There is no backend 'torch'"),
         (["--tokenizer", "smollm2"], "only apply to a server: pass its URL as --model"),
         (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),

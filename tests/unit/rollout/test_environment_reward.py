@@ -60,26 +60,26 @@ async def later(trajectory: Trajectory) -> float:
 @pytest.mark.parametrize(
     ("reward_fn", "score"), [(None, 1.0), (by_trajectory, 0.5), (by_environment, 2.0), (later, 0.25)]
 )
-async def test_an_episode_is_paid_by_it(chat: Chat, reward_fn: Any, score: float) -> None:
+async def test_an_episode_gets_its_reward(chat: Chat, reward_fn: Any, score: float) -> None:
     trajectory = await play(chat, EnvironmentRewardWrapper(GuessNumber(), reward_fn))
     assert (trajectory.outcome, trajectory.score) == (Outcome.COMPLETED, score)
 
 
 @pytest.mark.parametrize("reward_fn", [by_environment, later])
-async def test_a_reward_out_of_its_range_is_a_failure_in_words(chat: Chat, reward_fn: Any) -> None:
+async def test_a_reward_out_of_its_range_is_a_failure(chat: Chat, reward_fn: Any) -> None:
     trajectory = await play(chat, EnvironmentRewardWrapper(GuessNumber, reward_fn, low=0.5, high=1))
     assert trajectory.outcome is Outcome.REWARD_FAILED
     assert trajectory.error in (
-        "by_environment paid 2, which is not from 0.5 to 1.",
-        "later paid 0.25, which is not from 0.5 to 1.",
+        "by_environment returned 2, which is outside 0.5 to 1.",
+        "later returned 0.25, which is outside 0.5 to 1.",
     )
 
 
-@pytest.mark.parametrize("paid", [math.nan, None, "much"])
-async def test_what_is_no_number_is_a_failure_in_words(chat: Chat, paid: Any) -> None:
-    trajectory = await play(chat, EnvironmentRewardWrapper(GuessNumber, lambda trajectory: paid))
+@pytest.mark.parametrize("value", [math.nan, None, "much"])
+async def test_a_value_that_is_not_a_number_is_a_failure(chat: Chat, value: Any) -> None:
+    trajectory = await play(chat, EnvironmentRewardWrapper(GuessNumber, lambda trajectory: value))
     assert trajectory.outcome is Outcome.REWARD_FAILED
-    assert f"<lambda> returned {str(paid)!r}; it must return a finite number." == trajectory.error
+    assert f"<lambda> returned {str(value)!r}; it must return a finite number." == trajectory.error
 
 
 def test_answers_alone_are_played_in_fresh_environments() -> None:
@@ -90,7 +90,7 @@ def test_answers_alone_are_played_in_fresh_environments() -> None:
     assert own.compute_batch_rewards([]).shape == (0,)
 
 
-def test_a_failing_environment_is_told() -> None:
+def test_a_failing_environment_is_reported() -> None:
     class Broken(BaseEnvironment):
         def reset(self) -> str:
             return "Go."
@@ -102,7 +102,7 @@ def test_a_failing_environment_is_told() -> None:
         EnvironmentRewardWrapper(Broken).compute_batch_rewards(["x"])
 
 
-def test_it_travels_without_the_environment_it_was_made_with() -> None:
+def test_it_is_pickled_without_the_environment_it_was_made_with() -> None:
     environment = GuessNumber({"max_steps": 3})
     environment.state = lambda: None  # such an object cannot be pickled
     sent = pickle.loads(pickle.dumps(EnvironmentRewardWrapper(environment, by_trajectory, high=1)))  # noqa: S301
@@ -111,5 +111,5 @@ def test_it_travels_without_the_environment_it_was_made_with() -> None:
 
 
 def test_a_range_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(ConfigError, match="set low below high"):
+    with pytest.raises(ConfigError, match="low must be below high"):
         EnvironmentRewardWrapper(GuessNumber, low=1, high=0)

@@ -116,8 +116,8 @@ async def test_tokens_are_those_of_the_template_and_rewards_sit_on_last_model_to
         "bb<|im_end|>",
         "ccc<|im_end|>",
     ]
-    paid = [(place, reward) for place, reward in enumerate(trajectory.token_rewards()) if reward]
-    assert paid == [
+    rewarded = [(place, reward) for place, reward in enumerate(trajectory.token_rewards()) if reward]
+    assert rewarded == [
         (turn.stop - 1 - tokens.prompt_length, pay) for turn, pay in zip(trajectory.turns, (1.0, 2.0, 3.0), strict=True)
     ]
 
@@ -191,13 +191,13 @@ async def test_an_environment_whose_constructor_or_import_fails(chat, tmp_path):
     ("reply", "sentence"),
     [
         (RuntimeError("gpu lost"), "ScriptedEngine.generate raised RuntimeError: gpu lost"),
-        (Generation([], []), "gave 0 tokens"),
+        (Generation([], []), "returned 0 tokens"),
         (Generation([5, 6], [-1.0]), "2 token ids but 1 log-probs"),
         (Generation([5, 2**40], [-1.0, -1.0]), "OverflowError"),
         (Generation([5, 6], [-1.0, "x"]), "TypeError"),  # type: ignore[list-item]
-        (Generation([5], [float("nan")]), "not a finite number"),
+        (Generation([5], [float("nan")]), "a log-prob that is not finite"),
         (Generation([5], [-1.0], "abort"), "aborted"),
-        (Generation([5] * 300, [-1.0] * 300), "gave 300 tokens where 1 to 256"),
+        (Generation([5] * 300, [-1.0] * 300), "returned 300 tokens; 1 to 256 were requested"),
     ],
 )
 async def test_a_failing_engine(chat, reply, sentence):
@@ -218,7 +218,7 @@ async def test_time_limit_in_the_engine_and_in_a_step(chat):
     assert (trajectory.outcome, trajectory.num_turns) == (Outcome.TIME_LIMIT, 1)
     trajectory = await play(chat, limits=Limits(seconds=0.3), at=2, sleep=1.0)
     assert (trajectory.outcome, trajectory.rewards) == (Outcome.ENVIRONMENT_TIMEOUT, [1.0, 0.0])
-    assert trajectory.error.startswith("The environment's step or a tool did not come back within ")
+    assert trajectory.error.startswith("The environment's step or a tool did not return within ")
     assert time.perf_counter() - began < 1.5
     assert Count.closed == []  # closed when its thread comes back, not while it runs
     await asyncio.sleep(1.0)

@@ -76,23 +76,23 @@ async def test_turns_exactly_at_the_limit(chat):
 
 
 async def test_a_turn_exactly_as_long_as_allowed_that_ends_by_itself_is_whole(chat):
-    said = "abcdefg"
-    length = len(chat.encode(said)) + 1  # and the token that ends it
-    whole = await play(chat, [said, "done"], turn_tokens=length)
-    assert (whole.outcome, whole.actions) == (Outcome.COMPLETED, [said, "done"])
+    reply = "abcdefg"
+    length = len(chat.encode(reply)) + 1  # and the token that ends it
+    whole = await play(chat, [reply, "done"], turn_tokens=length)
+    assert (whole.outcome, whole.actions) == (Outcome.COMPLETED, [reply, "done"])
     assert whole.turns[0].stop - whole.turns[0].start == length
 
 
 async def test_a_turn_that_does_not_end_in_time_ends_the_episode_and_is_not_acted_on(chat):
-    said = "abcdefg"
-    length = len(chat.encode(said)) + 1
-    cut = await play(chat, ["a", said, "done"], turn_tokens=length - 1)
+    reply = "abcdefg"
+    length = len(chat.encode(reply)) + 1
+    cut = await play(chat, ["a", reply, "done"], turn_tokens=length - 1)
     check_whole(cut)
     assert cut.outcome is Outcome.TURN_TOKEN_LIMIT
     assert cut.outcome.is_behaviour
     assert (cut.rewards, cut.dones, cut.infos[1]) == ([1.0, 0.0], [False, False], {})
     assert cut.turns[1].stop - cut.turns[1].start == length - 1
-    assert (cut.turns[1].stop_reason, cut.messages[-1]) == ("length", {"role": "assistant", "content": said})
+    assert (cut.turns[1].stop_reason, cut.messages[-1]) == ("length", {"role": "assistant", "content": reply})
     assert cut.tokens.mask[-1] == 1
 
 
@@ -137,9 +137,9 @@ async def test_an_engine_whose_own_context_is_full_ends_it_as_token_limit(chat):
 
 async def test_tokens_counted_from_text_alone_do_not_say_that_a_context_is_full(chat):
     ids = chat.encode("done")
-    said = Generation(ids, [0.0] * len(ids), "length", exact=False)
-    assert (await play(chat, [said], max_tokens=9)).outcome is Outcome.COMPLETED
-    assert (await play(chat, [said], turn_tokens=9)).outcome is Outcome.TURN_TOKEN_LIMIT
+    generation = Generation(ids, [0.0] * len(ids), "length", exact=False)
+    assert (await play(chat, [generation], max_tokens=9)).outcome is Outcome.COMPLETED
+    assert (await play(chat, [generation], turn_tokens=9)).outcome is Outcome.TURN_TOKEN_LIMIT
 
 
 async def test_tool_calls_exactly_at_the_limit_run(chat):
@@ -169,8 +169,8 @@ async def test_the_turn_that_goes_over_has_none_of_its_calls_run(chat, calls):
 
 
 async def test_turns_without_a_call_do_not_count_as_calls(chat):
-    said = [RING, "a", "<tool_call>{", "b", "done"]
-    assert (await play(chat, said, environment=Desk, tool_calls=1)).outcome is Outcome.COMPLETED
+    replies = [RING, "a", "<tool_call>{", "b", "done"]
+    assert (await play(chat, replies, environment=Desk, tool_calls=1)).outcome is Outcome.COMPLETED
 
 
 async def test_seconds(chat):

@@ -102,12 +102,12 @@ def chat(tiny_folder: str) -> Chat:
 
 
 async def play(
-    chat: Chat, said: list[str], parser: ActionParser | None = None, tools: ToolRegistry | None = None
+    chat: Chat, replies: list[str], parser: ActionParser | None = None, tools: ToolRegistry | None = None
 ) -> Trajectory:
     return await run_episode(
         EpisodeStart("episode-7"),
         environment=EnvironmentSpec.of(Workshop),
-        engine=ScriptedEngine(said, chat),
+        engine=ScriptedEngine(replies, chat),
         chat=chat,
         limits=Limits(turns=20, tokens=200_000, prompt_tokens=20_000),
         sampling=Sampling(max_tokens=1000),
@@ -144,9 +144,15 @@ async def test_a_huge_result_is_cut_and_the_episode_goes_on(chat: Chat) -> None:
     assert len(trajectory.tokens) < 20_000
 
 
-async def test_mistakes_are_told_to_the_model(chat: Chat) -> None:
-    said = [call("refuse", '{"amount": 9}'), call("refuse", '{"amount": "many"}'), call("wrok"), "<tool_call>{", "done"]
-    trajectory = await play(chat, said)
+async def test_mistakes_are_shown_to_the_model(chat: Chat) -> None:
+    replies = [
+        call("refuse", '{"amount": 9}'),
+        call("refuse", '{"amount": "many"}'),
+        call("wrok"),
+        "<tool_call>{",
+        "done",
+    ]
+    trajectory = await play(chat, replies)
     assert trajectory.outcome is Outcome.COMPLETED
     answers = [message["content"] for message in trajectory.messages if message["role"] in ("tool", "user")][1:]
     assert answers[0] == "9 is too much."
@@ -169,8 +175,8 @@ async def test_given_tools_stand_beside_the_environments_own(chat: Chat) -> None
         """Twice the number."""
         return 2 * number
 
-    said = ['Thought: hm\nAction: double\nAction Input: {"number": 21}', "Final Answer: done"]
-    trajectory = await play(chat, said, ReActActionParser(), ToolRegistry([double]))
+    replies = ['Thought: hm\nAction: double\nAction Input: {"number": 21}', "Final Answer: done"]
+    trajectory = await play(chat, replies, ReActActionParser(), ToolRegistry([double]))
     assert trajectory.outcome is Outcome.COMPLETED, trajectory.error
     assert "double" in trajectory.messages[0]["content"]
     assert "wrong_type" in trajectory.messages[0]["content"]

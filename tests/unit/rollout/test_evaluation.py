@@ -76,14 +76,14 @@ def test_tasks_are_dealt_out_and_named() -> None:
 @pytest.mark.parametrize(
     ("plan", "sentence"),
     [
-        ({"episodes": 10, "samples": 4}, "take 8 or 12"),
-        ({"episodes": 3, "samples": 4}, "take 4"),
+        ({"episodes": 10, "samples": 4}, "samples, which is 4: try 12"),
+        ({"episodes": 3, "samples": 4}, "try 4"),
         ({"episodes": 0}, "episodes is 0"),
         ({"samples": 0}, "samples is 0"),
         ({"concurrency": 0}, "concurrency is 0"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_in_words(plan: dict[str, int], sentence: str) -> None:
+def test_an_invalid_plan_is_refused(plan: dict[str, int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         EvaluationPlan(**plan)
 
@@ -103,7 +103,7 @@ def test_rewards_success_outcomes_and_faults(chat: Chat) -> None:
     assert (result.reward.value, result.success.value) == (pytest.approx(3 / 7), pytest.approx(3 / 7))
     assert result.report.outcomes == {"completed": 7, "environment_failed": 1}
     assert "unlucky" in result.report.first_error
-    assert not result.is_success_told
+    assert not result.has_success_info
     metrics = result.metrics()
     assert (metrics["episodes/total"], metrics["starts"], metrics["tokens/model"]) == (8, 8, 4)
     assert metrics["reward/low"] < metrics["reward/mean"] < metrics["reward/high"]
@@ -137,10 +137,10 @@ async def test_no_more_than_so_many_episodes_run_at_once_and_sampling_repeats(ch
     assert seeds == before
 
 
-def test_a_synchronous_face_brings_its_own_chat_and_loop(tiny_folder: str) -> None:
+def test_a_synchronous_engine_has_its_own_chat_and_loop(tiny_folder: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    with BaseInferenceEngine(ScriptedEngine(["odd"], Chat(tokenizer)), tokenizer) as face:
-        assert evaluate(Parity, face, plan=EvaluationPlan(episodes=2, seed=0)).reward.value == 0.5
+    with BaseInferenceEngine(ScriptedEngine(["odd"], Chat(tokenizer)), tokenizer) as engine:
+        assert evaluate(Parity, engine, plan=EvaluationPlan(episodes=2, seed=0)).reward.value == 0.5
 
 
 def test_an_engine_without_a_chat_is_refused(chat: Chat) -> None:
@@ -168,13 +168,13 @@ async def test_cancelling_keeps_what_has_ended(chat: Chat) -> None:
 
 
 def test_success_is_what_the_environment_says_and_silence_is_failure() -> None:
-    told = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True), episode("c", 5.0, success=False)])
-    assert told.is_success_told
-    assert told.success.value == pytest.approx(1 / 3)
+    result = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True), episode("c", 5.0, success=False)])
+    assert result.has_success_info
+    assert result.success.value == pytest.approx(1 / 3)
     silent = EvaluationResult([episode("a", 5.0), episode("b", 0.0), episode("c", -1.0)])
     assert silent.success.value == pytest.approx(1 / 3)
     by_reward = EvaluationResult([episode("a", 5.0), episode("b", 0.0, success=True)], success_reward=5.0)
-    assert (by_reward.is_success_told, by_reward.success.value) == (False, 0.5)
+    assert (by_reward.has_success_info, by_reward.success.value) == (False, 0.5)
 
 
 def test_pass_at_k_goes_up_in_powers_of_two_and_ends_with_all_samples() -> None:
@@ -202,7 +202,7 @@ def test_a_run_folder_keeps_it_and_gives_it_back(chat: Chat, tmp_path: Path) -> 
     assert (record["step"], record["reward/mean"], record["note"]) == (0, 0.5, "x")
     assert read_episodes(run) == result.trajectories
     assert EvaluationResult.read(run.path).trajectories == result.trajectories
-    with pytest.raises(RecordError, match="holds no evaluation"):
+    with pytest.raises(RecordError, match="has no evaluation"):
         EvaluationResult.read(RunFolder.create(tmp_path, "train"))
 
 
@@ -243,12 +243,20 @@ def test_starts_that_all_failed_are_left_out() -> None:
     assert new.compare(old).starts == 1
 
 
-def test_other_starts_are_refused_in_words() -> None:
+def test_other_starts_are_refused() -> None:
     old = EvaluationResult([episode("seed-1"), episode("seed-2")])
-    with pytest.raises(ConfigError, match=r"of the 2 starts here it lacks 1, the first being seed-3.*had \(2\)"):
+    with pytest.raises(ConfigError, match=r"it lacks 1 of the 2 starts of this one, the first being seed-3.*had \(2\)"):
         EvaluationResult([episode("seed-2"), episode("seed-3")]).compare(old)
     check_same_starts(["seed-2", "seed-2"], old)
     changed = episode("seed-1")
     changed.states = ["another board"]
-    with pytest.raises(ConfigError, match="start seed-1 opened with another observation"):
+    with pytest.raises(ConfigError, match="start seed-1 began with a different observation"):
         EvaluationResult([changed]).compare(old)
+
+
+def test_a_result_is_shown_in_one_line_without_its_tokens(chat: Chat) -> None:
+    result = evaluate(Parity, ScriptedEngine(["odd"], chat), chat, EvaluationPlan(episodes=4, seed=0))
+    result.trajectories[0].outcome = Outcome.ENGINE_FAILED
+    reward, success = "reward 0.667 (-0.768 to 2.1)", "success 0.667 (0.208 to 0.939)"
+    assert repr(result) == f"EvaluationResult(4 episodes (1 failed), 4 starts, {reward}, {success})"
+    assert repr(EvaluationResult([])) == "EvaluationResult(0 episodes, 0 starts, reward nan, success nan)"

@@ -6,7 +6,7 @@ import pytest
 
 from turnsmith.config import FailuresConfig
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.failure_policy import Cause, FailurePolicy, Policy, causes_of
+from turnsmith.rollout.failure_policy import Cause, CausePolicy, FailurePolicy, causes_of
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 
@@ -17,52 +17,69 @@ def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("cause", "text", "policy"),
     [
-        ("environment", "retry", Policy(2, Decision.MASKED)),
-        ("environment", "retry:3", Policy(3, Decision.MASKED)),
-        ("environment", " retry : 3 , drop ", Policy(3, Decision.DROPPED)),
-        ("worker", "retry:1,penalise:-2", Policy(1, Decision.PENALISED, -2.0)),
-        ("timeout", "mask", Policy(0, Decision.MASKED)),
-        ("limit", "retry:1", Policy(1, Decision.KEPT)),
-        ("limit", "penalise:-0.5", Policy(0, Decision.PENALISED, -0.5)),
-        ("parse", "keep", Policy()),
+        ("environment", "retry", CausePolicy(2, Decision.MASKED)),
+        ("environment", "retry:3", CausePolicy(3, Decision.MASKED)),
+        ("environment", " retry : 3 , drop ", CausePolicy(3, Decision.DROPPED)),
+        ("worker", "retry:1,penalise:-2", CausePolicy(1, Decision.PENALISED, -2.0)),
+        ("timeout", "mask", CausePolicy(0, Decision.MASKED)),
+        ("limit", "retry:1", CausePolicy(1, Decision.KEPT)),
+        ("limit", "penalise:-0.5", CausePolicy(0, Decision.PENALISED, -0.5)),
+        ("limit", "penalise:-1e-3", CausePolicy(0, Decision.PENALISED, -0.001)),
+        ("parse", "keep", CausePolicy()),
     ],
 )
-def test_a_policy_is_read(cause: str, text: str, policy: Policy) -> None:
-    assert Policy.read(cause, text) == policy
+def test_a_policy_is_parsed(cause: str, text: str, policy: CausePolicy) -> None:
+    assert CausePolicy.parse(cause, text) == policy
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "retries", "retry:0", "retry:x", "retry:101", "mask:2", "drop,mask", "penalise", "retry:2,", "retry,retry"],
+    [
+        "",
+        "retries",
+        "retry:0",
+        "retry:x",
+        "retry:101",
+        "mask:2",
+        "drop,mask",
+        "penalise",
+        "retry:2,",
+        "retry,retry",
+        "penalise:nan",
+        "penalise:-inf",
+        "retry mask",
+        ",mask",
+    ],
 )
-def test_what_cannot_be_read_is_refused_with_the_words_there_are(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"failures\.limit='.*' cannot be read: write keep, mask, drop, penalise:-1"):
-        Policy.read("limit", text)
+def test_an_invalid_setting_is_refused_with_the_valid_ones(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"failures\.limit='.*' is not valid: write keep, mask, drop, penalise:-1"):
+        CausePolicy.parse("limit", text)
 
 
-@pytest.mark.parametrize("text", ["penalise:1", "penalise:0", "penalise:nan", "penalise:-inf"])
+@pytest.mark.parametrize("text", ["penalise:1", "penalise:0", "penalise:-1e999"])
 def test_a_penalty_is_below_0(text: str) -> None:
     with pytest.raises(ConfigError, match="it must be below 0"):
-        Policy.read("parse", text)
+        CausePolicy.parse("parse", text)
 
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause.is_fault])
 def test_a_fault_of_the_infrastructure_is_never_kept(cause: Cause) -> None:
     for text in ("keep", "retry:1,keep"):
-        with pytest.raises(ConfigError, match="as if the model had done it"):
-            Policy.read(cause, text)
+        with pytest.raises(ConfigError, match="as if the model had caused it"):
+            CausePolicy.parse(cause, text)
 
 
 def test_a_lost_engine_is_nobodys_behaviour() -> None:
-    with pytest.raises(ConfigError, match="as if the model had done it"):
-        Policy.read("engine", "penalise:-1")
-    assert Policy.read("environment", "penalise:-1").penalty == -1.0  # a user may know that only bad actions crash it
+    with pytest.raises(ConfigError, match="as if the model had caused it"):
+        CausePolicy.parse("engine", "penalise:-1")
+    # Of an environment, a user may know that only bad actions crash it.
+    assert CausePolicy.parse("environment", "penalise:-1").penalty == -1.0
 
 
 def test_every_outcome_that_is_not_behaviour_has_a_cause_and_none_of_them_is_kept() -> None:
     for outcome in Outcome:
         trajectory = Trajectory(outcome=outcome)
-        cause, policy = FailurePolicy().judge(trajectory)
+        cause, policy = FailurePolicy().decide(trajectory)
         assert (cause is not None and cause.is_fault) == (not outcome.is_behaviour)
         assert (policy.decision is Decision.KEPT) == outcome.is_behaviour
     assert causes_of(Trajectory()) == [Cause.ENGINE]
@@ -71,10 +88,10 @@ def test_every_outcome_that_is_not_behaviour_has_a_cause_and_none_of_them_is_kep
 def test_the_first_cause_with_something_to_do_decides() -> None:
     infos = [{"tool_calls": [{"failure": "OSError"}]}, {"format_problem": "not_json"}]
     policy = FailurePolicy.of(FailuresConfig(parse="penalise:-1", limit="mask"))
-    assert policy.judge(Trajectory(outcome=Outcome.COMPLETED, infos=infos))[0] is Cause.PARSE
-    assert policy.judge(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is Cause.LIMIT
-    assert policy.judge(Trajectory(outcome=Outcome.WORKER_LOST, infos=infos))[0] is Cause.WORKER
-    assert policy.for_evaluation().judge(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is None
+    assert policy.decide(Trajectory(outcome=Outcome.COMPLETED, infos=infos))[0] is Cause.PARSE
+    assert policy.decide(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is Cause.LIMIT
+    assert policy.decide(Trajectory(outcome=Outcome.WORKER_LOST, infos=infos))[0] is Cause.WORKER
+    assert policy.for_evaluation().decide(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos))[0] is None
 
 
 def test_whether_groups_are_dropped() -> None:

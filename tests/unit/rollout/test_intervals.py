@@ -15,7 +15,7 @@ from turnsmith.rollout.evaluation.intervals import (
     compare_pairs,
     estimate_mean,
     estimate_pass_at,
-    estimate_share,
+    estimate_proportion,
     t_quantile,
 )
 
@@ -29,8 +29,16 @@ def test_the_quantile_of_students_t(degrees: int, quantile: float) -> None:
     assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=5e-5)
 
 
-def test_the_two_ways_to_the_quantile_meet() -> None:
-    assert t_quantile(0.975, 201) == pytest.approx((t_quantile(0.975, 200) + t_quantile(0.975, 202)) / 2, abs=1e-5)
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    # mpmath 1.3 with 30 digits: the root of the regularised incomplete beta function.
+    [(200, 1.97189622363391), (201, 1.9718365067799), (250, 1.9694983934212), (1000, 1.9623390808264)],
+)
+def test_the_expansion_for_many_degrees_of_freedom_is_as_good_as_it_says(degrees: int, quantile: float) -> None:
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-9)
+
+
+def test_the_quantile_of_very_many_degrees_of_freedom_is_the_normal_one() -> None:
     assert t_quantile(0.975, 10**9) == pytest.approx(1.959964, abs=1e-6)
 
 
@@ -45,17 +53,17 @@ def test_a_start_played_many_times_is_still_one_start() -> None:
     once = estimate_mean([[1.0], [0.0], [3.0]])
     often = estimate_mean([[1.0] * 9, [0.0] * 9, [3.0] * 9])
     assert (often.low, often.high) == (pytest.approx(once.low), pytest.approx(once.high))
-    assert estimate_share([[1] * 9, [0] * 9, [0] * 9]) == estimate_share([[1], [0], [0]])
+    assert estimate_proportion([[1] * 9, [0] * 9, [0] * 9]) == estimate_proportion([[1], [0], [0]])
 
 
 def test_nothing_to_estimate_from_is_no_interval_and_no_error() -> None:
     assert math.isnan(estimate_mean([]).value)
-    assert math.isnan(estimate_share([]).value)
+    assert math.isnan(estimate_proportion([]).value)
     assert math.isnan(estimate_pass_at([[1]], 2).value)
     assert not estimate_mean([[3.0, 4.0]]).has_interval
     assert not estimate_mean([[0.1], [0.1], [0.1]]).has_interval
     assert not estimate_mean([[0.1 + 0.2], [0.3], [0.3]]).has_interval
-    assert estimate_share([[1]]).has_interval
+    assert estimate_proportion([[1]]).has_interval
 
 
 @pytest.mark.parametrize(
@@ -70,18 +78,37 @@ def test_nothing_to_estimate_from_is_no_interval_and_no_error() -> None:
     ],
 )
 def test_wilsons_interval(successes: int, number: int, low: float, high: float) -> None:
-    found = estimate_share([[1.0]] * successes + [[0.0]] * (number - successes))
+    found = estimate_proportion([[1.0]] * successes + [[0.0]] * (number - successes))
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
+def test_episodes_of_a_start_that_are_not_alike_count_as_more_than_one() -> None:
+    """The effective sample size by hand, between the number of starts and that of episodes."""
+    clusters = [[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]] * 2
+    share, starts, episodes = 0.5, 8, 32
+    variance = starts / (starts - 1) * sum((sum(cluster) - 4 * share) ** 2 for cluster in clusters) / episodes**2
+    design_effect = variance / (share * (1 - share) / (episodes - 1))
+    degrees_correction = (2.0395134 / 2.3646243) ** 2  # t quantiles of 31 and of 7 degrees of freedom
+    effective = episodes / design_effect * degrees_correction
+    assert starts < effective < episodes
+    z = 1.959963985
+    half_width = z * math.sqrt(share * (1 - share) / effective + z**2 / (4 * effective**2)) / (1 + z**2 / effective)
+    interval = estimate_proportion(clusters)
+    assert interval.value == share
+    assert (interval.low, interval.high) == pytest.approx((0.5 - half_width, 0.5 + half_width), abs=1e-7)
+
+
+def test_the_interval_of_a_proportion_covers_the_truth_where_starts_differ() -> None:
     """25 starts of 4 episodes; a start's own chance of success is spread widely around 0.4."""
     draw = random.Random(0)
     covered, taken_for_independent = 0, 0
     for _ in range(400):
         chances = [draw.betavariate(0.4, 0.6) for _ in range(25)]
         clusters = [[float(draw.random() < chance) for _ in range(4)] for chance in chances]
-        found, naive = estimate_share(clusters), estimate_share([[x] for cluster in clusters for x in cluster])
+        found, naive = (
+            estimate_proportion(clusters),
+            estimate_proportion([[x] for cluster in clusters for x in cluster]),
+        )
         covered += found.low <= 0.4 <= found.high
         taken_for_independent += naive.low <= 0.4 <= naive.high
     assert covered / 400 > 0.92
@@ -89,9 +116,9 @@ def test_the_interval_of_a_share_covers_the_truth_where_starts_differ() -> None:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=12))
-def test_shares_and_their_limits_stay_in_order(clusters: list[list[bool]]) -> None:
+def test_proportions_and_their_bounds_stay_in_order(clusters: list[list[bool]]) -> None:
     numbers = [[float(x) for x in cluster] for cluster in clusters]
-    found = estimate_share(numbers)
+    found = estimate_proportion(numbers)
     assert 0 <= found.low <= found.value <= found.high <= 1
     for k in (1, 2, 6):
         passing = estimate_pass_at(numbers, k)
@@ -118,12 +145,12 @@ def test_successes_and_failures_are_tested_as_mcnemar_does(ups: int, downs: int,
     assert (found.p_value, found.is_exact, found.pairs) == (pytest.approx(p_value), True, ups + downs + 7)
 
 
-def test_many_pairs_of_one_size_are_counted_and_not_listed() -> None:
+def test_many_pairs_of_one_size_are_counted_and_not_enumerated() -> None:
     assert compare_pairs([1.0] * 2000 + [-1.0] * 2000).p_value == 1.0
     assert 0 < compare_pairs([0.5] * 700 + [-0.5] * 300).p_value < 1e-30
 
 
-def test_few_differences_are_listed() -> None:
+def test_few_differences_are_enumerated() -> None:
     values = [0.3, -0.1, 0.7, 0.2, 0.4, -0.2]
     listed = [
         abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in itertools.product((1, -1), repeat=6)
@@ -133,7 +160,7 @@ def test_few_differences_are_listed() -> None:
     assert (found.p_value, found.is_exact) == (pytest.approx(expected), True)
 
 
-def test_drawn_and_listed_signs_agree_and_the_draw_repeats() -> None:
+def test_sampled_and_enumerated_signs_agree_and_sampling_repeats() -> None:
     draw = random.Random(1)
     values = [draw.gauss(0.35, 1.0) for _ in range(20)]
     listed, drawn = compare_pairs(values), compare_pairs([*values, 1e-9])

@@ -48,7 +48,7 @@ def test_code_of_the_users_runs_in_processes_and_ours_in_threads():
         ({"call_seconds": 0}, "environment.call_seconds=0 must be a number above 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence: str):
+def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str):
     with pytest.raises(ConfigError, match=sentence):
         EnvironmentSpec.of(Game, EnvironmentConfig(**settings))
 

@@ -1,4 +1,4 @@
-"""Every episode that was sent off ends in one decision, or the step stops with both sides told."""
+"""Every dispatched episode ends in one decision, or the step stops with an error that names both sides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, settle_groups, split_settled, unsettled_episodes
+from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, unsettled_episodes
 from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
@@ -50,37 +50,37 @@ def test_an_episode_without_an_end_stops_the_step() -> None:
     ledger = Ledger()
     ledger.dispatch([f"a-{n}" for n in range(8)])
     ledger.end([entry("a-0")])
-    told = failing(ledger, ["a-0"])
-    assert "8 episodes dispatched and 0 carried over make 8; 1 trained, 0 masked, 0 dropped and 0 carried on" in told
-    assert "No end was reported of: a-1, a-2, a-3, a-4, a-5 and 2 more." in told
+    error = failing(ledger, ["a-0"])
+    assert "8 dispatched + 0 carried in = 8, but 1 trained + 0 masked + 0 dropped + 0 carried over = 1." in error
+    assert "Dispatched, but never reported as ended: a-1, a-2, a-3, a-4, a-5 and 2 more." in error
 
 
 @pytest.mark.parametrize(
-    ("ended", "trained", "told"),
+    ("ended", "trained", "problem"),
     [
         ([entry("a-0"), entry("a-0"), entry("a-1")], ["a-0", "a-1"], "Ended twice: a-0."),
-        ([entry("a-0"), entry("a-1"), entry("x-0")], ["a-0", "a-1"], "Never sent off: x-0."),
+        ([entry("a-0"), entry("a-1"), entry("x-0")], ["a-0", "a-1"], "Ended, but never dispatched: x-0."),
         ([entry("a-0"), entry("a-1")], ["a-0"], "Kept, but not in the batch: a-1."),
         ([entry("a-0"), entry("a-1", Decision.MASKED)], ["a-0", "a-1"], "In the batch, but masked: a-1."),
-        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "y-0"], "In the batch, but not known to be over: y-0."),
-        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "a-1"], "Twice in the batch: a-1."),
+        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "y-0"], "In the batch, but never reported as ended: y-0."),
+        ([entry("a-0"), entry("a-1")], ["a-0", "a-1", "a-1"], "In the batch twice: a-1."),
     ],
 )
-def test_what_is_on_one_side_only_stops_the_step(ended: list[LedgerEntry], trained: list[str], told: str) -> None:
+def test_what_is_on_one_side_only_stops_the_step(ended: list[LedgerEntry], trained: list[str], problem: str) -> None:
     ledger = Ledger()
     ledger.dispatch(["a-0", "a-1"])
     ledger.end(ended)
-    assert told in failing(ledger, trained)
+    assert problem in failing(ledger, trained)
 
 
-def test_an_episode_is_not_sent_off_twice() -> None:
+def test_an_episode_is_not_dispatched_twice() -> None:
     ledger = Ledger()
     ledger.dispatch(["a-0", "a-0"])
     ledger.end([entry("a-0")])
-    assert "Sent off twice: a-0." in failing(ledger, ["a-0"])
+    assert "Dispatched twice: a-0." in failing(ledger, ["a-0"])
 
 
-def test_what_is_lost_with_its_process_is_an_attempt_more() -> None:
+def test_an_episode_lost_with_its_worker_has_one_attempt_more() -> None:
     ledger = Ledger()
     ledger.dispatch(["a-0", "a-1"])
     ledger.lose(["a-0", "a-1"], seconds=2.0)
@@ -102,21 +102,7 @@ def test_a_schedule_that_runs_ahead_carries_episodes_over() -> None:
     assert (second.carried_in, second.dispatched, second.trained, second.carried) == (2, 0, 1, [])
 
 
-def test_a_group_goes_as_a_whole() -> None:
-    played = [
-        EpisodeResult(Trajectory(group_id=group, decision=decision))
-        for group, decision in (
-            ("a", Decision.KEPT),
-            ("a", Decision.DROPPED),
-            ("b", Decision.KEPT),
-            ("a", Decision.MASKED),
-        )
-    ]
-    settle_groups(played)
-    assert [one.trajectory.decision.value for one in played] == ["dropped", "dropped", "kept", "dropped"]
-
-
-def test_what_a_stopped_run_carried_is_sent_off_again_and_counts_once() -> None:
+def test_what_a_resumed_run_carried_in_is_dispatched_again_and_counts_once() -> None:
     ledger = Ledger(["a-0", "a-1"], may_carry=True)
     ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
     ledger.end([entry("a-0"), entry("a-1")])
@@ -125,20 +111,26 @@ def test_what_a_stopped_run_carried_is_sent_off_again_and_counts_once() -> None:
     ledger.dispatch(["a-0"])
     ledger.end([entry("b-0"), entry("b-1")])
     ledger.dispatch(["b-0"])
-    with pytest.raises(TrainingFailure, match="Sent off twice: b-0"):
+    with pytest.raises(TrainingFailure, match="Dispatched twice: b-0"):
         ledger.close(6, ["b-0", "b-1"])
 
 
-def test_a_step_settles_its_own_groups_and_those_that_were_dropped() -> None:
-    said = ("a-0 kept", "b-0 kept", "c-0 dropped", "a-1 masked", "c-1 kept", "d-0 dropped")
-    played = [
-        EpisodeResult(Trajectory(episode_id=name, decision=Decision(decision)), [])
-        for name, decision in map(str.split, said)
-    ]
-    now, later = split_settled(played, ["a"], group_size=2)
-    assert [one.trajectory.episode_id for one in now] == ["a-0", "c-0", "a-1", "c-1"]
-    assert [one.trajectory.episode_id for one in later] == ["b-0", "d-0"], "of d, one is not over yet"
-    assert split_settled(played, None, group_size=2) == (played, [])
+def test_a_step_has_the_details_of_at_most_200_episodes() -> None:
+    ledger, names = Ledger(), [f"a-{number}" for number in range(250)]
+    ledger.dispatch(names)
+    ledger.end(entry(name, Decision.MASKED) for name in names)
+    record = ledger.close(1, []).as_dict()
+    assert (record["masked"], len(record["episodes"])) == (250, 200)
+
+
+def test_an_attempt_that_was_lost_has_no_tokens() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0"])
+    ledger.lose(["a-0"], seconds=2.0)
+    ledger.end([entry("a-0", Decision.MASKED, Attempt("worker_lost"))])
+    step = ledger.close(1, [])
+    assert (step.tokens, step.seconds) == ({"retried": 0, "masked": 0}, {"retried": 2.0, "masked": 0.0})
+    assert repr(step) == "StepLedger(step 1: 1 dispatched, 1 masked, 1 attempts retried)"
 
 
 def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
@@ -149,4 +141,4 @@ def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
     last = Trajectory(outcome=Outcome.COMPLETED, tokens=tokens, seconds=3.0, episode_id="a-0", group_id="a", attempt=1)
     made = LedgerEntry.of(EpisodeResult(last, [first]))
     assert made.attempts == [Attempt("worker_lost", 2, 2.0), Attempt("completed", 2, 3.0)]
-    assert (made.error, made.decision, made.is_plain) == ("killed", Decision.KEPT, False)
+    assert (made.error, made.decision, made.is_first_attempt_kept) == ("killed", Decision.KEPT, False)

@@ -99,7 +99,7 @@ def test_the_order_of_calls_is_checked(scripted: Callable[..., BaseInferenceEngi
     talk.add_observation("x")
     talk.step()
     talk.add_observation("y")
-    with pytest.raises(EngineFailure, match="has had its 2 turns"):
+    with pytest.raises(EngineFailure, match="has reached max_turns=2"):
         talk.step()
     talk.start_conversation("Again")
     assert talk.num_turns == 0

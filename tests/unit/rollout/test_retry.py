@@ -1,9 +1,11 @@
-"""Episodes that are tried again: what is said again, what is drawn anew, and that faults do not move a group's mean."""
+"""Retried episodes: what is replayed, what is resampled, and that random faults do not move a group's mean."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,23 +14,25 @@ from transformers import AutoTokenizer
 
 from turnsmith.config import EnvironmentConfig, FailuresConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.local_host import EnvironmentHost
+from turnsmith.env.result import StepResult
 from turnsmith.errors import EnvironmentTimeout, WorkerLost
 from turnsmith.inference import Chat, Generation, Sampling
 from turnsmith.rollout import EpisodeStart, Limits
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.retry import EpisodeResult, play_episode
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"
 
 
 class Walk(BaseEnvironment):
-    """Goes on as long as the model says so; pays 1 a step. Faults come by the number of the step, in all attempts."""
+    """Goes on as long as the model says so, with a reward of 1 a step. Faults are raised by the number of the step."""
 
     faults: ClassVar[dict[int, list[Exception]]] = {}
     """By step, what to raise there, one after another."""
-    told: ClassVar[list[str]] = []
 
     def reset(self, seed: int = 0) -> str:
         return f"start {seed}"
@@ -44,15 +48,20 @@ class Coin:
     """Says go or stop by the seed of the turn, and counts how often it was asked."""
 
     def __init__(self, chat: Chat) -> None:
-        self.said = [[*chat.encode(word), chat.close_id] for word in (GO, STOP)]
+        self.replies = [[*chat.encode(word), chat.close_id] for word in (GO, STOP)]
         self.asked = 0
         self.sessions: list[str] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         self.asked += 1
         self.sessions.append(session)
-        ids = self.said[random.Random(sampling.seed).random() < 0.5]
+        ids = self.replies[random.Random(sampling.seed).random() < 0.5]
         return Generation(ids, [-0.5] * len(ids))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> None:
+    Walk.faults = {}
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +72,14 @@ def chat() -> Chat:
 
 
 async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> EpisodeResult:
-    return await play_episode(
-        EpisodeStart("e", "g", seed),
+    spec = RolloutSpec(
         failures=FailurePolicy.of(FailuresConfig(**options.pop("failures", {}))),
         environment=EnvironmentSpec.of(options.pop("environment", Walk), EnvironmentConfig()),
-        engine=engine or Coin(chat),
-        chat=chat,
-        limits=Limits(turns=50),
+        limits=options.pop("limits", Limits(turns=50)),
         sampling=Sampling(seed=seed),
         **options,
     )
+    return await play_episode(EpisodeStart("e", "g", seed), spec, engine or Coin(chat), chat)
 
 
 async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
@@ -84,7 +91,7 @@ async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
     raise AssertionError
 
 
-async def test_a_fault_by_chance_leaves_no_trace_in_the_episode(chat):
+async def test_a_random_fault_leaves_no_trace_in_the_episode(chat):
     seed, whole = await long_walk(chat)
     for fault in (OSError("gone"), EnvironmentTimeout("late"), WorkerLost("killed")):
         engine = Coin(chat)
@@ -97,7 +104,7 @@ async def test_a_fault_by_chance_leaves_no_trace_in_the_episode(chat):
         assert [one.num_turns for one in played.given_up] == [3]
 
 
-async def test_two_faults_in_different_places_are_both_chance(chat):
+async def test_two_faults_in_different_places_are_both_retried(chat):
     seed, whole = await long_walk(chat)
     Walk.faults = {1: [OSError()], 3: [WorkerLost()]}
     played = await play(chat, seed)
@@ -136,10 +143,10 @@ async def test_an_engine_that_fails_is_asked_again_for_that_turn_only(chat):
 async def test_each_cause_has_attempts_of_its_own(chat):
     class Shaky(Coin):
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-            said = await super().generate(prompt_ids, sampling, session=session)
+            generation = await super().generate(prompt_ids, sampling, session=session)
             if self.asked in (3, 4):
                 raise ConnectionError("server gone")
-            return said
+            return generation
 
     seed, whole = await long_walk(chat)
     Walk.faults = {1: [OSError(), OSError()]}
@@ -163,7 +170,6 @@ async def test_what_becomes_of_an_episode_that_never_works(chat, policy, decisio
     assert played.trajectory.decision.value == decision
     assert len(played.given_up) == (1 if "retry" in policy else 0)
     assert not played.trajectory.is_counted
-    Walk.faults = {}
 
 
 async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
@@ -173,38 +179,64 @@ async def test_a_penalty_is_on_the_last_turn_and_counts(chat):
                 raise OSError
             return "on", 1.0, False, {}
 
-    told = {"environment": "penalise:-3"}
-    played = await play(chat, environment=Broken, failures=told)
+    failures = {"environment": "penalise:-3"}
+    played = await play(chat, environment=Broken, failures=failures)
     assert played.trajectory.rewards == [1.0, -3.0]
     assert played.trajectory.is_counted
-    scored = await play(chat, environment=Broken, failures=told, reward_fn=lambda trajectory: 7.0)
+    scored = await play(chat, environment=Broken, failures=failures, reward_fn=lambda trajectory: 7.0)
     assert scored.trajectory.total_reward == -3.0  # nothing was earned by the reward function
 
     class Unstartable(Walk):
         def reset(self, seed: int = 0) -> str:
             raise OSError
 
-    assert (await play(chat, environment=Unstartable, failures=told)).trajectory.decision is Decision.MASKED
+    assert (await play(chat, environment=Unstartable, failures=failures)).trajectory.decision is Decision.MASKED
 
 
-async def test_a_limit_that_is_tried_again_is_drawn_anew(chat):
-    engine = Coin(chat)
+async def test_a_retry_after_a_limit_resamples(chat):
     seed, whole = await long_walk(chat)
-    played = await play_episode(
-        EpisodeStart("e", "g", seed),
-        failures=FailurePolicy.of(FailuresConfig(limit="retry:5")),
-        environment=EnvironmentSpec.of(Walk),
-        engine=engine,
-        chat=chat,
-        limits=Limits(turns=2),
-        sampling=Sampling(seed=seed),
-    )
+    played = await play(chat, seed, failures={"limit": "retry:5"}, limits=Limits(turns=2))
     assert played.given_up[0].outcome is Outcome.TURN_LIMIT
     assert played.trajectory.tokens != whole.trajectory.tokens
     assert played.trajectory.decision is Decision.KEPT
 
 
-async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(chat):
+class LossyHost(EnvironmentHost):
+    """A host whose worker dies in the first `losses` steps, as a process that runs environments may."""
+
+    losses = 8
+
+    async def step(self, action: str) -> StepResult:
+        if type(self).losses:
+            type(self).losses -= 1
+            raise WorkerLost("killed")
+        return await super().step(action)
+
+
+async def test_only_after_a_lost_worker_is_there_a_back_off(chat, monkeypatch):
+    delays: list[float] = []
+    wait = asyncio.sleep
+
+    async def record(seconds: float) -> None:
+        delays.append(seconds)
+        await wait(0)
+
+    seed, whole = await long_walk(chat)
+    monkeypatch.setattr(asyncio, "sleep", record)
+    Walk.faults = {1: [OSError(), EnvironmentTimeout()]}
+    assert (await play(chat, seed)).trajectory.tokens == whole.trajectory.tokens
+    assert delays == []
+    monkeypatch.setattr("turnsmith.rollout.episode.open_host", LossyHost)
+    result = await play(chat, seed)
+    assert [attempt.outcome for attempt in result.given_up] == [Outcome.WORKER_LOST] * 8
+    assert result.trajectory.tokens == whole.trajectory.tokens
+    # A bound that doubles up to 15 s, times a jitter that is the same whenever the episode is played.
+    bounds = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    jitter = [zlib.crc32(f"e/{retry}".encode()) / 2**32 for retry in range(8)]
+    assert delays == pytest.approx([share * bound for share, bound in zip(jitter, bounds, strict=True)])
+
+
+async def test_an_evaluation_retries_faults_but_counts_mistakes_of_the_model(chat):
     Walk.faults = {0: [OSError(), WorkerLost()]}
     failures = FailurePolicy.of(FailuresConfig(limit="mask"))
     plan = EvaluationPlan(episodes=24, seed=3, limits=Limits(turns=2), failures=failures)
@@ -215,20 +247,26 @@ async def test_an_evaluation_tries_faults_again_but_counts_what_the_model_does(c
 
 
 class Faulty(Walk):
-    """A walk in which each step fails with a chance of its own: long walks are hit more often."""
+    """A walk in which every step may fail: long walks are hit more often. The same faults whatever the scheduling."""
 
-    chance: ClassVar[random.Random] = random.Random(0)
-    share: ClassVar[float] = 0.0
+    visits: ClassVar[Counter[str]] = Counter()
+    fault_rate: ClassVar[float] = 0.0
+
+    def reset(self, seed: int = 0) -> str:
+        self.seed = seed
+        return super().reset(seed)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        if self.chance.random() < self.share:
+        place = f"{self.seed}/{self.step_count}"
+        self.visits[place] += 1
+        if random.Random(f"{place}/{self.visits[place]}").random() < self.fault_rate:
             raise OSError("by chance")
         return super().step(action)
 
 
-async def mean_reward(chat: Chat, share: float, policy: str, episodes: int = 120) -> tuple[float, int]:
+async def mean_reward(chat: Chat, fault_rate: float, policy: str, episodes: int = 120) -> tuple[float, int]:
     """The mean over episodes that count, and how many do. Without faults it is that of a geometric distribution."""
-    Faulty.chance, Faulty.share, Walk.faults = random.Random(1), share, {}
+    Faulty.visits, Faulty.fault_rate, Walk.faults = Counter(), fault_rate, {}
     played = await asyncio.gather(
         *[play(chat, seed, environment=Faulty, failures={"environment": policy}) for seed in range(episodes)]
     )
@@ -240,8 +278,8 @@ async def test_faults_that_hit_long_episodes_do_not_move_the_mean(chat):
     """The known answer: the walk is as long as it is without faults, whatever their share; masking makes it shorter."""
     whole, _ = await mean_reward(chat, 0.0, "retry:2")
     assert whole == pytest.approx(2.0, abs=0.35)  # 1 / 0.5
-    for share in (0.01, 0.05):
-        mean, counted = await mean_reward(chat, share, "retry:8")
+    for fault_rate in (0.01, 0.05):
+        mean, counted = await mean_reward(chat, fault_rate, "retry:8")
         assert (mean, counted) == (whole, 120)
     masked, counted = await mean_reward(chat, 0.2, "mask")
     # P(length = n) is (1/2)^n, and 0.8^n of those survive: their mean length is 1 / (1 - 0.4).

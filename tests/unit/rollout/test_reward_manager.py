@@ -1,4 +1,4 @@
-"""The reward manager pays what the seeds' formula pays, says for what, and travels to workers."""
+"""A reward manager gives the reward of the specification, records each term, and can be pickled for workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from turnsmith.rollout.rewards.reward_manager import (
 from turnsmith.trajectory import Trajectory
 
 
-def seeds_formula(trajectory: dict[str, Any], max_steps: int) -> float:
+def specified_reward(trajectory: dict[str, Any], max_steps: int) -> float:
     """The four methods as the architecture document writes them."""
     total_reward = sum(trajectory["rewards"])
     if trajectory["infos"] and trajectory["infos"][-1].get("success", False):
@@ -43,12 +43,12 @@ def episode_of_chance(seed: int) -> dict[str, Any]:
     return {"actions": ["go"] * turns, "rewards": rewards, "infos": infos, "num_turns": turns}
 
 
-def test_it_pays_what_the_seeds_formula_pays_for_dicts_and_trajectories() -> None:
+def test_the_reward_is_that_of_the_specification_for_dicts_and_trajectories() -> None:
     manager = RewardManager(CustomGameEnvironment({"max_steps": 7}))
     for seed in range(200):
         episode = episode_of_chance(seed)
         recorded = Trajectory(actions=episode["actions"], rewards=episode["rewards"], infos=episode["infos"])
-        assert manager.compute_trajectory_reward(episode) == pytest.approx(seeds_formula(episode, 7))
+        assert manager.compute_trajectory_reward(episode) == pytest.approx(specified_reward(episode, 7))
         assert manager.compute_trajectory_reward(recorded) == manager.compute_trajectory_reward(episode)
         assert sum(manager.shares(recorded).values()) == pytest.approx(manager(recorded))
 
@@ -64,7 +64,7 @@ def test_a_batch_is_a_float32_tensor() -> None:
     episodes = [episode_of_chance(seed) for seed in range(5)]
     rewards = manager.compute_batch_rewards(episodes)
     assert (rewards.shape, rewards.dtype) == ((5,), torch.float32)
-    assert rewards.tolist() == pytest.approx([seeds_formula(episode, 7) for episode in episodes])
+    assert rewards.tolist() == pytest.approx([specified_reward(episode, 7) for episode in episodes])
 
 
 def test_importing_it_loads_no_torch() -> None:
@@ -84,7 +84,7 @@ def test_terms_are_weighted_and_composed() -> None:
     }
 
 
-async def test_the_episodes_own_environment_counts_and_the_shares_are_left_on_the_trajectory() -> None:
+async def test_the_episodes_own_environment_is_used_and_each_term_is_recorded() -> None:
     manager = RewardManager(CustomGameEnvironment({"max_steps": 99}))
     episode = Trajectory(actions=["go"], rewards=[1.0], infos=[{"success": True}])
     assert await compute_score(manager, episode, CustomGameEnvironment({"max_steps": 3}), 9.0) == pytest.approx(6.2)
@@ -95,11 +95,11 @@ async def test_the_episodes_own_environment_counts_and_the_shares_are_left_on_th
 @pytest.mark.parametrize("amount", [float("nan"), float("inf"), None, "1", [1.0]])
 async def test_a_term_that_gives_no_number_is_named(amount: Any) -> None:
     manager = RewardManager(terms=[step_rewards(), RewardTerm("odd", 1.0, lambda trajectory, environment: amount)])
-    with pytest.raises(RewardFailure, match="term 'odd' gave"):
+    with pytest.raises(RewardFailure, match="term 'odd' returned"):
         await compute_score(manager, Trajectory(rewards=[1.0]), None, 9.0)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_terms_are_refused() -> None:
     with pytest.raises(ConfigError, match="Two reward terms are called 'step_rewards'"):
         RewardManager(terms=[step_rewards(), step_rewards(0.5)])
     with pytest.raises(ConfigError, match="not a RewardTerm"):
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused() -> None:
         RewardManager(terms=[efficiency_bonus()]).compute_trajectory_reward({"rewards": []})
 
 
-def test_it_travels_even_with_an_environment_that_cannot() -> None:
+def test_it_can_be_pickled_even_if_its_environment_cannot() -> None:
     desk = SupportDesk({"max_steps": 6})
     desk.reset()
     episode = {"rewards": [1.0], "infos": [{"success": True}], "num_turns": 2}

@@ -1,4 +1,4 @@
-"""Many episodes of one environment with one engine, all through the one episode loop."""
+"""Evaluate an engine in an environment: many episodes, all played by the loop that training uses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Trajectory
 
 FIRST_SEED = 1_000_000
-"""Seed of the first start. Training begins at `training.seed`, 0 unless told: far from it, so that a model is not
-evaluated on the starts it was trained on."""
+"""Seed of the first start, far from `training.seed` (0 by default): a model is not evaluated on the starts that it was
+trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,50 +42,62 @@ class EvaluationPlan:
     """
 
     episodes: int = 100
-    """Episodes in all; a multiple of `samples`."""
+    """Total number of episodes; a multiple of `samples`."""
     samples: int = 1
-    """Episodes from each start, for pass@k."""
+    """Episodes per start, for pass@k."""
     seed: int = FIRST_SEED
-    """Seed of the first start; each further start has the next one. Sampling is seeded with it too."""
+    """Seed of the first start; the following starts count up from it. Also the sampling seed, if that is not set."""
     seeds: Sequence[int] | None = None
-    """The seeds of the starts themselves, in place of `seed` and those after it; begins again after the last."""
+    """Seeds of the starts, instead of counting up from `seed`; repeated as often as needed."""
     tasks: Sequence[Mapping[str, Any]] | None = None
-    """For environments whose `reset` takes `task`: start i gets task i, beginning again after the last."""
+    """For environments whose `reset` takes `task`: start i gets task i; repeated as often as needed."""
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
     reward_fn: RewardFunction | None = None
     tools: ToolRegistry | None = None
     parser: ActionParser | None = None
     failures: FailurePolicy = field(default_factory=FailurePolicy)
-    """What to do about a fault; an episode that would be dropped is left out. What the model does wrong counts."""
+    """What to do after a fault; a dropped episode is left out. Mistakes of the model always count."""
     concurrency: int = 64
-    """Episodes at the same time."""
+    """Episodes that run at the same time."""
     success_reward: float | None = None
-    """The reward that makes an episode a success; None: what the environment's `info` says, else a reward above 0."""
+    """An episode with at least this reward is a success; None: see `EvaluationResult.has_success_info`."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "samples", "concurrency"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.episodes % self.samples:
-            near = self.episodes - self.episodes % self.samples
+            above = self.episodes + self.samples - self.episodes % self.samples
             raise ConfigError(
-                f"{self.episodes} episodes cannot be {self.samples} for each start: take "
-                f"{f'{near} or ' if near else ''}{near + self.samples}."
+                f"episodes is {self.episodes}; it must be a multiple of samples, which is {self.samples}: try {above}."
             )
 
     def starts(self) -> list[EpisodeStart]:
-        """Where the episodes begin. The same plan gives the same starts and names, so evaluations can be paired."""
+        """Where the episodes begin. The same plan gives the same starts and ids, so that evaluations can be paired."""
         return [
             replace(start, episode_id=f"{start.group_id}-{sample}")
             for start in map(self._start, range(self.episodes // self.samples))
             for sample in range(self.samples)
         ]
 
+    def rollout(self, environment: EnvironmentSpec) -> RolloutSpec:
+        """How to play the episodes in an environment."""
+        sampling = self.sampling if self.sampling.seed is not None else replace(self.sampling, seed=self.seed)
+        return RolloutSpec(
+            environment=environment,
+            limits=self.limits,
+            sampling=sampling,
+            reward_fn=self.reward_fn,
+            tools=self.tools,
+            parser=self.parser,
+            failures=self.failures.for_evaluation(),
+        )
+
     def result(self, finished: Iterable[Trajectory], seconds: float = 0.0) -> EvaluationResult:
-        """What the episodes that have ended say; in the order of the starts, whichever ended first."""
-        place = {start.episode_id: number for number, start in enumerate(self.starts())}
-        ordered = sorted(finished, key=lambda trajectory: place.get(trajectory.episode_id, len(place)))
+        """The result of finished episodes, sorted by start."""
+        order = {start.episode_id: number for number, start in enumerate(self.starts())}
+        ordered = sorted(finished, key=lambda trajectory: order.get(trajectory.episode_id, len(order)))
         return EvaluationResult(ordered, self.success_reward, seconds)
 
     def _start(self, number: int) -> EpisodeStart:
@@ -92,8 +105,7 @@ class EvaluationPlan:
         name = f"seed-{seed}"
         if self.tasks:
             task = dict(self.tasks[number % len(self.tasks)])
-            told = json.dumps(task, sort_keys=True, default=str)
-            name += f"-task-{zlib.crc32(told.encode()):08x}"
+            name += f"-task-{zlib.crc32(json.dumps(task, sort_keys=True, default=str).encode()):08x}"
         return EpisodeStart("", name, seed, task)
 
 
@@ -106,38 +118,25 @@ async def run_evaluation(
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
     starts: Sequence[EpisodeStart] | None = None,
 ) -> EvaluationResult:
-    """Play the episodes of a plan, `plan.concurrency` at a time; a failing episode costs nothing but itself.
+    """Play the episodes of a plan, `plan.concurrency` at a time; a failure costs only its own episode.
 
     Args:
-        environment: A class, `module:Name`, an object or a spec.
-        engine: What generates, or its synchronous face.
-        chat: The chat side of the engine's tokenizer; a face brings its own.
-        plan: Which episodes, and how.
-        on_episode: Called with each episode as it ends. After a cancellation this is all there is.
-        starts: Only these of `plan.starts()`, where several processes share an evaluation.
+        environment: A class, `module:Name`, an instance or an `EnvironmentSpec`.
+        engine: The engine, or its synchronous wrapper (`BaseInferenceEngine`).
+        chat: The chat template of the engine's tokenizer; a synchronous wrapper has its own.
+        plan: Which episodes to play, and how.
+        on_episode: Called with each episode as it ends; after a cancellation, the only way to get at them.
+        starts: Only these of `plan.starts()`, if several processes share an evaluation.
     """
     plan = plan or EvaluationPlan()
-    found, chat = _parts(engine, chat)
-    spec, began = EnvironmentSpec.of(environment), time.perf_counter()
+    async_engine, chat = engine_and_chat(engine, chat)
+    spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
     starts = plan.starts() if starts is None else starts
-    sampling = plan.sampling if plan.sampling.seed is not None else replace(plan.sampling, seed=plan.seed)
-    failures = plan.failures.for_evaluation()
 
     async def play(place: int) -> Trajectory:
-        played = await play_episode(
-            starts[place],
-            failures=failures,
-            environment=spec,
-            engine=found,
-            chat=chat,
-            limits=plan.limits,
-            sampling=sampling,
-            reward_fn=plan.reward_fn,
-            tools=plan.tools,
-            parser=plan.parser,
-        )
-        on_episode(played.trajectory)
-        return played.trajectory
+        trajectory = (await play_episode(starts[place], spec, async_engine, chat)).trajectory
+        on_episode(trajectory)
+        return trajectory
 
     trajectories = await run_concurrently(play, len(starts), plan.concurrency)
     return EvaluationResult(trajectories, plan.success_reward, time.perf_counter() - began)
@@ -151,7 +150,7 @@ def evaluate(
     *,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> EvaluationResult:
-    """`run_evaluation` for plain synchronous code; Ctrl-C ends the episodes that are running and is raised.
+    """`run_evaluation` for synchronous code. Ctrl-C cancels the running episodes and is raised.
 
     Example:
         >>> from transformers import AutoTokenizer
@@ -168,7 +167,7 @@ def evaluate(
     """
     work = run_evaluation(environment, engine, chat, plan, on_episode=on_episode)
     if isinstance(engine, BaseInferenceEngine):
-        return engine.run(work)  # on the loop that the face's other calls use, so that all are batched together
+        return engine.run(work)  # on the event loop of its other calls, so that all requests are batched together
     loop = LoopThread("turnsmith-evaluation")
     try:
         return loop.run(work)
@@ -176,9 +175,9 @@ def evaluate(
         loop.close()
 
 
-def _parts(engine: Engine | BaseInferenceEngine, chat: Chat | None) -> tuple[Engine, Chat]:
-    if isinstance(engine, BaseInferenceEngine):
-        return engine.engine, chat or engine.chat
-    if chat is None:
-        raise ConfigError("The engine brings no chat template: pass chat=Chat(tokenizer).")
-    return engine, chat
+def engine_and_chat(engine: Engine | BaseInferenceEngine, chat: Chat | None) -> tuple[Engine, Chat]:
+    """The asynchronous engine that episodes use, and its chat template; raises a `ConfigError` if that is missing."""
+    chat = chat or getattr(engine, "chat", None)
+    if not isinstance(chat, Chat):
+        raise ConfigError("The engine has no chat template of its own: pass chat=Chat(tokenizer).")
+    return engine.engine if isinstance(engine, BaseInferenceEngine) else engine, chat

@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers with their intervals, the record for a run folder, and a paired comparison."""
+"""The result of an evaluation: estimates with intervals, its record in a run folder, and a paired comparison."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from turnsmith.rollout.evaluation.intervals import (
     compare_pairs,
     estimate_mean,
     estimate_pass_at,
-    estimate_share,
+    estimate_proportion,
 )
 from turnsmith.trajectory import Trajectory
 
 PART = "eval"
-"""Names the files of evaluations among a run's episode files."""
+"""Marks the files of evaluations among a run's episode files."""
 IN_TRAINING = "evaluations"
-"""The folder of a run that has the episodes of evaluations in training, apart from those that were trained on."""
+"""The folder inside a run folder for episodes of evaluations during training; none of them was trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How an evaluation differs from an earlier one of the same starts; positive: the new one is better."""
+    """How an evaluation differs from an earlier one on the same starts; positive means that the new one is better."""
 
     reward: PairedTest
     success: PairedTest
     starts: int
-    """How many starts were compared; one in which every episode failed, on either side, is left out."""
+    """The number of starts compared, without those whose episodes all failed on either side."""
+
+    def __repr__(self) -> str:
+        reward, success = (f"{test.difference}, p {test.p_value:.2g}" for test in (self.reward, self.success))
+        return f"Comparison({self.starts} starts, reward {reward}; success {success})"
 
     def metrics(self, against: str) -> dict[str, Any]:
-        """The comparison as flat names for a metrics file; `against` names the earlier run."""
+        """The comparison as flat metrics; `against` names the earlier run."""
         record: dict[str, Any] = {"compare/run": against, "compare/starts": self.starts}
         for name, test in (("reward", self.reward), ("success", self.success)):
             record |= {f"compare/{name}": test.difference.value, f"compare/{name}/p": test.p_value}
@@ -48,88 +52,94 @@ class Comparison:
 
 @dataclass(slots=True)
 class EvaluationResult:
-    """The episodes of an evaluation, and what they say.
+    """The episodes of an evaluation, and estimates from them.
 
-    Faults (a failing environment, engine or reward function) are not the model's doing: those episodes are kept and
-    counted in `report`, and left out of every other number.
+    Episodes that ended in a fault (a failing environment, engine or reward function) say nothing about the model: they
+    are counted in `report` and left out of every other number.
 
     Example:
         >>> from turnsmith.trajectory import Outcome
         >>> def episode(start: str, reward: float) -> Trajectory:
         ...     return Trajectory(actions=["a"], rewards=[reward], outcome=Outcome.COMPLETED, group_id=start)
         >>> result = EvaluationResult([episode("s1", 1.0), episode("s1", 0.0), episode("s2", 0.0), episode("s2", 0.0)])
-        >>> result.reward.value, result.success.value, {k: found.value for k, found in result.pass_at().items()}
+        >>> result.reward.value, result.success.value, {k: rate.value for k, rate in result.pass_at().items()}
         (0.25, 0.25, {1: 0.25, 2: 0.5})
+        >>> result
+        EvaluationResult(4 episodes, 2 starts, reward 0.25 (-2.93 to 3.43), success 0.25 (0.0267 to 0.802))
     """
 
     trajectories: list[Trajectory]
-    """All episodes that ended, in the order of their starts."""
+    """All finished episodes, in the order of their starts."""
     success_reward: float | None = None
-    """The reward that makes an episode a success; None: see `is_success_told`."""
+    """An episode with at least this reward is a success; None: see `has_success_info`."""
     seconds: float = 0.0
     """Wall-clock time of the evaluation."""
 
+    def __repr__(self) -> str:
+        failed = len(self.trajectories) - len(self.counted)
+        episodes = f"{len(self.trajectories)} episodes" + (f" ({failed} failed)" if failed else "")
+        return f"EvaluationResult({episodes}, {self._num_starts} starts, reward {self.reward}, success {self.success})"
+
     @property
     def counted(self) -> list[Trajectory]:
-        """The episodes whose end was the model's doing."""
-        return [one for one in self.trajectories if one.is_counted]
+        """The episodes that did not end in a fault."""
+        return [trajectory for trajectory in self.trajectories if trajectory.is_counted]
 
     @property
     def report(self) -> EpisodeReport:
-        """Outcomes, tool calls and format problems, over all episodes."""
+        """Outcomes, tool calls and format problems of all episodes."""
         return report_of(self.trajectories)
 
     @property
-    def is_success_told(self) -> bool:
-        """Whether environments say themselves what a success is, in the `info` of the last turn of any episode.
+    def has_success_info(self) -> bool:
+        """Whether the environment reports success itself, in the `info` of the last turn of any episode.
 
-        Then an episode that says nothing has failed. If no episode says anything, a reward above 0 is a success.
+        Then an episode without that key is a failure. If no episode has it, a reward above 0 is a success.
         """
-        return self.success_reward is None and any(map(_tells_success, self.trajectories))
+        return self.success_reward is None and any(map(_has_success_info, self.trajectories))
 
     @property
     def reward(self) -> Estimate:
         """Mean reward of an episode."""
-        return estimate_mean([[one.total_reward for one in group] for group in self._groups().values()])
+        groups = self._groups().values()
+        return estimate_mean([[trajectory.total_reward for trajectory in group] for group in groups])
 
     @property
     def success(self) -> Estimate:
-        """Share of episodes that succeed."""
-        return estimate_share(self._successes())
+        """Success rate."""
+        return estimate_proportion(self._successes())
 
     def pass_at(self) -> dict[int, Estimate]:
-        """pass@k for k = 1, 2, 4 ... up to the number of episodes a start has; empty with one a start."""
+        """pass@k for k = 1, 2, 4 ... up to the number of episodes per start; empty if that is 1."""
         successes = self._successes()
         fewest, most = min(map(len, successes), default=1), max(map(len, successes), default=1)
         if most == 1:
             return {}
-        powers = [2**place for place in range(most.bit_length())]
-        wanted = dict.fromkeys([*powers, most] if fewest == most else powers)
-        found = {k: estimate_pass_at(successes, k) for k in wanted}
+        powers = [2**exponent for exponent in range(most.bit_length())]
+        estimates = {k: estimate_pass_at(successes, k) for k in ([*powers, most] if fewest == most else powers)}
         if fewest == most:
-            found[1] = self.success  # the same number; of the two intervals, the one that is good near 0 and 1
-        return found
+            estimates[1] = self.success  # the same value; of the two intervals, the one that holds near 0 and 1
+        return estimates
 
     def metrics(self) -> dict[str, Any]:
-        """One flat record under the names that training uses, and those that only evaluations have."""
+        """One flat record: the metrics that training has too, and those that only evaluations have."""
         record = self.report.metrics()
-        estimates = {"reward": self.reward, "success": self.success}
-        estimates |= {f"pass@{k}": found for k, found in self.pass_at().items()}
         counted = self.counted
         if counted:
-            record["success/mean"] = self.success.value
-            record |= {name: found.value for name, found in estimates.items() if name.startswith("pass@")}
-            for name, found in estimates.items():
-                record |= {f"{name}/low": found.low, f"{name}/high": found.high} if found.has_interval else {}
-            record["tokens/prompt"] = _mean(one.tokens.prompt_length for one in counted)
-            record["tokens/response"] = _mean(len(one.tokens) - one.tokens.prompt_length for one in counted)
-            record["tokens/model"] = _mean(sum(one.tokens.mask) for one in counted)
-        record["starts"] = len({one.group_id for one in self.trajectories})
+            pass_at = {f"pass@{k}": estimate for k, estimate in self.pass_at().items()}
+            record |= {"success/mean": self.success.value, **{name: rate.value for name, rate in pass_at.items()}}
+            for name, estimate in {"reward": self.reward, "success": self.success, **pass_at}.items():
+                if estimate.has_interval:
+                    record |= {f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+            record["tokens/prompt"] = _mean(trajectory.tokens.prompt_length for trajectory in counted)
+            record["tokens/response"] = _mean(len(episode.tokens) - episode.tokens.prompt_length for episode in counted)
+            record["tokens/model"] = _mean(sum(trajectory.tokens.mask) for trajectory in counted)
+        record["starts"] = self._num_starts
         record["time/evaluate"] = self.seconds
         return record
 
     def record(self, run: RunFolder, step: int = 0, **more: Any) -> None:
-        """Keep the episodes and the metrics, with `more` names in them, in a run folder."""
+        """Write the episodes and the metrics, with `more` added to them, to a run folder."""
         write_episodes(run, step, self.trajectories, part=PART)
         run.append_metrics({"step": step, **self.metrics(), **more})
 
@@ -137,104 +147,107 @@ class EvaluationResult:
     def read(
         cls, folder: RunFolder | str | Path, success_reward: float | None = None, step: int | None = None
     ) -> EvaluationResult:
-        """The evaluation that `turnsmith eval` left in a run folder, or the last one (or that of `step`) in training.
+        """Read an evaluation from a run folder: that of `turnsmith eval`, or of training at `step` (default: the last).
 
         Raises:
-            RecordError: The folder holds no evaluation.
+            RecordError: The folder has no such evaluation.
         """
         run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
         name = "step-*" if step is None else f"step-{step:08d}"
-        found = [sorted((run.path / inside).glob(f"{name}-{PART}.parquet")) for inside in (IN_TRAINING, "episodes")]
-        files = next(filter(None, found), None)
+        candidates = [
+            sorted((run.path / inside).glob(f"{name}-{PART}.parquet")) for inside in (IN_TRAINING, "episodes")
+        ]
+        files = next(filter(None, candidates), None)
         if files is None:
             raise RecordError(
-                f"{run.path} holds no evaluation{'' if step is None else f' of step {step}'}: give the folder of an "
-                "earlier `turnsmith eval`, or of a training run with evaluation.every."
+                f"{run.path} has no evaluation{'' if step is None else f' of step {step}'}: pass the run folder of a "
+                "`turnsmith eval`, or of a training run with evaluation.every."
             )
         return cls(read_episodes(files[-1]), success_reward)
 
     def compare(self, earlier: EvaluationResult) -> Comparison:
-        """Test the difference to an earlier evaluation, paired by start; each start counts by its mean.
+        """Test the difference to an earlier evaluation, paired by start; each start counts with its mean.
 
         Raises:
             ConfigError: The starts are not the same.
 
         Example:
             >>> from turnsmith.trajectory import Outcome
-            >>> def played(*rewards: float) -> EvaluationResult:
-            ...     paid = [Trajectory(rewards=[reward], outcome=Outcome.COMPLETED) for reward in rewards]
-            ...     for number, trajectory in enumerate(paid):
-            ...         trajectory.group_id = f"seed-{number}"
-            ...     return EvaluationResult(paid)
-            >>> change = played(1, 1, 0, 1, 1).compare(played(0, 0, 0, 1, 0)).reward
-            >>> change.difference.value, change.p_value
-            (0.6, 0.25)
+            >>> def episode(number: int, reward: float) -> Trajectory:
+            ...     return Trajectory(rewards=[reward], outcome=Outcome.COMPLETED, group_id=f"seed-{number}")
+            >>> before, after = (
+            ...     EvaluationResult([episode(number, reward) for number, reward in enumerate(rewards)])
+            ...     for rewards in ([0, 0, 0, 1, 0], [1, 1, 0, 1, 1])
+            ... )
+            >>> after.compare(before)
+            Comparison(5 starts, reward 0.6 (-0.0801 to 1.28), p 0.25; success 0.6 (-0.0801 to 1.28), p 0.25)
         """
-        check_same_starts([one.group_id for one in self.trajectories], earlier)
+        check_same_starts([trajectory.group_id for trajectory in self.trajectories], earlier)
         ours, theirs = self._groups(), earlier._groups()
-        for name in ours.keys() & theirs.keys():
-            _check_same_observation(ours[name], theirs[name])
         shared = [name for name in ours if name in theirs]
-        told = self.is_success_told or (self.success_reward is None and earlier.is_success_told)
+        for name in shared:
+            _check_same_observation(ours[name], theirs[name])
+        by_info = self.has_success_info or (self.success_reward is None and earlier.has_success_info)
 
-        def differences(value: Callable[[Trajectory], float]) -> list[float]:
-            return [_mean(map(value, ours[name])) - _mean(map(value, theirs[name])) for name in shared]
-
-        def success(one: Trajectory) -> float:
-            return float(_succeeded(one, told, self.success_reward))
+        def compare_means(value: Callable[[Trajectory], float]) -> PairedTest:
+            return compare_pairs([_mean(map(value, ours[name])) - _mean(map(value, theirs[name])) for name in shared])
 
         return Comparison(
-            compare_pairs(differences(lambda one: one.total_reward)), compare_pairs(differences(success)), len(shared)
+            compare_means(lambda trajectory: trajectory.total_reward),
+            compare_means(lambda trajectory: float(_is_success(trajectory, by_info, self.success_reward))),
+            len(shared),
         )
+
+    @property
+    def _num_starts(self) -> int:
+        return len({trajectory.group_id for trajectory in self.trajectories})
 
     def _groups(self) -> dict[str, list[Trajectory]]:
         groups: dict[str, list[Trajectory]] = {}
-        for one in self.counted:
-            groups.setdefault(one.group_id, []).append(one)
+        for trajectory in self.counted:
+            groups.setdefault(trajectory.group_id, []).append(trajectory)
         return groups
 
     def _successes(self) -> list[list[float]]:
-        told = self.is_success_told
-        return [
-            [float(_succeeded(one, told, self.success_reward)) for one in group] for group in self._groups().values()
-        ]
+        by_info = self.has_success_info
+        groups = self._groups().values()
+        return [[float(_is_success(episode, by_info, self.success_reward)) for episode in group] for group in groups]
 
 
 def check_same_starts(starts: Iterable[str], earlier: EvaluationResult) -> None:
-    """Refuse, in words, to compare with an evaluation that lacks one of these starts (their group ids)."""
-    known = {one.group_id for one in earlier.trajectories}
+    """Raise a `ConfigError` unless the earlier evaluation has all these starts (given by their group ids)."""
+    known = {trajectory.group_id for trajectory in earlier.trajectories}
     wanted = dict.fromkeys(starts)
     missing = [name for name in wanted if name not in known]
     if missing:
         raise ConfigError(
-            f"The earlier evaluation cannot be compared: of the {len(wanted)} starts here it lacks {len(missing)}, "
-            f"the first being {missing[0]}. Evaluate with the same --seed, and with no more starts than it had "
-            f"({len(known)})."
+            f"Cannot compare with the earlier evaluation: it lacks {len(missing)} of the {len(wanted)} starts of this "
+            f"one, the first being {missing[0]}. Use the same --seed, and no more starts than it had ({len(known)})."
         )
 
 
 def _check_same_observation(ours: Sequence[Trajectory], theirs: Sequence[Trajectory]) -> None:
-    seen = {one.states[0] for one in (*ours, *theirs) if one.states}
-    if len(seen) > 1:
+    observations = {trajectory.states[0] for trajectory in (*ours, *theirs) if trajectory.states}
+    if len(observations) > 1:
         raise ConfigError(
-            f"The earlier evaluation cannot be compared: start {ours[0].group_id} opened with another observation "
-            "then, so it is not the same start. Has the environment or one of its settings changed, or does `reset` "
-            "not take its chance from the seed?"
+            f"Cannot compare with the earlier evaluation: start {ours[0].group_id} began with a different observation "
+            "then. Has the environment or its config changed, or does `reset` use randomness that is not derived from "
+            "the seed?"
         )
 
 
-def _tells_success(trajectory: Trajectory) -> bool:
+def _has_success_info(trajectory: Trajectory) -> bool:
     return bool(trajectory.infos) and "success" in trajectory.infos[-1]
 
 
-def _succeeded(trajectory: Trajectory, told: bool, success_reward: float | None) -> bool:
+def _is_success(trajectory: Trajectory, by_info: bool, success_reward: float | None) -> bool:
     if success_reward is not None:
         return trajectory.total_reward >= success_reward
-    if told:
-        return _tells_success(trajectory) and bool(trajectory.infos[-1]["success"])
+    if by_info:
+        return _has_success_info(trajectory) and bool(trajectory.infos[-1]["success"])
     return trajectory.total_reward > 0
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

@@ -1,1 +1,1 @@
-"""Rewards for whole episodes: calling the user's function, weighted terms, a judge model."""
+"""Rewards for whole episodes: the user's reward function, weighted terms, a judge model."""

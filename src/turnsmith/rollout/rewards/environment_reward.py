@@ -1,4 +1,4 @@
-"""A reward function tied to its environment, with a range that it must keep to."""
+"""A reward function bound to its environment, with a declared range."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from turnsmith.rollout.rewards.reward_function import (
     RewardFunction,
     compute_score,
     finite_reward,
+    function_name,
     takes_environment,
 )
 from turnsmith.trajectory import Trajectory
@@ -28,14 +29,15 @@ _SECONDS = 600.0
 
 
 class EnvironmentRewardWrapper:
-    """Pays for an episode; give it to the trainer as `reward_fn`.
+    """A reward function that must stay in its range; pass it to the trainer as `reward_fn`.
 
     Args:
-        environment: The environment's class, `"module:Name"`, or an instance (then its class and config are taken).
-        reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async; None: the sum of what
-            the environment paid.
-        low: The least it may pay.
-        high: The most it may pay. An episode paid outside of the range ends as `reward_failed`, and is not trained on.
+        environment: The environment's class, `"module:Name"`, or an instance (its class and config are used).
+        reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async; None: the sum of the
+            environment's rewards.
+        low: The lowest reward.
+        high: The highest reward. An episode with a reward outside the range ends as `reward_failed` and is not trained
+            on.
 
     Example:
         >>> from turnsmith.env.examples import GuessNumber
@@ -44,7 +46,7 @@ class EnvironmentRewardWrapper:
         2.0
         >>> reward(Trajectory(actions=["8", "9", "10"]))
         Traceback (most recent call last):
-        turnsmith.rollout.rewards.reward_function.RewardFailure: <lambda> paid 3, which is not from -inf to 2.
+        turnsmith.rollout.rewards.reward_function.RewardFailure: <lambda> returned 3, which is outside -inf to 2.
         >>> EnvironmentRewardWrapper(GuessNumber).compute_batch_rewards(["9", "12"], seeds=[5, 5])
         tensor([1., 0.])
     """
@@ -58,30 +60,29 @@ class EnvironmentRewardWrapper:
         high: float = math.inf,
     ) -> None:
         if not low < high:
-            raise ConfigError(f"A reward from {low:g} to {high:g} cannot be: set low below high.")
-        # A recipe, not the object: workers in other processes are sent this, and build fresh environments.
+            raise ConfigError(f"low is {low:g} and high is {high:g}; low must be below high.")
+        # Not the instance itself: this object is sent to worker processes, which build fresh environments.
         self.environment = EnvironmentSpec.of(environment)
-        self.reward_fn: RewardFunction = reward_fn or _own_rewards
+        self.reward_fn: RewardFunction = reward_fn or _sum_of_rewards
         self.low = low
         self.high = high
-        self.__name__ = getattr(self.reward_fn, "__name__", type(self.reward_fn).__name__)
+        self.__name__ = function_name(self.reward_fn)
 
     def __call__(self, trajectory: Trajectory, environment: Any = None) -> float | Awaitable[float]:
-        """The episode's reward; to be awaited if `reward_fn` is async."""
+        """The episode's reward; awaitable if `reward_fn` is async."""
         args = (trajectory, environment) if takes_environment(self.reward_fn) else (trajectory,)
-        paid = self.reward_fn(*args)
-        return self._when_ready(paid) if inspect.isawaitable(paid) else self._checked(paid)
+        value = self.reward_fn(*args)
+        return self._await_and_check(value) if inspect.isawaitable(value) else self._check(value)
 
     def compute_batch_rewards(self, responses: Sequence[str], seeds: Sequence[int] | None = None) -> torch.Tensor:
-        """Play each response as the one action of an episode; the rewards as float32 of shape `(len(responses),)`.
+        """Play each response as the only action of an episode; the rewards as float32 of shape `(len(responses),)`.
 
-        Episode `i` has seed `i`, unless `seeds` are given.
+        Episode `i` has seed `i` unless `seeds` are given.
         """
-        starts = range(len(responses)) if seeds is None else seeds
-        paid = [run_blocking(self._play(*one)) for one in zip(responses, starts, strict=True)]
-        # By name: this room must work, and load fast, where there is no torch.
-        made: Any = import_module("torch")
-        return made.tensor(paid, dtype=made.float32)
+        seeds = range(len(responses)) if seeds is None else seeds
+        rewards = [run_blocking(self._play(response, seed)) for response, seed in zip(responses, seeds, strict=True)]
+        torch: Any = import_module("torch")  # by name: this package must not import torch when it loads
+        return torch.tensor(rewards, dtype=torch.float32)
 
     async def _play(self, response: str, seed: int) -> float:
         host = EnvironmentHost(self.environment)
@@ -94,15 +95,15 @@ class EnvironmentRewardWrapper:
         finally:
             await host.close()
 
-    async def _when_ready(self, paid: Awaitable[float]) -> float:
-        return self._checked(await paid)
+    async def _await_and_check(self, value: Awaitable[float]) -> float:
+        return self._check(await value)
 
-    def _checked(self, paid: Any) -> float:
-        score = finite_reward(self.__name__, paid)
-        if not self.low <= score <= self.high:
-            raise RewardFailure(f"{self.__name__} paid {score:g}, which is not from {self.low:g} to {self.high:g}.")
-        return score
+    def _check(self, value: Any) -> float:
+        reward = finite_reward(self.__name__, value)
+        if not self.low <= reward <= self.high:
+            raise RewardFailure(f"{self.__name__} returned {reward:g}, which is outside {self.low:g} to {self.high:g}.")
+        return reward
 
 
-def _own_rewards(trajectory: Trajectory) -> float:
+def _sum_of_rewards(trajectory: Trajectory) -> float:
     return math.fsum(trajectory.rewards)

@@ -1,4 +1,4 @@
-"""A model as the judge of episodes, behind any OpenAI-compatible server."""
+"""A judge model as reward function, behind any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_answer
 from turnsmith.inference.http_client import HttpClient, ServerRefused, is_url
-from turnsmith.rollout.rewards.judge_prompt import ask_again, read_score, request
+from turnsmith.rollout.rewards.judge_prompt import judge_messages, read_score, retry_messages
 from turnsmith.rollout.rewards.reward_function import RewardFailure
 from turnsmith.trajectory import Trajectory
 
-_KEPT = 2000
+_MAX_RECORDED_CHARS = 2000
 
 
 class JudgeReward:
-    """Pays for an episode what a judge model says it is worth; give it to the trainer as `reward_fn`.
+    """The score that a judge model gives an episode; pass it to the trainer as `reward_fn`.
 
-    The judge reads the whole conversation and the rubric, and answers with a score. What it said is kept in the last
-    `info` of the episode, under `judge`. A judge that cannot be reached, or gives no score in the range, is a failure:
-    the episode ends as `reward_failed`, and never as a reward of 0.
+    The judge reads the whole conversation and the rubric, and answers with a score. Its answer is recorded in the
+    `info` of the episode's last turn, under `judge`. If the judge cannot be reached or gives no score in the range, the
+    episode ends as `reward_failed`; it never gets a reward of 0 instead.
 
     Args:
-        url: Where the judge's API is, such as `http://127.0.0.1:8000/v1`.
+        url: The base URL of the judge's API, such as `http://127.0.0.1:8000/v1`.
         rubric: What to grade by, in words.
-        model: Which of the server's models; None: the only one it has.
-        low: The score of the worst episode.
-        high: The score of the best.
-        api_key: None: what the environment variable `OPENAI_API_KEY` holds, if anything.
-        temperature: 0: the same episode gets the same score, as far as the server can.
-        max_tokens: Most tokens of an answer. One that is cut off is a failure.
-        timeout: Most seconds for an answer, with all repeats.
-        retries: How often to ask again when the server is busy or the connection breaks.
-        max_concurrency: Most questions at a time, from each process that runs episodes.
-        extra: More fields of the request, as the server knows them: vLLM's `{"structured_outputs": {"regex": ...}}`
-            holds a small judge to an answer with a score.
+        model: The name of the judge model; None: the only one that the server has.
+        low: The lowest score.
+        high: The highest score.
+        api_key: None: the environment variable `OPENAI_API_KEY`, if it is set.
+        temperature: Sampling temperature; at 0, the same episode gets the same score as far as the server allows.
+        max_tokens: Token limit of an answer; an answer that is cut off is a failure.
+        timeout: Seconds to wait for an answer, including retries.
+        retries: How often to retry when the server is busy or the connection breaks.
+        max_concurrency: Maximum number of concurrent requests per process that runs episodes.
+        extra: More fields for the request body, as the server knows them: vLLM's `{"structured_outputs": {"regex":
+            ...}}` makes sure that a small judge answers with a score.
 
     Example:
         >>> judge = JudgeReward("http://127.0.0.1:9", "Was the customer helped?", model="any", retries=0)
@@ -68,11 +68,13 @@ class JudgeReward:
         extra: dict[str, Any] | None = None,
     ) -> None:
         if not is_url(url):
-            raise ConfigError(f"{url!r} is no URL: serve the judge (`vllm serve MODEL`) and give http://host:8000/v1.")
+            raise ConfigError(
+                f"{url!r} is not a URL: serve the judge (`vllm serve MODEL`) and pass http://host:8000/v1."
+            )
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigError(f"A score from {low:g} to {high:g} cannot be: set low below high.")
+            raise ConfigError(f"low is {low:g} and high is {high:g}; both must be finite, and low below high.")
         if not rubric.strip():
-            raise ConfigError("The rubric is empty: say in words what makes an episode good.")
+            raise ConfigError("The rubric is empty: describe what makes an episode good.")
         self.rubric, self.model = rubric, model
         self.extra = dict(extra or {})
         self.reward_range = (float(low), float(high))
@@ -91,37 +93,37 @@ class JudgeReward:
 
         Raises:
             RewardFailure: The judge gave no score.
-            EngineFailure: There was no judge to ask.
+            EngineFailure: The judge could not be reached.
         """
-        score, said = await self._server.share(self._judge(trajectory))
+        score, answer = await self._server.share(self._judge(trajectory))
         trajectory.reward_shares = {"judge": score}
         if trajectory.infos:
-            trajectory.infos[-1] = {**trajectory.infos[-1], "judge": said[-_KEPT:]}
+            trajectory.infos[-1] = {**trajectory.infos[-1], "judge": answer[-_MAX_RECORDED_CHARS:]}
         return score
 
     def close(self) -> None:
-        """Drop all connections."""
+        """Close all connections."""
         self._server.close()
 
     async def _judge(self, trajectory: Trajectory) -> tuple[float, str]:
         low, high = self.reward_range
-        messages = request(trajectory, self.rubric, low, high)
-        said = await self._ask(messages)
-        if said.stop_reason == "length":  # what it quotes of the episode may be all that it has come to
-            raise RewardFailure(f"The judge had not come to a score after {self._sampling.max_tokens} tokens.")
-        score = read_score(said.text, low, high)
+        messages = judge_messages(trajectory, self.rubric, low, high)
+        answer = await self._ask(messages)
+        if answer.stop_reason == "length":  # a score in it may be a quotation from the episode
+            raise RewardFailure(f"The judge had not given a score after {self._sampling.max_tokens} tokens.")
+        score = read_score(answer.text, low, high)
         if score is None:
-            again = await self._ask(ask_again(messages, said.text, low, high))
-            score = read_score(again.text, low, high) if again.stop_reason != "length" else None
+            retry = await self._ask(retry_messages(messages, answer.text, low, high))
+            score = read_score(retry.text, low, high) if retry.stop_reason != "length" else None
         if score is None:
             raise RewardFailure(
-                f"The judge gave no score from {low:g} to {high:g}, though it was asked twice. It ended with "
-                f"{said.text[-120:]!r}."
+                f"The judge gave no score from {low:g} to {high:g} when asked twice. Its first answer ended with "
+                f"{answer.text[-120:]!r}."
             )
-        return score, said.text
+        return score, answer.text
 
     async def _ask(self, messages: list[dict[str, str]]) -> Completion:
-        model = await self._named()
+        model = await self._model_name()
         try:
             body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
             return read_answer(await self._server.ask("/chat/completions", body), self._sampling)
@@ -129,19 +131,20 @@ class JudgeReward:
             newer = Dialect("chat", "max_completion_tokens")
             if "max_completion_tokens" not in str(refused) or self._dialect == newer:
                 raise
-            self._dialect = newer  # some models take no other name
+            self._dialect = newer  # some models reject the older field `max_tokens`
             return await self._ask(messages)
 
-    async def _named(self) -> str:
-        async with self._meeting:
+    async def _model_name(self) -> str:
+        async with self._lock:
             if self.model is None:
-                told: Any = await self._server.ask("/models")
-                cards = told.get("data") if isinstance(told, dict) else None
+                reply: Any = await self._server.ask("/models")
+                cards = reply.get("data") if isinstance(reply, dict) else None
                 names = [str(card.get("id")) for card in cards or () if isinstance(card, dict)]
                 if len(names) != 1:
+                    listed = f" ({', '.join(sorted(names)[:8])})" if names else ""
                     raise EngineFailure(
-                        f"Say which model of the server at {self._server.name} is the judge, as model=...: it has "
-                        f"{', '.join(sorted(names)[:8]) or 'none'}."
+                        f"The server at {self._server.name} has {len(names)} models{listed}: pass model=... to name "
+                        "the judge."
                     )
                 self.model = names[0]
             return self.model
@@ -149,13 +152,12 @@ class JudgeReward:
     def _open(self) -> None:
         settings = dict(self._settings)
         self._server = HttpClient(settings.pop("url"), **settings)
-        self._meeting = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._dialect = Dialect("chat")
 
     def __getstate__(self) -> dict[str, Any]:
-        # Connections do not travel: each process opens its own.
-        gone = ("_server", "_meeting", "_dialect")
-        return {name: value for name, value in self.__dict__.items() if name not in gone}
+        # Connections cannot be pickled: each process opens its own.
+        return {name: value for name, value in vars(self).items() if name not in ("_server", "_lock", "_dialect")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -1,4 +1,4 @@
-"""Calling the user's reward function, whatever shape it has."""
+"""Call the user's reward function, sync or async, with or without the environment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
 
 RewardFunction = Callable[..., float | Awaitable[float]]
-"""`reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, plain or async."""
+"""`reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async."""
 
 
 class RewardFailure(Exception):
-    """The reward function raised, took too long, or gave no finite number."""
+    """The reward function raised, timed out, or did not return a finite number."""
 
 
 async def compute_score(function: RewardFunction, trajectory: Trajectory, environment: Any, seconds: float) -> float:
-    """Call the reward function off the event loop and check what it returns.
+    """Call the reward function in a thread, or await it, and check what it returns.
 
     Example:
         >>> asyncio.run(
@@ -30,12 +30,12 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
         ... )
         3.0
     """
-    name = getattr(function, "__name__", type(function).__name__)
+    name = function_name(function)
     args = (trajectory, environment) if takes_environment(function) else (trajectory,)
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
-            if isinstance(environment, RemoteEnvironment) and takes_environment(function):
+            if isinstance(environment, RemoteEnvironment) and len(args) == 2:
                 value = await environment.score(function, trajectory, seconds)
             elif inspect.iscoroutinefunction(function):
                 value = await function(*args)
@@ -43,22 +43,28 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
                 value = await shared_threads().run(function, *args)
                 if inspect.isawaitable(value):
                     value = await value
-    except TimeoutError as error:
-        late = timer.expired()
-        raise RewardFailure(
-            f"{name} took longer than {seconds:g} seconds." if late else describe_failure(name, error)
-        ) from error
     except RewardFailure:
         raise
-    except EnvironmentFailure as error:  # where the environment is, it was put in words already
+    except EnvironmentFailure as error:  # raised in the worker process, with a message that is already complete
         raise RewardFailure(str(error)) from error
     except Exception as error:
-        raise RewardFailure(describe_failure(name, error)) from error
+        message = f"{name} took longer than {seconds:g} seconds." if timer.expired() else describe_failure(name, error)
+        raise RewardFailure(message) from error
     return finite_reward(name, value)
 
 
+def function_name(function: RewardFunction) -> str:
+    """The name to use for a reward function in messages: its own, or that of its class.
+
+    Example:
+        >>> function_name(len)
+        'len'
+    """
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def takes_environment(function: RewardFunction) -> bool:
-    """Whether a reward function is called with the environment too.
+    """Whether a reward function is to be called with the environment too.
 
     Example:
         >>> takes_environment(lambda trajectory, environment: 0.0), takes_environment(lambda trajectory: 0.0)
@@ -66,18 +72,18 @@ def takes_environment(function: RewardFunction) -> bool:
     """
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin such as `len` shows no signature
+    except (TypeError, ValueError):  # some builtins, such as `max`, have no signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return True
     second = [p for p in parameters if p.kind in positional][1:2]
-    # An optional second parameter of another name (`scale=0.5`) is the user's own business.
+    # An optional second parameter of another name (`scale=0.5`) is not meant for the environment.
     return any(p.default is inspect.Parameter.empty or p.name in ("environment", "env") for p in second)
 
 
 def finite_reward(name: str, value: Any) -> float:
-    """What `name` paid as a float, or a `RewardFailure` in words.
+    """Convert the value that the function `name` returned to a float; raise a `RewardFailure` if that is impossible.
 
     Example:
         >>> finite_reward("judge", True)

@@ -1,26 +1,29 @@
-"""A reward made of named, weighted terms, whose shares can be read afterwards."""
+"""A reward as the sum of named, weighted terms; each term's contribution is recorded."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError
+from turnsmith.rollout.rewards.reward_function import finite_reward
 from turnsmith.trajectory import Trajectory
 
 if TYPE_CHECKING:
     import torch
 
 TermFunction = Callable[[Trajectory, Any], float]
-"""`function(trajectory, environment)`: how much of a thing there was in the episode."""
+"""`function(trajectory, environment)`: the term's unweighted value for an episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardTerm:
-    """One part of a reward: `weight` times what `function(trajectory, environment)` returns.
+    """One term of a reward: `weight` times `function(trajectory, environment)`.
 
     Example:
         >>> brief = RewardTerm("brief", -0.01, lambda trajectory, environment: sum(map(len, trajectory.actions)))
@@ -33,43 +36,36 @@ class RewardTerm:
     function: TermFunction
 
     def share(self, trajectory: Trajectory, environment: Any) -> float:
-        """What the term adds to the episode's reward."""
-        amount = self.function(trajectory, environment)
-        try:
-            share = math.nan if isinstance(amount, (str, bytes)) else self.weight * float(amount)
-        except (TypeError, ValueError):
-            share = math.nan
-        if not math.isfinite(share):
-            raise ValueError(f"the reward term {self.name!r} gave {str(amount)[:80]!r}; it must give a finite number")
-        return share
+        """The term's contribution to the episode's reward."""
+        return finite_reward(f"The reward term {self.name!r}", self.function(trajectory, environment)) * self.weight
 
 
 def step_rewards(weight: float = 1.0) -> RewardTerm:
-    """The sum of what the environment paid for the turns."""
+    """The sum of the environment's rewards."""
     return RewardTerm("step_rewards", weight, _step_rewards)
 
 
 def success_bonus(weight: float = 5.0) -> RewardTerm:
-    """A bonus when the last info says `success`."""
+    """A bonus if `success` is true in the last turn's info."""
     return RewardTerm("success_bonus", weight, _success)
 
 
 def invalid_action_penalty(weight: float = -0.5) -> RewardTerm:
-    """A penalty for every turn whose info says `invalid_action`."""
+    """A penalty for every turn with a true `invalid_action` in its info."""
     return RewardTerm("invalid_action_penalty", weight, _invalid_actions)
 
 
 def efficiency_bonus(weight: float = 0.1) -> RewardTerm:
-    """A bonus for every turn that was left: the environment's `max_steps` less the turns taken."""
+    """A bonus for every unused turn: the environment's `max_steps` minus the turns taken."""
     return RewardTerm("efficiency_bonus", weight, _turns_left)
 
 
 class RewardManager:
-    """The reward of an episode as the sum of its terms; give it to the trainer as `reward_fn`.
+    """The reward of an episode as a sum of terms; pass it to the trainer as `reward_fn`.
 
-    Without `terms` it has the four of the seeds: `step_rewards`, `success_bonus`, `invalid_action_penalty` and
-    `efficiency_bonus`. Called by the episode loop, it is given the episode's own environment and leaves each term's
-    share in `trajectory.reward_shares`, which is recorded. Its methods use the `environment` it was made with.
+    The default terms are those of the specification: `step_rewards`, `success_bonus`, `invalid_action_penalty` and
+    `efficiency_bonus`. The episode loop calls it with the episode's own environment, and each term's contribution is
+    recorded in `trajectory.reward_shares`. Its methods use the `environment` passed to the constructor.
 
     Example:
         >>> from turnsmith.env.examples import CustomGameEnvironment
@@ -89,19 +85,17 @@ class RewardManager:
             terms = (step_rewards(), success_bonus(), invalid_action_penalty(), efficiency_bonus())
         self.environment = environment
         self.terms = tuple(terms)
-        wrong = [term for term in self.terms if not isinstance(term, RewardTerm)]  # pyright: ignore[reportUnnecessaryIsInstance]
-        if wrong:
-            raise ConfigError(f"{wrong[0]!r} is not a RewardTerm: write RewardTerm(name, weight, function).")
-        names = [term.name for term in self.terms]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ConfigError(f"Two reward terms are called {twice[0]!r}: shares are recorded by name.")
+        for term in self.terms:
+            if not isinstance(term, RewardTerm):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"{term!r} is not a RewardTerm: write RewardTerm(name, weight, function).")
+        repeated = [name for name, count in Counter(term.name for term in self.terms).items() if count > 1]
+        if repeated:
+            raise ConfigError(f"Two reward terms are called {repeated[0]!r}: give each a name of its own.")
 
     def __call__(self, trajectory: Trajectory, environment: Any = None) -> float:
-        """The episode's reward; each term's share is left in `trajectory.reward_shares`."""
-        shares = self.shares(trajectory, environment)
-        trajectory.reward_shares = shares
-        return math.fsum(shares.values())
+        """The episode's reward; also sets `trajectory.reward_shares`."""
+        trajectory.reward_shares = self.shares(trajectory, environment)
+        return math.fsum(trajectory.reward_shares.values())
 
     def compute_trajectory_reward(self, trajectory: Trajectory | Mapping[str, Any]) -> float:
         """The reward of one episode: a trajectory, or a mapping with `rewards`, `infos` and `num_turns`."""
@@ -109,31 +103,24 @@ class RewardManager:
 
     def compute_batch_rewards(self, trajectories: Sequence[Trajectory | Mapping[str, Any]]) -> torch.Tensor:
         """The rewards of many episodes, as a float32 tensor of shape `(len(trajectories),)`."""
-        # By name: this room must work, and load fast, where there is no torch.
-        made: Any = import_module("torch")
-        return made.tensor([self.compute_trajectory_reward(one) for one in trajectories], dtype=made.float32)
+        torch: Any = import_module("torch")  # by name: this package must not import torch when it loads
+        return torch.tensor(list(map(self.compute_trajectory_reward, trajectories)), dtype=torch.float32)
 
     def shares(self, trajectory: Trajectory | Mapping[str, Any], environment: Any = None) -> dict[str, float]:
-        """What each term adds, by its name."""
+        """Each term's contribution to the reward, by its name."""
         if environment is None:
             environment = self.environment
-        episode = trajectory if isinstance(trajectory, Trajectory) else _read(trajectory)
+        episode = trajectory if isinstance(trajectory, Trajectory) else _from_mapping(trajectory)
         return {term.name: term.share(episode, environment) for term in self.terms}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers pass in the environment of each episode. This one may hold what cannot travel, such as a database.
-        limit = getattr(self.environment, "max_steps", None)
-        return {"environment": None if limit is None else _Remembered(limit), "terms": self.terms}
+        # Workers pass in each episode's own environment; this one may hold what cannot be pickled, such as a database.
+        max_steps = getattr(self.environment, "max_steps", None)
+        environment = None if max_steps is None else SimpleNamespace(max_steps=max_steps)
+        return {"environment": environment, "terms": self.terms}
 
 
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """What a manager in another process knows of the environment it was made with."""
-
-    max_steps: int
-
-
-def _read(episode: Mapping[str, Any]) -> Trajectory:
+def _from_mapping(episode: Mapping[str, Any]) -> Trajectory:
     actions = list(episode.get("actions", ()))
     turns = int(episode.get("num_turns", len(actions)))
     return Trajectory(
@@ -145,7 +132,7 @@ def _read(episode: Mapping[str, Any]) -> Trajectory:
     )
 
 
-# Functions of the module, not closures: plain pickle can name them.
+# Module-level functions, not closures, so that they can be pickled.
 
 
 def _step_rewards(trajectory: Trajectory, environment: Any) -> float:
@@ -161,7 +148,7 @@ def _invalid_actions(trajectory: Trajectory, environment: Any) -> float:
 
 
 def _turns_left(trajectory: Trajectory, environment: Any) -> float:
-    limit = getattr(environment, "max_steps", None)
-    if limit is None:
+    max_steps = getattr(environment, "max_steps", None)
+    if max_steps is None:
         raise ValueError("efficiency_bonus needs an environment with max_steps: write RewardManager(environment)")
-    return float(limit - trajectory.num_turns)
+    return float(max_steps - trajectory.num_turns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,10 +12,9 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
-from turnsmith.rollout.ledger import episode_name
 from turnsmith.rollout.retry import EpisodeResult, play_episode
-from turnsmith.tools.parsing import ActionParser
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.config.to_verl import AGENT_LOOP
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -31,7 +30,6 @@ class EpisodeContext:
 
     plan: EpisodePlan
     chat: Chat
-    parser: ActionParser
     finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
     activity: InFlightEpisodes = field(default_factory=InFlightEpisodes)
 
@@ -84,20 +82,10 @@ class EpisodeAgentLoop(AgentLoopBase):
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
         )
-        _room.activity.move(start.episode_id, "environment")
+        _room.activity.enter(start.episode_id, "environment")
         try:
-            played = await play_episode(
-                start,
-                failures=plan.failures,
-                environment=plan.environment,
-                engine=TrackedEngine(self.engine, _room.activity, start.episode_id),
-                chat=_room.chat,
-                limits=plan.limits,
-                sampling=replace(plan.sampling, stop_token_ids=_room.chat.stop_token_ids),
-                reward_fn=plan.reward_fn,
-                tools=plan.tools,
-                parser=_room.parser,
-            )
+            engine = TrackedEngine(self.engine, _room.activity, start.episode_id)
+            played = await play_episode(start, plan.rollout, engine, _room.chat)
         finally:
             _room.activity.end(start.episode_id)
         mask_untrainable(played.trajectory)

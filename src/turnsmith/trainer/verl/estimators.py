@@ -10,7 +10,7 @@ import transfer_queue
 from verl.trainer.ppo.core_algos import register_adv_est
 
 from turnsmith.records.advantages import StepAdvantages, write_advantages
-from turnsmith.rollout.ledger import episode_name
+from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.advantages import AdvantageEstimator, AdvantageInputs
 
 ANCHORS = "turn_anchors"

@@ -15,7 +15,7 @@ import transfer_queue
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.ledger import episode_name
+from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.driver.watchdog import SAVING
 from turnsmith.trainer.verl.workers import PARTITION
 

@@ -38,7 +38,7 @@ class ServerPool:
         self._home: OrderedDict[str, int] = OrderedDict()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts is continued after it."""
+        """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts goes on after it."""
         part = await self._continue(list(prompt_ids), sampling, session)
         parts, said = [part], list(part.token_ids)
         while part.stop_reason == "aborted" and len(said) < sampling.max_tokens:

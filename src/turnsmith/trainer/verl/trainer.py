@@ -70,12 +70,12 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
-        self.watch = StepMonitor.of_run(folder, plan.reward_fn or plan.environment.load())
+        self.watch = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
         self.care = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
-        if plan.failures.drops:
+        if plan.rollout.failures.drops:
             self._begin_step = replace_dropped_groups(self.replay_buffer, int(config.data.train_batch_size))
 
     def _build_replay_buffer(self) -> Any:

@@ -13,9 +13,10 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
+from turnsmith.rollout.episode_groups import settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
-from turnsmith.rollout.ledger import LedgerEntry, settle_groups, split_settled
+from turnsmith.rollout.ledger import LedgerEntry
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
 from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
@@ -42,7 +43,9 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
-        self.room = EpisodeContext(plan, Chat(self.tokenizer), parser_for(plan.tool_format, self.tokenizer))
+        parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
+        rollout = replace(plan.rollout, parser=parser)
+        self.room = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
         set_episode_context(self.room)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
@@ -67,7 +70,7 @@ class EpisodeWorker(_VerlWorker):
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
     ) -> list[Trajectory]:
         """Play this worker's share of an evaluation. Training hears nothing of these episodes."""
-        plan, name = replace(plan, parser=self.room.parser), "evaluation"
+        plan, name = replace(plan, parser=self.room.plan.rollout.parser), "evaluation"
         engine = TrackedEngine(self.llm_client, self.room.activity, name)
         mine = plan.starts()[place::workers]
         try:
@@ -77,7 +80,7 @@ class EpisodeWorker(_VerlWorker):
 
     async def pulse(self) -> tuple[int, str]:
         """How often an episode of this process has got on so far, and where those that run are."""
-        return self.room.activity.moves, self.room.activity.standing()
+        return self.room.activity.transitions, self.room.activity.describe()
 
     async def stay(self) -> None:
         """Never return: this call fails when the process is gone, and only then."""

@@ -21,9 +21,10 @@ from tensordict import TensorDict
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
+from turnsmith.rollout.episode_groups import episode_name, group_name
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, episode_name, group_name
+from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.worker import EpisodeWorker, Finished
@@ -153,7 +154,7 @@ class EpisodeWorkers:
         """How often an episode has got on so far, and where those that run are; never waits for an actor."""
         if self._local:
             activity = self._local.room.activity
-            return activity.moves, activity.standing()
+            return activity.transitions, activity.describe()
         for crew in self._crew:
             for answer in ray.wait(crew.pulse, timeout=0)[0] if crew.pulse else ():
                 try:

@@ -21,8 +21,8 @@ def register_with_vllm() -> None:
 
 
 def _wait_without_spinning() -> None:
-    # While vLLM's worker computes a token, the engine core polls for the result for up to a second. On a machine with few
-    # cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified.
+    # While vLLM's worker computes a token, the engine core polls for the result for up to a second. On a machine with
+    # few cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified.
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     SpinCondition.__init__.__defaults__ = (0.0,)

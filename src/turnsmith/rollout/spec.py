@@ -1,0 +1,37 @@
+"""How episodes are played, apart from what generates the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.engine import Sampling
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.rewards.reward_function import RewardFunction
+from turnsmith.tools.parsing import ActionParser
+from turnsmith.tools.registry import ToolRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSpec:
+    """Everything that the episodes of a run share, except the engine and its chat template.
+
+    Example:
+        >>> from turnsmith.env.examples import GuessNumber
+        >>> spec = RolloutSpec(environment=EnvironmentSpec.of(GuessNumber), limits=Limits(turns=3))
+        >>> spec.limits.turns, spec.sampling.temperature, spec.failures.engine.retries
+        (3, 1.0, 2)
+    """
+
+    environment: EnvironmentSpec
+    limits: Limits = field(default_factory=Limits)
+    sampling: Sampling = field(default_factory=Sampling)
+    reward_fn: RewardFunction | None = None
+    """Scores a finished episode; None: its reward is the sum of the environment's rewards."""
+    tools: ToolRegistry | None = None
+    """Offered beside the environment's own `@tool` methods."""
+    parser: ActionParser | None = None
+    """Reads tool calls; None: `FunctionCallingParser`."""
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    """Used by `play_episode`; a single attempt (`run_episode`) never retries."""
