@@ -49,14 +49,12 @@ if TYPE_CHECKING:
     from turnsmith.inference.engines.openai_engine import OpenAIEngine
     from turnsmith.inference.engines.scripted_engine import ScriptedEngine
     from turnsmith.inference.engines.sglang_engine import SGLangEngine
-    from turnsmith.inference.engines.sglang_server import SGLangServerEngine
     from turnsmith.inference.sync.base import BaseInferenceEngine
     from turnsmith.inference.sync.batch import BatchInferenceManager
     from turnsmith.inference.sync.create import create_inference_engine
     from turnsmith.inference.sync.engines import (
         OpenAIInferenceEngine,
         SGLangInferenceEngine,
-        SGLangServerInferenceEngine,
         TransformersInferenceEngine,
         VLLMInferenceEngine,
     )
@@ -147,8 +145,6 @@ __all__ = [
     "RunFolder",
     "SGLangEngine",
     "SGLangInferenceEngine",
-    "SGLangServerEngine",
-    "SGLangServerInferenceEngine",
     "Sampling",
     "SandboxFailure",
     "SandboxLimits",
@@ -224,7 +220,6 @@ _HOME = {
     "turnsmith.inference.sync.engines": (
         "OpenAIInferenceEngine",
         "SGLangInferenceEngine",
-        "SGLangServerInferenceEngine",
         "TransformersInferenceEngine",
         "VLLMInferenceEngine",
     ),
@@ -232,7 +227,6 @@ _HOME = {
     "turnsmith.inference.engines.openai_engine": ("OpenAIEngine",),
     "turnsmith.inference.engines.scripted_engine": ("ScriptedEngine",),
     "turnsmith.inference.engines.sglang_engine": ("SGLangEngine",),
-    "turnsmith.inference.engines.sglang_server": ("SGLangServerEngine",),
     "turnsmith.models": ("resolve",),
     "turnsmith.records.episodes": ("read_episodes",),
     "turnsmith.records.run_folder": ("RunFolder",),

@@ -59,15 +59,13 @@ def _settings(config: ConfigStore, backend: str) -> dict[str, Any]:
         "max_concurrency": inference.max_concurrency,
         "trust_remote_code": model.trust_remote_code,
     }
-    if is_url(model_of(config)):
-        return settings
-    settings["dtype"] = model.dtype
-    if backend in ("vllm", "sglang"):
+    if backend in ("transformers", "vllm"):
+        settings["dtype"] = model.dtype
+    if backend == "vllm":
         settings |= {
             "tensor_parallel_size": model.tensor_parallel_size,
             "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
             "gpu_memory_utilization": inference.gpu_memory_utilization,
+            "cpu_cache_gib": inference.cpu_cache_gib,
         }
-    if backend == "vllm":
-        settings["cpu_cache_gib"] = inference.cpu_cache_gib
     return settings

@@ -1,7 +1,7 @@
-"""The SGLang engines against sglang's own source: its request types are run, our names are held to its own.
+"""The SGLang engine against sglang's own source: its request types are run, and every name we send is one of its own.
 
-What stands in for SGLang here takes requests through sglang's own code (`Engine.async_generate`, `GenerateReqInput`,
-`SamplingParams`) and answers in its shapes; the tokens are the tiny model's.
+The test server parses requests with sglang's own code (`GenerateReqInput`, `SamplingParams`) and responds in its
+format; the tokens are sampled from the tiny model.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import sys
-import types
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from turnsmith.inference.engines.sglang_protocol import (
     sampling_params,
     score_request,
 )
-from turnsmith.inference.engines.sglang_server import SGLangServerEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.models import resolve
@@ -53,16 +50,12 @@ class Manager:
 
     model: TransformersEngine
     weight_version: str = "default"
-    aborted: list[str] = field(default_factory=list)
-    updates: list[Any] = field(default_factory=list)
-    slow: bool = False
 
     async def generate_request(self, asked: Any, request: Any) -> AsyncIterator[dict[str, Any]]:
         asked.normalize_batch_and_arguments()
         params = sglang_source.sampling_params()(**asked.sampling_params)
         params.normalize(None)
         params.verify(100)
-        await asyncio.sleep(30 if self.slow else 0)
         # As in `Req._check_token_based_finish`: no stop token counts with `ignore_eos`, the model's own does without.
         stops = () if params.ignore_eos else (*(params.stop_token_ids or ()), 2)
         cut = 0 if params.top_k > 100 else params.top_k
@@ -86,47 +79,11 @@ class Manager:
             facts["input_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
         yield {"output_ids": list(said.token_ids), "meta_info": facts}
 
-    def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
-        self.aborted.append(rid)
-
     async def update_weights_from_disk(self, asked: Any, request: Any) -> tuple[bool, str, int]:
         if asked.model_path == "nowhere":
             return False, "Failed to update weights.", 0
         self.weight_version = asked.weight_version
-        self.updates.append(asked)
         return True, "Succeeded.", 0
-
-    async def update_weights_from_tensor(self, asked: Any, request: Any) -> tuple[bool, str]:
-        self.weight_version = asked.weight_version
-        self.updates.append(asked)
-        return True, "Success"
-
-
-@pytest.fixture
-def sglang(monkeypatch: pytest.MonkeyPatch, local: TransformersEngine) -> Manager:
-    """A module `sglang` whose `Engine` has sglang's own `async_generate`."""
-    manager = Manager(local)
-
-    class Engine:
-        def __init__(self, **arguments: Any) -> None:
-            if arguments["model_path"] == "broken":
-                raise RuntimeError("no GPU")
-            assert set(arguments) <= sglang_source.fields_of("srt/server_args.py", "ServerArgs")
-            asyncio.get_running_loop()  # where sglang's binds itself
-            self.tokenizer_manager = manager
-
-        def shutdown(self) -> None:
-            self.tokenizer_manager = None
-
-    for name, method in sglang_source.engine_methods().items():
-        setattr(Engine, name, method)
-    serializer = types.SimpleNamespace(serialize=lambda tensors: b"".join(name.encode() for name, _ in tensors))
-    io_struct = sglang_source.io_struct()
-    monkeypatch.setitem(sys.modules, "sglang", types.SimpleNamespace(Engine=Engine))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", io_struct)
-    utils = types.SimpleNamespace(MultiprocessingSerializer=serializer)
-    monkeypatch.setitem(sys.modules, "sglang.srt.utils", utils)  # type: ignore[arg-type]
-    return manager
 
 
 @pytest.fixture
@@ -159,17 +116,10 @@ def server(local: TransformersEngine) -> Iterator[LocalServer]:
 def test_every_name_is_one_of_sglangs() -> None:
     asked = generate_request(PROMPT, SAMPLING) | score_request(PROMPT, [5])
     assert set(asked) | {"routing_key"} <= sglang_source.fields_of("srt/managers/io_struct.py", "GenerateReqInput")
-    engine = sglang_source.named(sglang_source.tree("srt/entrypoints/engine.py"), "Engine")
-    method = sglang_source.named(engine, "async_generate")
-    assert isinstance(method, ast.AsyncFunctionDef)
-    assert set(asked) | {"rid"} <= {argument.arg for argument in method.args.args}
     known = set(inspect.signature(sglang_source.sampling_params()).parameters)
     assert set(sampling_params(SAMPLING)) <= known
-    for kind, own in (
-        ("UpdateWeightFromDiskReqInput", "model_path"),
-        ("UpdateWeightsFromTensorReqInput", "serialized_named_tensors"),
-    ):
-        assert {own, "weight_version", "flush_cache"} <= sglang_source.fields_of("srt/managers/io_struct.py", kind)
+    update = sglang_source.fields_of("srt/managers/io_struct.py", "UpdateWeightFromDiskReqInput")
+    assert {"model_path", "weight_version", "flush_cache"} <= update
 
 
 def test_every_place_asked_is_there() -> None:
@@ -179,14 +129,6 @@ def test_every_place_asked_is_there() -> None:
     answered = sglang_source.texts_of("srt/managers/tokenizer_manager.py")
     assert {"output_ids", "meta_info", "finish_reason", "weight_version"} <= answered
     assert {"output_token_logprobs", "input_token_logprobs"} <= answered
-    manager = sglang_source.named(sglang_source.tree("srt/managers/tokenizer_manager.py"), "TokenizerManager")
-    mixin = sglang_source.tree("srt/managers/tokenizer_control_mixin.py")
-    control = sglang_source.named(mixin, "TokenizerControlMixin")
-    for inside, name in ((manager, "update_weights_from_disk"), (control, "update_weights_from_tensor")):
-        method = sglang_source.named(inside, name)
-        assert isinstance(method, ast.AsyncFunctionDef)
-        assert [argument.arg for argument in method.args.args] == ["self", "obj", "request"]
-    assert [argument.arg for argument in sglang_source.named(manager, "abort_request").args.args][1] == "rid"
 
 
 def test_sglangs_ignore_eos_still_ignores_stop_tokens_too() -> None:
@@ -197,7 +139,7 @@ def test_sglangs_ignore_eos_still_ignores_stop_tokens_too() -> None:
 
 
 def test_the_server_gives_the_models_tokens(server: LocalServer, local: TransformersEngine) -> None:
-    engine = SGLangServerEngine(server.url, retries=0)
+    engine = SGLangEngine(server.url, retries=0)
     said = asyncio.run(engine.generate(PROMPT, SAMPLING, session="episode-1"))
     here = asyncio.run(local.generate(PROMPT, SAMPLING, session=""))
     assert (said.token_ids, said.stop_reason, said.exact) == (here.token_ids, here.stop_reason, True)
@@ -214,7 +156,7 @@ def test_the_server_gives_the_models_tokens(server: LocalServer, local: Transfor
 
 
 def test_the_server_loads_weights_and_says_which(server: LocalServer) -> None:
-    engine = SGLangServerEngine(server.url, retries=0)
+    engine = SGLangEngine(server.url, retries=0)
     asyncio.run(engine.update_weights("a/folder", 3))
     assert asyncio.run(engine.generate(PROMPT, SAMPLING, session="")).weights_version == 3
     with pytest.raises(EngineFailure, match="Failed to update weights"):
@@ -246,30 +188,12 @@ def test_an_episode_runs_on_the_server(server: LocalServer) -> None:
         create_inference_engine(server.url, "sglang", {"dtype": "float32"})
 
 
-def test_in_process_it_is_the_same(sglang: Manager, local: TransformersEngine) -> None:
-    with create_inference_engine("tiny", "sglang", {"dtype": "float32", "max_model_len": 64}) as face:
-        engine = face.engine
-        assert isinstance(engine, SGLangEngine)
-        said = asyncio.run(engine.generate(PROMPT, SAMPLING, session="episode-1"))
-        here = asyncio.run(local.generate(PROMPT, SAMPLING, session=""))
-        assert (said.token_ids, said.log_probs, said.stop_reason) == (here.token_ids, here.log_probs, here.stop_reason)
-        assert asyncio.run(engine.score(PROMPT, [5, 6])) == asyncio.run(local.score(PROMPT, [5, 6]))
-        with pytest.raises(EngineFailure, match="could not generate: ValueError: top_p must be in"):
-            asyncio.run(engine.generate(PROMPT, Sampling(top_p=2.0), session=""))
-        asyncio.run(engine.update_weights([("a", torch.zeros(1)), ("b", torch.zeros(1))], 7))
-        assert sglang.updates[-1].serialized_named_tensors == [b"ab"]
-        assert asyncio.run(engine.generate(PROMPT, SAMPLING, session="")).weights_version == 7
-        asyncio.run(engine.update_weights(resolve("tiny"), 8))
-        assert asdict(sglang.updates[-1])["model_path"] == resolve("tiny")
-        with pytest.raises(EngineFailure, match="did not take the new weights: Failed"):
-            asyncio.run(engine.update_weights("nowhere", 9))
-        assert engine.weights_version == 8
-        sglang.slow = True
-        with pytest.raises(TimeoutError):
-            asyncio.run(asyncio.wait_for(engine.generate(PROMPT, SAMPLING, session="given-up"), 0.05))
-    assert [name.split("/")[0] for name in sglang.aborted] == ["given-up"]
-    with pytest.raises(EngineFailure, match="could not start: RuntimeError: no GPU"):
-        SGLangEngine("broken")
+def test_a_model_folder_in_place_of_a_url_says_how_to_start_a_server() -> None:
+    start = (
+        "python -m sglang.launch_server --model-path some/model` and pass its URL as the model, or use backend='vllm'"
+    )
+    with pytest.raises(ConfigError, match=start):
+        create_inference_engine("some/model", "sglang", {"dtype": "float32"})
 
 
 GOOD = {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, None]]}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from turnsmith import Generation, Sampling
-from turnsmith.errors import ConfigError, EngineFailure, MissingDependency
+from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.create import choose_backend, create_inference_engine
@@ -192,8 +192,6 @@ def test_unknown_settings_and_backends_name_the_close_one() -> None:
         create_inference_engine("tiny", "transformers", {"max_model_len": 512})
     with pytest.raises(ConfigError, match="no backend 'vlm': choose one of transformers, vllm"):
         create_inference_engine("tiny", "vlm")
-    with pytest.raises(MissingDependency, match="SGLang"):
-        create_inference_engine("tiny", "sglang")
     with pytest.raises(ConfigError, match="does not exist"):
         create_inference_engine("./nowhere", "transformers")
 

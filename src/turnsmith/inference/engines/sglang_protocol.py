@@ -1,7 +1,8 @@
-"""What SGLang is asked and what it answers; the same for its `Engine` and for its server's `/generate`.
+"""Requests to SGLang's `/generate` endpoint and its responses, as plain functions of dictionaries.
 
-Written against sglang 0.5.12. `tests/unit/inference/test_sglang_engine.py` holds the names to that package's own source
-and runs its request types; the engine itself needs a GPU, or a CPU kernel that no package index has, and was not run.
+Written against sglang 0.5.12. `tests/unit/inference/test_sglang_engine.py` checks every name against that package's
+source and runs its request types. The server itself was not run: it needs a GPU, or a CPU kernel that no package index
+has.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def sampling_params(sampling: Sampling) -> dict[str, Any]:
 
 
 def generate_request(prompt_ids: list[int], sampling: Sampling) -> dict[str, Any]:
-    """The request for one turn; `Engine.async_generate` takes it as keywords, `/generate` as JSON."""
+    """The body of a `/generate` request for one turn."""
     return {"input_ids": prompt_ids, "sampling_params": sampling_params(sampling), "return_logprob": True}
 
 

@@ -14,7 +14,6 @@ from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.engines import (
     OpenAIInferenceEngine,
     SGLangInferenceEngine,
-    SGLangServerInferenceEngine,
     TransformersInferenceEngine,
     VLLMInferenceEngine,
 )
@@ -26,7 +25,7 @@ _LOCAL: dict[str, _Face] = {
     "sglang": SGLangInferenceEngine,
     "openai": OpenAIInferenceEngine,
 }
-_SERVERS: dict[str, _Face] = {"openai": OpenAIInferenceEngine, "sglang": SGLangServerInferenceEngine}
+_SERVERS: dict[str, _Face] = {"openai": OpenAIInferenceEngine, "sglang": SGLangInferenceEngine}
 """For a model that is given as the URL of a server."""
 
 
@@ -60,6 +59,11 @@ def create_inference_engine(
     if chosen not in _LOCAL:
         known = ", ".join([*_LOCAL, "auto"])
         raise ConfigError(f"There is no backend {backend!r}: choose one of {known}.")
+    if chosen == "sglang" and faces is not _SERVERS:
+        raise ConfigError(
+            f"SGLang runs as a server: start one with `python -m sglang.launch_server --model-path {model_path}` and "
+            "pass its URL as the model, or use backend='vllm'."
+        )
     if chosen not in faces:
         raise ConfigError(f"The {chosen} engine loads a model and takes no URL: use backend='openai' or 'sglang'.")
     settings, known = dict(config or {}), _settings_of(chosen, faces)
@@ -83,10 +87,6 @@ def _settings_of(backend: str, faces: Mapping[str, _Face]) -> list[str]:
         from turnsmith.inference.engines.vllm_engine import VLLMEngine
 
         return _keywords(VLLMEngine)
-    if faces[backend] is SGLangInferenceEngine:
-        from turnsmith.inference.engines.sglang_engine import SGLangEngine
-
-        return _keywords(SGLangEngine)
     return _keywords(faces[backend])
 
 

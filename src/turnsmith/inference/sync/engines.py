@@ -12,7 +12,6 @@ from turnsmith.models import BUILT_MODELS, resolve
 if TYPE_CHECKING:
     from turnsmith.inference.engines.openai_engine import OpenAIEngine
     from turnsmith.inference.engines.sglang_engine import SGLangEngine
-    from turnsmith.inference.engines.sglang_server import SGLangServerEngine
     from turnsmith.inference.engines.transformers_engine import TransformersEngine
     from turnsmith.inference.engines.vllm_engine import VLLMEngine
 
@@ -64,24 +63,7 @@ class VLLMInferenceEngine(BaseInferenceEngine):
 
 
 class SGLangInferenceEngine(BaseInferenceEngine):
-    """SGLang, in processes of its own that `close` ends. Not run with SGLang itself, which starts only on a GPU.
-
-    Settings are those of `SGLangEngine`.
-    """
-
-    engine: SGLangEngine
-
-    def __init__(self, model_path: str, **settings: Any) -> None:
-        from turnsmith.inference.engines.sglang_engine import SGLangEngine
-
-        path = resolve(model_path)
-        tokenizer, stops = load_tokenizer(path, settings.get("trust_remote_code", False))
-        super().__init__(SGLangEngine(path, **settings), tokenizer, stop_token_ids=stops)
-
-
-class SGLangServerInferenceEngine(BaseInferenceEngine):
-    """SGLang's own server, token ids in and out. Not run with SGLang itself. Other settings are those of
-    `SGLangServerEngine`.
+    """An SGLang server, token ids in and out. Other settings are those of `SGLangEngine`.
 
     Args:
         url: Where the server is, such as `http://127.0.0.1:30000`.
@@ -89,7 +71,7 @@ class SGLangServerInferenceEngine(BaseInferenceEngine):
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
     """
 
-    engine: SGLangServerEngine
+    engine: SGLangEngine
 
     def __init__(
         self,
@@ -102,11 +84,9 @@ class SGLangServerInferenceEngine(BaseInferenceEngine):
         max_concurrency: int = 64,
         trust_remote_code: bool = False,
     ) -> None:
-        from turnsmith.inference.engines.sglang_server import SGLangServerEngine
+        from turnsmith.inference.engines.sglang_engine import SGLangEngine
 
-        engine = SGLangServerEngine(
-            url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
-        )
+        engine = SGLangEngine(url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency)
         loaded, stops = _tokenizer_for(engine, tokenizer, trust_remote_code)
         super().__init__(engine, loaded, stop_token_ids=stops)
 
@@ -160,7 +140,7 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
 
 
 def _tokenizer_for(
-    engine: OpenAIEngine | SGLangServerEngine, name: str | None, trust_remote_code: bool
+    engine: OpenAIEngine | SGLangEngine, name: str | None, trust_remote_code: bool
 ) -> tuple[Any, list[int]]:
     """The tokenizer of this name, or else of the model which the server says it has."""
     try:
