@@ -184,7 +184,7 @@ def test_an_episode_runs_on_the_server(server: LocalServer) -> None:
         assert trajectory.num_turns == 3
         assert trajectory.exact
         assert face.compute_log_probs(["a"], ["b"]).shape == (1,)
-    with pytest.raises(ConfigError, match=r"no setting dtype\. It has: tokenizer"):
+    with pytest.raises(ConfigError, match=r"no setting dtype \(the transformers engine has\)\. It has: tokenizer"):
         create_inference_engine(server.url, "sglang", {"dtype": "float32"})
 
 
