@@ -135,7 +135,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None
     batch = ContinuousBatch(model)
     sequences = [Sequence(prompt(5), Sampling(max_tokens=1)) for _ in range(4000)]
     for seed, sequence in enumerate(sequences):
-        sequence.random = random.Random(seed)  # a seed to sample by would have each prefilled alone
+        sequence.rng = random.Random(seed)  # a seed to sample by would have each prefilled alone
     batch.join(sequences)
     expected = plain_log_probs(model, sequences[0])[0].exp()
     drawn = torch.bincount(torch.tensor([sequence.token_ids[0] for sequence in sequences]), minlength=len(expected))
@@ -255,7 +255,7 @@ def test_a_sequence_that_was_given_up_leaves_and_its_mates_go_on(model: Any) -> 
     batch.join([gone, mate])
     batch.step()
     gone.stop_reason = "abort"
-    assert batch.remove_ended() == [gone]
+    assert batch.remove_finished() == [gone]
     assert cache_lengths(batch) == {7}
     run_to_the_end(batch)
     assert mate.token_ids == generated_by_transformers(model, mate.prompt_ids, 9)
@@ -265,7 +265,7 @@ def test_logits_that_are_no_numbers_are_an_error_not_a_token(tiny_folder: str) -
     broken: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(EngineFailure, match="not numbers"):
+    with pytest.raises(EngineFailure, match="logits are NaN"):
         ContinuousBatch(broken).join([Sequence(prompt(3), Sampling())])
 
 

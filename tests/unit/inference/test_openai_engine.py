@@ -81,7 +81,7 @@ def test_a_long_prompt_gets_what_room_is_left(vllm: LocalServer) -> None:
     engine = OpenAIEngine(vllm.url)
     said = asyncio.run(engine.generate([20] * 509, Sampling(max_tokens=64), session=""))
     assert (len(said.token_ids), said.stop_reason) == (3, "length")
-    with pytest.raises(EngineFailure, match="The prompt has 512 tokens, and the server takes 512 in all"):
+    with pytest.raises(EngineFailure, match="The prompt has 512 tokens, but the server allows 512"):
         asyncio.run(engine.generate([20] * 512, Sampling(max_tokens=64), session=""))
     engine.close()
 
@@ -98,9 +98,9 @@ def test_text_without_ids_is_marked_and_only_counted(tokenizer: Any) -> None:
         assert "ignore_eos" not in server.requests[-1].body  # SGLang's would then not stop at all
         cut = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=3), session=""))
         assert (len(cut.token_ids), cut.stop_reason) == (3, "length")
-        assert "without token ids" in engine.why_inexact
+        assert "without token ids or log-probs" in engine.why_inexact
         engine.close()
-        with pytest.raises(ConfigError, match="gives only text, so a tokenizer is needed"):
+        with pytest.raises(ConfigError, match="returns only text, so a tokenizer is needed"):
             ask(server)
 
 
@@ -131,7 +131,7 @@ def test_an_episode_runs_on_a_server_that_has_only_chat(tokenizer: Any, tmp_path
     assert (trajectory.outcome, trajectory.actions) == (Outcome.COMPLETED, ["8", "12", "9"])
     assert server.requests[-1].body["messages"] == trajectory.messages[:-2]
     assert not trajectory.exact
-    assert "takes messages and gives text" in engine.why_inexact
+    assert "takes messages and returns text" in engine.why_inexact
     write_episodes(tmp_path, 1, [trajectory])
     assert not read_episodes(tmp_path)[0].exact
 
@@ -161,30 +161,33 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
     [
         (Reply({"error": {"message": "bad token"}}, 400), "refused with 400: bad token."),
         (Reply({"error": {"message": "no such model"}}, 404), "refused with 404: no such model."),
-        (Reply({"error": {"message": f"wrong key {KEY}"}}, 401), r"401: wrong key \*\*\*. Give its API key as api_key"),
+        (Reply({"error": {"message": f"wrong key {KEY}"}}, 401), r"401: wrong key \*\*\*. Pass its API key as api_key"),
         (Reply({"detail": [{"loc": "body"}]}, 500), "refused with 500: "),
         (Reply(b"", 502), "refused with 502: Bad Gateway."),
         (Reply(b"", 307, {"Location": "/elsewhere"}), "refused with 307"),
         (Reply({}, 429, {"Retry-After": "3600"}), "refused with 429"),
         (Reply(b"<html>Welcome", 200), "not JSON: '<html>Welcome'. Check that the URL"),
         (Reply(b'{"choices": [', 200), "not JSON"),
-        (Reply({"choices": []}), "no single choice"),
+        (Reply({"choices": []}), "exactly one choice"),
         (Reply(completion(finish_reason="content_filter")), "finish_reason='content_filter'"),
-        (Reply(completion(token_ids=[5, "6"])), "no token ids"),
-        (Reply(completion(token_ids=[5, 2**40])), "no token ids"),
-        (Reply(completion(token_ids=[])), "gave 0 tokens where 1 to 4"),
-        (Reply(completion(token_ids=[5] * 5)), "gave 5 tokens where 1 to 4"),
+        (Reply(completion(token_ids=[5, "6"])), "invalid token ids"),
+        (Reply(completion(token_ids=[5, 2**40])), "invalid token ids"),
+        (Reply(completion(token_ids=[])), "returned 0 tokens; 1 to 4"),
+        (Reply(completion(token_ids=[5] * 5)), "returned 5 tokens; 1 to 4"),
         (Reply(completion(token_ids=[5], logprobs={"token_logprobs": [-1.0, -2.0]})), "1 token ids but 2 log-probs"),
         (Reply(completion(token_ids=[5], logprobs={"token_logprobs": [None]})), "not a finite number"),
         (Reply(completion(token_ids=[5], logprobs={"token_logprobs": [float("nan")]})), "not JSON"),
-        (Reply(completion(logprobs={"tokens": ["token_id:x"], "token_logprobs": [0.0]})), "no token ids"),
-        (Reply(completion(token_ids=[5]) | {"usage": {"completion_tokens": 3}}), "sampled 3 tokens but gave 1"),
+        (Reply(completion(logprobs={"tokens": ["token_id:x"], "token_logprobs": [0.0]})), "invalid token ids"),
+        (
+            Reply(completion(token_ids=[5]) | {"usage": {"completion_tokens": 3}}),
+            "reports 3 sampled tokens but returned 1",
+        ),
         (
             Reply(completion(token_ids=[5], logprobs={"token_logprobs": [-1.0]}, prompt_token_ids=[9])),
-            "changed the prompt's tokens",
+            "changed the tokens of the prompt",
         ),
-        (Reply(drop=True), "broke off the connection"),
-        (Reply({}, after=0.4), r"no answer within 0.2 s"),
+        (Reply(drop=True), "closed the connection"),
+        (Reply({}, after=0.4), "did not respond within 0.2 s"),
     ],
 )
 def test_whatever_a_server_does_is_a_sentence(reply: Reply, sentence: str) -> None:
@@ -196,7 +199,7 @@ def test_whatever_a_server_does_is_a_sentence(reply: Reply, sentence: str) -> No
 
 def test_no_server_is_a_sentence() -> None:
     began = time.monotonic()
-    with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running there\?"):
+    with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running\?"):
         ask("http://user:password@127.0.0.1:9", retries=1)
     assert time.monotonic() - began < 5
 
@@ -209,7 +212,7 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(tokenizer: Any) ->
         with pytest.raises(EngineFailure, match="refused 3 times with 429: full"):
             ask(server, retries=2)
         busy = iter([Reply({"error": "full"}, 429, {"Retry-After": "99"})])
-        with pytest.raises(EngineFailure, match=r"429: full\. It asks to wait 99 s, which is too long"):
+        with pytest.raises(EngineFailure, match=r"429: full\. It asks to retry after 99 s, which is too long"):
             ask(server, retries=2)
 
 
@@ -243,14 +246,14 @@ def test_closing_and_cancelling_let_everyone_go(tokenizer: Any) -> None:
 
 
 def test_the_tokenizer_of_another_model_is_found_out(vllm: LocalServer, byte_tokenizer: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match="The tokenizer is not that of the server's model"):
+    with pytest.raises(ConfigError, match="The tokenizer does not belong to the server's model"):
         ask(vllm, tokenizer=byte_tokenizer())
 
 
 def test_the_only_model_is_chosen_and_of_several_one_must_be_named() -> None:
     with (
         serving(lambda request: Reply({"data": [{"id": "a"}, {"id": "b"}]})) as server,
-        pytest.raises(ConfigError, match=r"Say which model of the server at .* to use: it has a, b"),
+        pytest.raises(ConfigError, match=r"has these models: a, b\. Choose one with model="),
     ):
         ask(server)
 
@@ -259,8 +262,8 @@ def test_the_only_model_is_chosen_and_of_several_one_must_be_named() -> None:
     ("settings", "sentence"),
     [
         ({"url": "http://host:port"}, "must look like"),
-        ({"api_key": "a\nb"}, "characters that no HTTP header can carry"),
-        ({"api_key": "“key”"}, "characters that no HTTP header can carry"),
+        ({"api_key": "a\nb"}, "characters that are not allowed in an HTTP header"),
+        ({"api_key": "“key”"}, "characters that are not allowed in an HTTP header"),
         ({"api": "responses"}, "no api 'responses'"),
         ({"retries": -1}, "retries 0 or more"),
     ],
@@ -289,9 +292,9 @@ def test_the_factory_makes_it_from_a_url(vllm: LocalServer, local: TransformersE
     assert said.token_ids == [list(here.token_ids)]
     with create_inference_engine("tiny", "openai", {"url": vllm.url}) as face:
         assert face.generate(["Hello"], max_tokens=6, temperature=0).token_ids == said.token_ids
-    with pytest.raises(ConfigError, match=r"no tokenizer at 'somewhere' \(so the server calls its model\)"):
+    with pytest.raises(ConfigError, match=r"no tokenizer at 'somewhere' \(the model name that the server reports\)"):
         create_inference_engine(vllm.url)
-    with pytest.raises(ConfigError, match="needs a server's URL: 'tiny' is none"):
+    with pytest.raises(ConfigError, match="needs a server's URL: 'tiny' is not one"):
         create_inference_engine("tiny", "openai")
     with pytest.raises(ConfigError, match="The vllm engine loads a model and takes no URL"):
         create_inference_engine(vllm.url, "vllm")

@@ -206,11 +206,11 @@ GOOD = {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, N
         ({"text": "a"}, "no meta_info"),
         ({"meta_info": GOOD | {"finish_reason": None}}, "finish_reason=None"),
         ({"meta_info": GOOD | {"finish_reason": {"type": "abort", "message": "full"}}}, "aborted the turn: full"),
-        ({"meta_info": GOOD | {"output_token_logprobs": None}}, "no log-probs that can be read"),
-        ({"meta_info": GOOD | {"output_token_logprobs": [[None, 5, None]]}}, "no log-probs that can be read"),
+        ({"meta_info": GOOD | {"output_token_logprobs": None}}, "no readable log-probs"),
+        ({"meta_info": GOOD | {"output_token_logprobs": [[None, 5, None]]}}, "no readable log-probs"),
         ({"meta_info": GOOD | {"output_token_logprobs": [[float("inf"), 5, None]]}}, "not a finite number"),
-        ({"meta_info": GOOD | {"output_token_logprobs": []}}, "gave 0 tokens where 1 to 4"),
-        ({"meta_info": GOOD, "output_ids": [6]}, "not those of the tokens that it gave"),
+        ({"meta_info": GOOD | {"output_token_logprobs": []}}, "returned 0 tokens; 1 to 4"),
+        ({"meta_info": GOOD, "output_ids": [6]}, "other tokens than it sampled"),
     ],
 )
 def test_an_answer_that_cannot_be_is_a_sentence(answer: Any, sentence: str) -> None:
@@ -219,5 +219,5 @@ def test_an_answer_that_cannot_be_is_a_sentence(answer: Any, sentence: str) -> N
 
 
 def test_scores_of_other_tokens_are_refused() -> None:
-    with pytest.raises(EngineFailure, match="not those of the tokens that were sent"):
+    with pytest.raises(EngineFailure, match="other tokens than were sent"):
         read_scores({"meta_info": {"input_token_logprobs": [[None, 1, None], [-0.5, 6, None]]}}, [5])

@@ -118,7 +118,7 @@ def test_impossible_sampling_is_refused(face: BaseInferenceEngine, wrong: dict[s
 
 
 def test_one_text_instead_of_a_list_is_refused(face: BaseInferenceEngine) -> None:
-    with pytest.raises(ConfigError, match="put it in a list"):
+    with pytest.raises(ConfigError, match="pass a list of prompts"):
         face.generate("Hello")
 
 
@@ -181,7 +181,10 @@ def test_an_engine_that_cannot_score_says_so(face: BaseInferenceEngine) -> None:
         async def generate(self, prompt_ids: Any, sampling: Sampling, *, session: str) -> Generation:
             return Generation([1], [0.0])
 
-    with BaseInferenceEngine(Mute(), face.tokenizer) as mute, pytest.raises(EngineFailure, match="Mute cannot say"):
+    with (
+        BaseInferenceEngine(Mute(), face.tokenizer) as mute,
+        pytest.raises(EngineFailure, match="Mute cannot compute log-probs"),
+    ):
         mute.compute_log_probs(["a"], ["b"])
 
 

@@ -139,7 +139,7 @@ def test_a_weight_that_the_model_lacks_is_an_error_with_its_name(engine: Transfo
 def test_a_weight_of_another_shape_is_an_error_and_never_spread_out(
     engine: TransformersEngine, shape: tuple[int, ...]
 ) -> None:
-    with pytest.raises(EngineFailure, match=r"'lm_head\.weight' has shape .* model \[100, 64\]"):
+    with pytest.raises(EngineFailure, match=r"'lm_head\.weight' has shape .* but the model's has \[100, 64\]"):
         engine.load_weights([("lm_head.weight", torch.zeros(shape))], 5)
     assert not torch.equal(engine.model.lm_head.weight, torch.zeros(100, 64))
 
@@ -184,7 +184,7 @@ async def test_a_caller_who_gives_up_frees_its_place_and_harms_nobody(engine: Tr
     assert len((await asyncio.wait_for(mate, 20)).token_ids) == 5
     while engine._batch.sequences:
         await asyncio.sleep(0.001)
-    assert not engine._waiting
+    assert not engine._futures
 
 
 async def test_closing_ends_the_thread_and_fails_who_still_waits(tiny_folder: str) -> None:

@@ -41,8 +41,19 @@ async def engine(tiny_folder: str, versions: dict[int, Named]) -> Any:
 
 
 async def decoded(engine: TransformersEngine, tokens: int) -> None:
-    """Wait until a sequence has so many tokens of its turn."""
+    """Wait until a sequence has this many tokens of its turn."""
     while not any(len(sequence.token_ids) >= tokens for sequence in list(engine._batch.sequences)):
+        await asyncio.sleep(0)
+
+
+async def decoded_with(engine: TransformersEngine, version: int) -> None:
+    """Wait until a sequence has a token that weights of this version sampled."""
+    while not any(
+        len(sequence.token_ids) > start
+        for sequence in list(engine._batch.sequences)
+        for start, swapped in [(0, sequence.weights_version), *sequence.swaps]
+        if swapped == version
+    ):
         await asyncio.sleep(0)
 
 
@@ -55,7 +66,7 @@ async def test_tokens_of_64_episodes_in_flight_carry_the_version_that_sampled_th
     playing = asyncio.create_task(play_all(engine, tokenizer, TOKENS))
     await decoded(engine, 4)
     await engine.update_weights(versions[6].items(), 6)
-    await decoded(engine, 7)
+    await decoded_with(engine, 6)
     await engine.update_weights(tmp_path / "new", 7)
     trajectories = await playing
     assert [trajectory.outcome for trajectory in trajectories] == [Outcome.TURN_LIMIT] * EPISODES
@@ -91,7 +102,7 @@ async def test_weights_that_do_not_fit_leave_everything_as_it_was(
     with pytest.raises(EngineFailure, match="shape"):
         await engine.update_weights([first, (rest[0][0], torch.zeros(3))], 6)
     save_file(dict(rest), tmp_path / "model.safetensors")
-    with pytest.raises(EngineFailure, match="not all there"):
+    with pytest.raises(EngineFailure, match="incomplete"):
         await engine.update_weights(tmp_path, 6)
     with pytest.raises(EngineFailure, match="no weights in"):
         await engine.update_weights(tmp_path / "nowhere", 6)

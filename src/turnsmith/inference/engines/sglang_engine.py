@@ -23,11 +23,11 @@ class SGLangEngine:
     `sglang_protocol`.
 
     Args:
-        url: Where the server is, such as `http://127.0.0.1:30000`.
-        api_key: None: what the environment variable `OPENAI_API_KEY` holds, if anything.
-        timeout: Most seconds for one turn.
-        retries: How often to ask again when the server is busy or the connection breaks.
-        max_concurrency: Most turns asked for at a time; the others wait.
+        url: The server's URL, such as `http://127.0.0.1:30000`.
+        api_key: None: the environment variable `OPENAI_API_KEY`, if it is set.
+        timeout: Maximum seconds for one turn, retries included.
+        retries: How often to retry when the server is busy or the connection breaks.
+        max_concurrency: Maximum requests in flight; the others wait.
 
     Example:
         >>> import asyncio
@@ -48,52 +48,55 @@ class SGLangEngine:
         max_concurrency: int = 64,
     ) -> None:
         self.weights_version = 0
-        """Of the last generation; the server counts."""
+        """Of the last generation, as the server reported it."""
         self._server = HttpClient(
             url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
         )
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids`; `session` is the routing key, by which SGLang keeps turns of an episode together."""
+        """Continue `prompt_ids`; `session` is the routing key, by which SGLang sends an episode to one replica."""
         if not prompt_ids:
             raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
-        # Without an id of our own: asked again after a broken connection, it would be refused as one that is taken.
+        # Without a request id of our own: a retry after a broken connection would be rejected as a duplicate.
         body = generate_request(list(prompt_ids), sampling) | {"routing_key": session}
-        said = read_generation(await self._server.share(self._server.ask("/generate", body, session=session)), sampling)
-        self.weights_version = said.weights_version
-        return said
+        generation = read_generation(await self._post("/generate", body, session), sampling)
+        self.weights_version = generation.weights_version
+        return generation
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
-        """The log-prob of each response token after the prompt, at temperature 1."""
+        """Log-prob of each response token given the prompt, at temperature 1."""
         if not response_ids:
             return []
         body = score_request(list(prompt_ids), list(response_ids))
-        return read_scores(await self._server.share(self._server.ask("/generate", body)), response_ids)
+        return read_scores(await self._post("/generate", body), response_ids)
 
     async def update_weights(self, source: Weights, version: int, *, drain: bool = False) -> None:
-        """Let the server load new weights. It always lets the turns it is at end first, with the old ones.
+        """Make the server load new weights. SGLang always finishes the requests in flight with the old ones first.
 
         Args:
-            source: A folder that the server can see, with all weights.
-            version: What tokens that the new weights sample are marked with.
-            drain: Makes no difference: SGLang always does.
+            source: A folder with all weights, at a path that the server can read.
+            version: Version to record for tokens that the new weights sample.
+            drain: Has no effect: SGLang always drains.
         """
         if not is_folder(source):
-            raise EngineFailure("Over HTTP weights cannot be sent: save them to a folder that the server can see.")
+            raise EngineFailure("Weights cannot be sent over HTTP: save them to a folder that the server can read.")
         body = {"model_path": str(source), "weight_version": str(version), "flush_cache": True}
-        answer = await self._server.share(self._server.ask("/update_weights_from_disk", body))
-        if not (isinstance(answer, dict) and answer.get("success")):
-            raise EngineFailure(f"SGLang did not take the weights in {source}: {answer}.")
+        response = await self._post("/update_weights_from_disk", body)
+        if not (isinstance(response, dict) and response.get("success")):
+            raise EngineFailure(f"SGLang did not load the weights in {source}: {response}.")
         self.weights_version = version
 
-    def model_folder(self) -> str:
-        """Where the server says that its tokenizer comes from."""
-        told: Any = self._server.run(self._server.ask("/model_info"))
-        path = (told.get("tokenizer_path") or told.get("model_path")) if isinstance(told, dict) else None
+    def model_name_or_path(self) -> str:
+        """The folder or Hugging Face id of the tokenizer, as the server reports it."""
+        info: Any = self._server.run(self._server.request("/model_info"))
+        path = (info.get("tokenizer_path") or info.get("model_path")) if isinstance(info, dict) else None
         if not path:
-            raise EngineFailure("The server does not say which model it has: is it SGLang's?")
+            raise EngineFailure("The server does not report its model: is it an SGLang server?")
         return str(path)
 
     def close(self) -> None:
-        """Drop all connections; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
+        """Close all connections; pending requests raise EngineFailure. Safe to call twice."""
         self._server.close()
+
+    async def _post(self, path: str, body: dict[str, Any], session: str = "") -> Any:
+        return await self._server.run_async(self._server.request(path, body, session=session))

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_answer
+from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_completion
 from turnsmith.inference.http_client import HttpClient, ServerRefused, is_url
 from turnsmith.rollout.rewards.judge_prompt import ask_again, read_score, request
 from turnsmith.rollout.rewards.reward_function import RewardFailure
@@ -93,7 +93,7 @@ class JudgeReward:
             RewardFailure: The judge gave no score.
             EngineFailure: There was no judge to ask.
         """
-        score, said = await self._server.share(self._judge(trajectory))
+        score, said = await self._server.run_async(self._judge(trajectory))
         trajectory.reward_shares = {"judge": score}
         if trajectory.infos:
             trajectory.infos[-1] = {**trajectory.infos[-1], "judge": said[-_KEPT:]}
@@ -124,7 +124,7 @@ class JudgeReward:
         model = await self._named()
         try:
             body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
-            return read_answer(await self._server.ask("/chat/completions", body), self._sampling)
+            return read_completion(await self._server.request("/chat/completions", body), self._sampling)
         except ServerRefused as refused:
             newer = Dialect("chat", "max_completion_tokens")
             if "max_completion_tokens" not in str(refused) or self._dialect == newer:
@@ -135,7 +135,7 @@ class JudgeReward:
     async def _named(self) -> str:
         async with self._meeting:
             if self.model is None:
-                told: Any = await self._server.ask("/models")
+                told: Any = await self._server.request("/models")
                 cards = told.get("data") if isinstance(told, dict) else None
                 names = [str(card.get("id")) for card in cards or () if isinstance(card, dict)]
                 if len(names) != 1:
