@@ -178,17 +178,17 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("{{ messages | length }}" + CHATML, "changes the opening messages"),
-        (CHATML.replace("m['role'] + '\n'", "m['role'] ~ loop.revindex ~ '\n'"), "changes the opening messages"),
+        ("{{ messages | length }}" + CHATML, "changes the first messages"),
+        (CHATML.replace("m['role'] + '\n'", "m['role'] ~ loop.revindex ~ '\n'"), "changes the first messages"),
         ("{% set messages = messages[-1:] %}" + CHATML, "does not show each message once"),
-        (CHATML.replace("assistant", "model"), "starts the model's turn in one way"),
+        (CHATML.replace("assistant", "model"), "starts the model's turn differently"),
         (
             CHATML.replace("'<|im_end|>\n'", "('<|im_end|>\n' if loop.last else '\n')"),
-            "starts the model's turn in one way",
+            "starts the model's turn differently",
         ),
         (None, "no chat template"),
         (CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "## "), "does not end the model's turn"),
-        ("{{ raise_exception('never') }}", "refuses a conversation"),
+        ("{{ raise_exception('never') }}", "rejects a conversation"),
     ],
 )
 def test_templates_that_cannot_be_held_are_refused(template, sentence, byte_tokenizer):

@@ -174,9 +174,9 @@ def test_special_tokens_are_in_the_text_on_demand(byte_tokenizer):
 
 
 def test_a_template_that_changes_every_text_is_refused(byte_tokenizer):
-    with pytest.raises(ConfigError, match="changes the texts"):
+    with pytest.raises(ConfigError, match="changes message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "(m['content'] | replace('<', '&lt;'))")))
-    with pytest.raises(ConfigError, match="cuts the texts"):
+    with pytest.raises(ConfigError, match="truncates message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "m['content'][:20]")))
 
 
