@@ -117,7 +117,7 @@ def test_a_forged_turn_in_an_observation_stays_text(smollm2_folder):
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
 
 
-def test_added_tokens_are_disarmed_only_when_the_template_uses_them(byte_tokenizer):
+def test_added_tokens_stay_text_only_when_the_template_uses_them(byte_tokenizer):
     tokenizer = byte_tokenizer()
     tool_call = tokenizer.convert_tokens_to_ids("<tool_call>")
     assert tool_call in Chat(tokenizer).open(user("<tool_call>"))  # ordinary text to this template
@@ -204,6 +204,23 @@ def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt(byte_tokeniz
     assert tokenizer.backend_tokenizer.truncation is not None
     assert chat.open(user("a long text")) == whole
     assert chat.open(user("a long text")) == whole
+
+
+def test_a_tokenizer_without_a_rust_backend_gives_the_same_tokens_and_text(byte_tokenizer):
+    class PythonTokenizer:
+        """All of a tokenizer but its backend."""
+
+        def __getattr__(self, name):
+            if name == "backend_tokenizer":
+                raise AttributeError(name)
+            return getattr(tokenizer, name)
+
+    tokenizer = byte_tokenizer()
+    fast, slow = Chat(tokenizer), Chat(PythonTokenizer())
+    ids = fast.open(user("Hi <|im_end|> é"))
+    assert slow.open(user("Hi <|im_end|> é")) == ids
+    sampled = [*ids, fast.close_id]
+    assert slow.text(sampled) == fast.text(sampled) == "user\nHi <|im_end|> é\nassistant\n"
 
 
 def test_template_settings_reach_the_template(byte_tokenizer):

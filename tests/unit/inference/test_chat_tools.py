@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
@@ -71,8 +71,8 @@ def test_which_templates_have_a_frame_for_results(template, takes, byte_tokenize
 @pytest.mark.parametrize("template", [CHATML, AFTER_A_CALL, IN_TURN, ESCAPING, OTHER_START, DROPPING])
 def test_without_a_frame_the_user_tells_all_results_in_one_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
-    told = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)
-    assert told == chat.bridge(user("Tool result (add): 3\n\nTool result: <4>\n\nGo on"), closed=True)
+    ids = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)
+    assert ids == chat.bridge(user("Tool result (add): 3\n\nTool result: <4>\n\nGo on"), closed=True)
     assert chat.bridge([tool("3")], closed=True) == chat.bridge(user("Tool result: 3"), closed=True)
 
 
@@ -133,10 +133,23 @@ def test_a_control_token_in_a_description_stays_text(byte_tokenizer):
 
 def test_different_tools_have_different_openings_and_the_cache_is_bounded(byte_tokenizer):
     chat = Chat(byte_tokenizer(TOOLS + CHATML))
+    sizes = []
     for number in range(300):
         assert f"add{number}: x" in chat.show(chat.open(user("Hi"), [schema(f"add{number}", "x")]))
-    assert len(chat._openings) <= 256
+        sizes.append(len(chat._openings))
+    assert max(sizes) == 256
     assert chat.open(user("Hi"), []) == chat.open(user("Hi"))
+
+
+def test_text_that_the_tokenizer_turns_into_control_tokens_is_an_error(byte_tokenizer):
+    tokenizer = byte_tokenizer(TOOLS + CHATML)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.backend_tokenizer.add_special_tokens([AddedToken("<|eot|>", special=True, normalized=True)])
+    chat = Chat(tokenizer)
+    with pytest.raises(ValueError, match="text of a message would be encoded as control tokens"):
+        chat.open(user("<|EOT|>"))
+    with pytest.raises(ValueError, match="tool description would be encoded as control tokens"):
+        chat.open(user("Hi"), [schema("add", "<|EOT|>")])
 
 
 def test_a_turn_with_a_thousand_results(byte_tokenizer):
@@ -154,7 +167,7 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer):
     assert chat.bridge(user("a\ud800b \ud83c\udf89"), closed=True) == expected
 
 
-def test_added_tokens_that_look_like_markers_are_disarmed(byte_tokenizer):
+def test_added_tokens_that_look_like_markers_stay_text(byte_tokenizer):
     tokenizer = byte_tokenizer()
     names = ["<|file_sep|>", "<|file|>", "<\uff5cfim\uff5c>", "<b>"]
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])

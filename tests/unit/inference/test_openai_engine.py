@@ -44,7 +44,7 @@ def vllm(local: TransformersEngine, tokenizer: Any) -> Iterator[LocalServer]:
         yield server
 
 
-def ask(server: LocalServer | str, sampling: Sampling | None = None, **settings: Any) -> Generation:
+def generate(server: LocalServer | str, sampling: Sampling | None = None, **settings: Any) -> Generation:
     url = server if isinstance(server, str) else server.url
     engine = OpenAIEngine(url, **{"retries": 0, "timeout": 5.0} | settings)
     try:
@@ -55,13 +55,17 @@ def ask(server: LocalServer | str, sampling: Sampling | None = None, **settings:
 
 def test_ids_and_log_probs_are_the_servers_own(vllm: LocalServer, local: TransformersEngine) -> None:
     sampling = Sampling(max_tokens=8, temperature=0.8, top_p=0.9, seed=5, stop_token_ids=(2,))
-    said = ask(vllm, sampling)
-    here = asyncio.run(local.generate(PROMPT, sampling, session=""))
-    assert (said.token_ids, said.log_probs, said.stop_reason) == (here.token_ids, here.log_probs, here.stop_reason)
-    assert said.exact
+    generation = generate(vllm, sampling)
+    expected = asyncio.run(local.generate(PROMPT, sampling, session=""))
+    assert (generation.token_ids, generation.log_probs, generation.stop_reason) == (
+        expected.token_ids,
+        expected.log_probs,
+        expected.stop_reason,
+    )
+    assert generation.exact
     last = vllm.requests[-1]
     assert last.headers["x-session-id"] == "episode%201/%C3%A4"
-    # What a server would fill in from its model's own settings is said; the prompt is not sent back each time.
+    # What a server would fill in from its model's own settings is generation; the prompt is not sent back each time.
     for name, value in {"min_p": 0.0, "repetition_penalty": 1.0, "top_k": -1, "ignore_eos": True}.items():
         assert last.body[name] == value
     assert "return_token_ids" not in last.body
@@ -79,8 +83,8 @@ def test_log_probs_of_before_temperature_are_not_taken_for_exact(local: Transfor
 
 def test_a_long_prompt_gets_what_room_is_left(vllm: LocalServer) -> None:
     engine = OpenAIEngine(vllm.url)
-    said = asyncio.run(engine.generate([20] * 509, Sampling(max_tokens=64), session=""))
-    assert (len(said.token_ids), said.stop_reason) == (3, "length")
+    generation = asyncio.run(engine.generate([20] * 509, Sampling(max_tokens=64), session=""))
+    assert (len(generation.token_ids), generation.stop_reason) == (3, "length")
     with pytest.raises(EngineFailure, match="The prompt has 512 tokens, but the server allows 512"):
         asyncio.run(engine.generate([20] * 512, Sampling(max_tokens=64), session=""))
     engine.close()
@@ -89,19 +93,19 @@ def test_a_long_prompt_gets_what_room_is_left(vllm: LocalServer) -> None:
 def test_text_without_ids_is_marked_and_only_counted(tokenizer: Any) -> None:
     with serving(always(Reply(completion("Hi<|im_end|>")))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer)
-        said = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=32), session=""))
-        assert not said.exact
-        assert said.log_probs == [0.0] * len(said.token_ids)
+        generation = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=32), session=""))
+        assert not generation.exact
+        assert generation.log_probs == [0.0] * len(generation.token_ids)
         # The text spells a control token, which it must not become; the end of the turn is the real one.
-        assert tokenizer.decode(said.token_ids) == "Hi<|im_end|><|im_end|>"
-        assert list(said.token_ids).count(2) == 1
+        assert tokenizer.decode(generation.token_ids) == "Hi<|im_end|><|im_end|>"
+        assert list(generation.token_ids).count(2) == 1
         assert "ignore_eos" not in server.requests[-1].body  # SGLang's would then not stop at all
         cut = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=3), session=""))
         assert (len(cut.token_ids), cut.stop_reason) == (3, "length")
         assert "without token ids or log-probs" in engine.why_inexact
         engine.close()
         with pytest.raises(ConfigError, match="returns only text, so a tokenizer is needed"):
-            ask(server)
+            generate(server)
 
 
 def test_an_episode_runs_on_a_server_that_has_only_chat(tokenizer: Any, tmp_path: Path) -> None:
@@ -146,10 +150,10 @@ def test_a_system_prompt_of_the_template_is_not_sent(byte_tokenizer: Callable[..
     message = {"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]}
     with serving(always(Reply(message))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer, api="chat")
-        for told in ([{"role": "user", "content": "é"}], [{"role": "system", "content": "Be brief."}, *MESSAGES]):
-            prompt = Chat(tokenizer).open(told)
+        for messages in ([{"role": "user", "content": "é"}], [{"role": "system", "content": "Be brief."}, *MESSAGES]):
+            prompt = Chat(tokenizer).open(messages)
             asyncio.run(engine.generate(prompt, Sampling(max_tokens=8), session=""))
-            assert server.requests[-1].body["messages"] == told
+            assert server.requests[-1].body["messages"] == messages
         engine.close()
 
 
@@ -192,7 +196,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
 )
 def test_whatever_a_server_does_is_a_sentence(reply: Reply, sentence: str) -> None:
     with serving(always(reply)) as server, pytest.raises(EngineFailure, match=sentence) as failed:
-        ask(server, Sampling(max_tokens=4), api="completions", api_key=KEY, timeout=0.2 if reply.after else 5.0)
+        generate(server, Sampling(max_tokens=4), api="completions", api_key=KEY, timeout=0.2 if reply.after else 5.0)
     assert KEY not in repr(failed.value)
     assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
 
@@ -200,20 +204,20 @@ def test_whatever_a_server_does_is_a_sentence(reply: Reply, sentence: str) -> No
 def test_no_server_is_a_sentence() -> None:
     began = time.monotonic()
     with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running\?"):
-        ask("http://user:password@127.0.0.1:9", retries=1)
+        generate("http://user:password@127.0.0.1:9", retries=1)
     assert time.monotonic() - began < 5
 
 
 def test_a_busy_server_is_asked_again_after_the_time_it_names(tokenizer: Any) -> None:
     busy = iter([Reply(drop=True), Reply({}, 503, {"Retry-After": "0.05"}), Reply({}, 429, {"Retry-After": "0"})])
     with serving(always(lambda request: next(busy, Reply(completion())))) as server:
-        assert ask(server, retries=3, tokenizer=tokenizer).stop_reason == "stop"
+        assert generate(server, retries=3, tokenizer=tokenizer).stop_reason == "stop"
         busy = iter([Reply({"error": "full"}, 429, {"Retry-After": "0"})] * 9)
         with pytest.raises(EngineFailure, match="refused 3 times with 429: full"):
-            ask(server, retries=2)
+            generate(server, retries=2)
         busy = iter([Reply({"error": "full"}, 429, {"Retry-After": "99"})])
         with pytest.raises(EngineFailure, match=r"429: full\. It asks to retry after 99 s, which is too long"):
-            ask(server, retries=2)
+            generate(server, retries=2)
 
 
 def test_no_more_are_asked_at_a_time_than_allowed(tokenizer: Any) -> None:
@@ -227,7 +231,7 @@ def test_no_more_are_asked_at_a_time_than_allowed(tokenizer: Any) -> None:
         asyncio.run(many())
         engine.close()
         assert server.most_at_once == 3
-        assert len(server.asked("/completions")) == 12 + 1  # the server is met once
+        assert len(server.asked("/completions")) == 12 + 1  # one more, to detect the dialect
 
 
 def test_closing_and_cancelling_let_everyone_go(tokenizer: Any) -> None:
@@ -247,7 +251,7 @@ def test_closing_and_cancelling_let_everyone_go(tokenizer: Any) -> None:
 
 def test_the_tokenizer_of_another_model_is_found_out(vllm: LocalServer, byte_tokenizer: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="The tokenizer does not belong to the server's model"):
-        ask(vllm, tokenizer=byte_tokenizer())
+        generate(vllm, tokenizer=byte_tokenizer())
 
 
 def test_the_only_model_is_chosen_and_of_several_one_must_be_named() -> None:
@@ -255,7 +259,7 @@ def test_the_only_model_is_chosen_and_of_several_one_must_be_named() -> None:
         serving(lambda request: Reply({"data": [{"id": "a"}, {"id": "b"}]})) as server,
         pytest.raises(ConfigError, match=r"has these models: a, b\. Choose one with model="),
     ):
-        ask(server)
+        generate(server)
 
 
 @pytest.mark.parametrize(
@@ -276,22 +280,22 @@ def test_impossible_settings(settings: dict[str, Any], sentence: str) -> None:
 
 def test_the_key_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, vllm: LocalServer) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
-    ask(vllm)
+    generate(vllm)
     assert vllm.requests[-1].headers["authorization"] == f"Bearer {KEY}"
-    ask(vllm, api_key="")
+    generate(vllm, api_key="")
     assert "authorization" not in vllm.requests[-1].headers
 
 
 def test_the_factory_makes_it_from_a_url(vllm: LocalServer, local: TransformersEngine) -> None:
-    with create_inference_engine(vllm.url, config={"tokenizer": "tiny"}) as face:
-        said = face.generate(["Hello"], max_tokens=6, temperature=0)
-        assert said.exact
+    with create_inference_engine(vllm.url, config={"tokenizer": "tiny"}) as engine:
+        generation = engine.generate(["Hello"], max_tokens=6, temperature=0)
+        assert generation.exact
         with pytest.raises(EngineFailure, match="no prompt_logprobs"):
-            face.compute_log_probs(["a"], ["b"])
-    here = asyncio.run(local.generate(face.encode("Hello"), Sampling(6, 0.0, stop_token_ids=(2,)), session=""))
-    assert said.token_ids == [list(here.token_ids)]
-    with create_inference_engine("tiny", "openai", {"url": vllm.url}) as face:
-        assert face.generate(["Hello"], max_tokens=6, temperature=0).token_ids == said.token_ids
+            engine.compute_log_probs(["a"], ["b"])
+    expected = asyncio.run(local.generate(engine.encode("Hello"), Sampling(6, 0.0, stop_token_ids=(2,)), session=""))
+    assert generation.token_ids == [list(expected.token_ids)]
+    with create_inference_engine("tiny", "openai", {"url": vllm.url}) as engine:
+        assert engine.generate(["Hello"], max_tokens=6, temperature=0).token_ids == generation.token_ids
     with pytest.raises(ConfigError, match=r"no tokenizer at 'somewhere' \(the model name that the server reports\)"):
         create_inference_engine(vllm.url)
     with pytest.raises(ConfigError, match="needs a server's URL: 'tiny' is not one"):

@@ -31,16 +31,16 @@ async def first_token_of(engine: TransformersEngine) -> None:
 
 
 async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_answer(engine: TransformersEngine) -> None:
-    def asked(number: int) -> tuple[list[int], Sampling]:
+    def request(number: int) -> tuple[list[int], Sampling]:
         return list(range(4, 5 + number)), Sampling(max_tokens=3 + number, seed=number)
 
-    alone = [await engine.generate(*asked(number), session="a") for number in range(12)]
-    together = await asyncio.gather(*(engine.generate(*asked(number), session=str(number)) for number in range(12)))
-    for number, (one, other) in enumerate(zip(alone, together, strict=True)):
-        assert one.token_ids == other.token_ids
-        assert other.log_probs == pytest.approx(one.log_probs, abs=1e-5)
-        assert len(other.token_ids) == 3 + number
-        assert other.stop_reason == "length"
+    alone = [await engine.generate(*request(number), session="a") for number in range(12)]
+    together = await asyncio.gather(*(engine.generate(*request(number), session=str(number)) for number in range(12)))
+    for number, (expected, generation) in enumerate(zip(alone, together, strict=True)):
+        assert generation.token_ids == expected.token_ids
+        assert generation.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+        assert len(generation.token_ids) == 3 + number
+        assert generation.stop_reason == "length"
 
 
 async def test_never_more_sequences_at_once_than_allowed(engine: TransformersEngine) -> None:
@@ -88,10 +88,10 @@ async def test_what_was_running_when_weights_came_says_where_they_came(engine: T
     running = asyncio.create_task(engine.generate([4], Sampling(max_tokens=300), session="b"))
     await first_token_of(engine)
     await asyncio.to_thread(engine.load_weights, [], 3)
-    said = await running
-    [(place, version)] = said.swaps
-    assert (said.weights_version, version) == (0, 3)
-    assert 0 < place < len(said.token_ids)
+    generation = await running
+    [(place, version)] = generation.swaps
+    assert (generation.weights_version, version) == (0, 3)
+    assert 0 < place < len(generation.token_ids)
 
 
 async def test_only_the_last_bucket_of_weights_brings_the_version(engine: TransformersEngine) -> None:
@@ -150,7 +150,7 @@ async def test_a_model_that_raises_fails_who_waits_and_the_engine_goes_on(engine
     working = engine.model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if not all(one.done() for one in waiting):  # the second may join the batch later than the first
+        if not all(task.done() for task in waiting):  # the second may join the batch later than the first
             raise ZeroDivisionError("a broken layer")
         return working(*args, **kwargs)
 
@@ -168,20 +168,20 @@ async def test_a_model_that_raises_fails_who_waits_and_the_engine_goes_on(engine
 async def test_a_prompt_that_cannot_be_continued_fails_alone(
     engine: TransformersEngine, prompt_ids: list[int], reason: str
 ) -> None:
-    mate = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=200), session="a"))
+    other = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=200), session="a"))
     await first_token_of(engine)
     with pytest.raises(EngineFailure, match=reason):
         await engine.generate(prompt_ids, Sampling(max_tokens=5), session="b")
-    assert len((await mate).token_ids) == 200
+    assert len((await other).token_ids) == 200
 
 
 async def test_a_caller_who_gives_up_frees_its_place_and_harms_nobody(engine: TransformersEngine) -> None:
-    given_up = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(6)]
+    cancelled = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(6)]
     await first_token_of(engine)
-    mate = asyncio.create_task(engine.generate([5], Sampling(max_tokens=5), session="mate"))
-    for task in given_up:
+    other = asyncio.create_task(engine.generate([5], Sampling(max_tokens=5), session="other"))
+    for task in cancelled:
         task.cancel()
-    assert len((await asyncio.wait_for(mate, 20)).token_ids) == 5
+    assert len((await asyncio.wait_for(other, 20)).token_ids) == 5
     while engine._batch.sequences:
         await asyncio.sleep(0.001)
     assert not engine._futures
@@ -214,17 +214,17 @@ async def test_a_pause_holds_everyone_where_they_are(engine: TransformersEngine)
     await first_token_of(engine)
     await asyncio.to_thread(engine.pause)
     late = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="b"))
-    said = len(engine._batch.sequences[0].token_ids)
+    length = len(engine._batch.sequences[0].token_ids)
     weights = [(name, tensor.clone()) for name, tensor in engine.model.named_parameters()]
     await engine.update_weights(weights, version=7)  # not held up by the pause
     await asyncio.sleep(0.2)
-    assert len(engine._batch.sequences[0].token_ids) == said < 300
+    assert len(engine._batch.sequences[0].token_ids) == length < 300
     assert not held.done()
     assert not late.done()
     await asyncio.to_thread(engine.resume)
     generation = await held
     assert generation.token_ids == whole.token_ids, "the weights were the same"
-    assert generation.swaps == ((said, 7),)
+    assert generation.swaps == ((length, 7),)
     assert (await late).weights_version == 7
 
 

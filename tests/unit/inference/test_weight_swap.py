@@ -76,7 +76,7 @@ async def test_tokens_of_64_episodes_in_flight_carry_the_version_that_sampled_th
     assert any(turn.swaps for turn in turns), "no new weights came in the middle of a turn"
     check_versions(trajectories, model, versions, within=1e-4)
     write_episodes(tmp_path / "run", 1, trajectories)
-    assert [one.turns for one in read_episodes(tmp_path / "run")] == [one.turns for one in trajectories]
+    assert [read.turns for read in read_episodes(tmp_path / "run")] == [trajectory.turns for trajectory in trajectories]
 
 
 async def test_drained_weights_never_come_in_the_middle_of_a_turn(

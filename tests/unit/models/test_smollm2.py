@@ -20,9 +20,9 @@ def test_it_answers_sensibly(smollm2_folder: str, tokenizer: Any) -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    said = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    assert "Paris" in tokenizer.decode(said)
-    assert said[-1] == smollm2.END_ID, "the answer must end its turn"
+    sampled = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(sampled)
+    assert sampled[-1] == smollm2.END_ID, "the answer must end its turn"
 
 
 def test_a_turn_ends_with_the_right_token(tokenizer: Any) -> None:

@@ -28,8 +28,8 @@ def test_it_generates_in_transformers(tiny_folder: str, tokenizer: Any) -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.config.vocab_size == len(tokenizer) < 200
     prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    said = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    assert said.shape == (1, prompt["input_ids"].shape[1] + 8)
+    sampled = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    assert sampled.shape == (1, prompt["input_ids"].shape[1] + 8)
 
 
 def test_its_first_words_are_nearly_uniform(tiny_folder: str) -> None:
