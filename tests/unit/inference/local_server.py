@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose answers a test writes, and the shapes in which real servers answer."""
+"""A real HTTP server on loopback with scripted responses, and responses in the format of real servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reply:
 
 @dataclass
 class LocalServer:
-    """What was asked, and how many at a time."""
+    """The requests received, and how many were in flight at a time."""
 
     answer: Callable[[Request], Reply]
     url: str = ""

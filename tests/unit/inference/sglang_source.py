@@ -1,4 +1,4 @@
-"""The sglang package as source: what can be run of it without its kernel is run, the rest is read.
+"""The source of the sglang package: the parts that run without its kernel are executed, the rest is parsed.
 
 The wheel is downloaded, never installed (its dependencies are several gigabytes of CUDA), and a few files of it are
 kept in turnsmith's cache.

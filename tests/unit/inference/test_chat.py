@@ -117,7 +117,7 @@ def test_a_forged_turn_in_an_observation_stays_text(smollm2_folder):
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
 
 
-def test_added_tokens_stay_text_only_when_the_template_uses_them(byte_tokenizer):
+def test_added_tokens_are_control_tokens_only_if_the_template_uses_them(byte_tokenizer):
     tokenizer = byte_tokenizer()
     tool_call = tokenizer.convert_tokens_to_ids("<tool_call>")
     assert tool_call in Chat(tokenizer).open(user("<tool_call>"))  # ordinary text to this template
@@ -126,7 +126,7 @@ def test_added_tokens_stay_text_only_when_the_template_uses_them(byte_tokenizer)
     assert thinking.open(user("<think>")).count(think) == 1  # the generation prompt's own
 
 
-def test_unknown_letters_are_no_forgery(tiny_folder):
+def test_characters_without_a_token_are_accepted(tiny_folder):
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
     assert len(chat.open(user("é"))) == len(chat.open(user("e")))
 
@@ -164,7 +164,7 @@ def test_a_template_that_closes_with_a_space_and_a_token(byte_tokenizer):
 
 
 @pytest.mark.parametrize("template", [LLAMA_2_LIKE, SYSTEM_LAST])
-def test_without_a_place_for_it_the_system_prompt_goes_into_the_first_message(template, byte_tokenizer):
+def test_without_a_system_role_the_system_prompt_goes_into_the_first_user_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
     with_system = chat.open([{"role": "system", "content": "Rules"}, *user("Go")])
     assert with_system == chat.open(user("Rules\n\nGo"))
@@ -191,12 +191,12 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
         ("{{ raise_exception('never') }}", "rejects a conversation"),
     ],
 )
-def test_templates_that_cannot_be_held_are_refused(template, sentence, byte_tokenizer):
+def test_templates_that_rewrite_the_history_are_rejected(template, sentence, byte_tokenizer):
     with pytest.raises(ConfigError, match=sentence):
         Chat(byte_tokenizer(template))
 
 
-def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt(byte_tokenizer):
+def test_truncation_enabled_by_another_caller_does_not_truncate_a_prompt(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     whole = chat.open(user("a long text"))

@@ -83,7 +83,7 @@ def described(text: str) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {**ADD["function"], "description": text}}]
 
 
-def test_what_each_family_has_a_place_for(family):
+def test_which_families_render_tools_and_tool_results(family):
     expected = {
         "deepseek_v3": (False, True),
         "smollm2": (False, False),
@@ -91,7 +91,7 @@ def test_what_each_family_has_a_place_for(family):
     assert (family.chat.renders_tools, family.chat.takes_tool_role) == expected.get(family.name, (True, True))
 
 
-def test_a_forged_system_turn_stays_text_wherever_it_stands(family):
+def test_a_forged_system_turn_stays_text_wherever_it_occurs(family):
     chat, forged = family.chat, family.forged
     assert family.count(family.tokenizer.encode(forged, add_special_tokens=False)) >= len(family.controls)
 
@@ -111,7 +111,7 @@ def test_a_forged_system_turn_stays_text_wherever_it_stands(family):
         assert family.count(forgery) == family.count(plain)
 
 
-def test_forged_text_still_reaches_the_model_letter_by_letter(family):
+def test_forged_text_still_reaches_the_model_unchanged(family):
     chat, forged = family.chat, family.forged
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
     shown = chat.show(chat.bridge([tool(forged)], closed=True))
@@ -122,7 +122,7 @@ def test_forged_text_still_reaches_the_model_letter_by_letter(family):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_no_pieces_of_control_tokens_join_into_one(family, data):
+def test_parts_of_control_tokens_never_join_into_one(family, data):
     names = sorted(family.controls)
     part = st.sampled_from([*names[:20], *names[-20:], "<", "<|", "|>", "\uff5c", ">", "\n", "im_end", "x", "\ud800"])
     text = "".join(data.draw(st.lists(part, max_size=8)))
@@ -253,7 +253,7 @@ def test_prompts_grow_by_exact_tokens_in_episodes_with_tools(family, data):
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_tools_and_results_are_framed_as_the_template_frames_them(family, data):
+def test_tools_and_results_are_rendered_as_the_template_renders_them(family, data):
     chat, names = family.chat, list(family.controls)
     plain = texts(family).filter(lambda text: not any(name in text for name in names))
     new_messages = [tool(data.draw(plain)) for _ in range(data.draw(st.integers(1, 2)))]
@@ -270,7 +270,7 @@ def test_tools_and_results_are_framed_as_the_template_frames_them(family, data):
     assert ids == rendered
 
 
-def test_marks_of_tool_calls_are_in_the_text(family):
+def test_tool_call_markers_are_in_the_text(family):
     chat, controls = family.chat, family.controls
     call = {"qwen3": "<tool_call>", "qwen2_5": "<tool_call>", "deepseek_v3": "<\uff5ctool\u2581calls\u2581begin\uff5c>"}
     name = call.get(family.name)

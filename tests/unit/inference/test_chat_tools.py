@@ -1,4 +1,4 @@
-"""Chat with tools, on small templates: what the template can't do is done in plain words, and nothing is forged."""
+"""Chat with tools, on small templates: fallbacks for what a template lacks, and no forged turns."""
 
 from __future__ import annotations
 
@@ -64,31 +64,31 @@ def schema(name: str, description: str) -> dict:
         (DROPPING, False),
     ],
 )
-def test_which_templates_have_a_frame_for_results(template, takes, byte_tokenizer):
+def test_which_templates_have_a_tool_role(template, takes, byte_tokenizer):
     assert Chat(byte_tokenizer(template)).takes_tool_role is takes
 
 
 @pytest.mark.parametrize("template", [CHATML, AFTER_A_CALL, IN_TURN, ESCAPING, OTHER_START, DROPPING])
-def test_without_a_frame_the_user_tells_all_results_in_one_message(template, byte_tokenizer):
+def test_without_a_tool_role_all_results_are_one_user_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
     ids = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)
     assert ids == chat.bridge(user("Tool result (add): 3\n\nTool result: <4>\n\nGo on"), closed=True)
     assert chat.bridge([tool("3")], closed=True) == chat.bridge(user("Tool result: 3"), closed=True)
 
 
-def test_messages_of_the_user_alone_are_not_joined(byte_tokenizer):
+def test_user_messages_without_results_are_not_merged(byte_tokenizer):
     chat = Chat(byte_tokenizer())
     assert "one<|im_end|>\n<|im_start|>user\ntwo" in chat.show(chat.bridge([*user("one"), *user("two")], closed=True))
 
 
-def test_results_are_told_by_the_user_only_where_the_template_refuses_them(byte_tokenizer):
+def test_results_become_user_messages_only_where_the_template_rejects_them(byte_tokenizer):
     chat = Chat(byte_tokenizer(ONLY_RESULTS))
     assert chat.show(chat.bridge([tool("3")], closed=True)).startswith("\n<|im_start|>observation\n3<|im_end|>")
     both = chat.bridge([tool("3"), *user("Go on")], closed=True)
     assert both == chat.bridge(user("Tool result: 3\n\nGo on"), closed=True)
 
 
-def test_results_in_the_opening(byte_tokenizer):
+def test_results_in_the_first_prompt(byte_tokenizer):
     talk = [*user("Hi"), {"role": "assistant", "content": "add"}, tool("3")]
     chat = Chat(byte_tokenizer(RESULTS))
     assert "<|im_start|>observation\n3<|im_end|>" in chat.show(chat.open(talk))
@@ -158,7 +158,7 @@ def test_a_turn_with_a_thousand_results(byte_tokenizer):
     assert "<|im_start|>observation\n999<|im_end|>" in chat.show(ids)
 
 
-def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer):
+def test_a_lone_surrogate_becomes_a_replacement_character(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     expected = chat.bridge(user("a\ufffdb 🎉"), closed=True)
@@ -177,7 +177,7 @@ def test_added_tokens_that_look_like_markers_stay_text(byte_tokenizer):
     assert chat.show(ids) == "".join(names)
 
 
-def test_special_tokens_are_in_the_text_on_demand(byte_tokenizer):
+def test_special_tokens_are_in_the_text_on_request(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     start, call = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<tool_call>"])
@@ -186,7 +186,7 @@ def test_special_tokens_are_in_the_text_on_demand(byte_tokenizer):
     assert chat.text(ids, keep_controls=True) == "<|im_start|><tool_call>go"
 
 
-def test_a_template_that_changes_every_text_is_refused(byte_tokenizer):
+def test_a_template_that_changes_every_text_is_rejected(byte_tokenizer):
     with pytest.raises(ConfigError, match="changes message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "(m['content'] | replace('<', '&lt;'))")))
     with pytest.raises(ConfigError, match="truncates message texts"):

@@ -1,4 +1,4 @@
-"""The batch against plain transformers: same tokens, same log-probs, whoever joins and leaves."""
+"""The batch against plain transformers: same tokens and log-probs as sequences join and leave."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def joined_one_after_another(model: Any, sequences: list[Sequence]) -> None:
     run_to_the_end(batch)
 
 
-def test_greedy_tokens_are_those_of_transformers_whoever_joins_and_leaves(model: Any) -> None:
+def test_greedy_tokens_are_those_of_transformers_as_sequences_join_and_leave(model: Any) -> None:
     shapes = [(5, 12), (17, 3), (1, 9), (30, 6), (3, 1), (9, 20)]
     sequences = [
         Sequence(prompt(length, start), Sampling(max_tokens=count, temperature=0.0))
@@ -131,7 +131,7 @@ def test_different_seeds_and_no_seed_give_different_tokens(model: Any) -> None:
     assert len({tuple(sequence.token_ids) for sequence in sequences}) == 4
 
 
-def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None:
+def test_tokens_are_sampled_as_often_as_their_probability_says(model: Any) -> None:
     batch = ContinuousBatch(model)
     sequences = [Sequence(prompt(5), Sampling(max_tokens=1)) for _ in range(4000)]
     for seed, sequence in enumerate(sequences):
@@ -145,7 +145,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None
     assert ((drawn / len(sequences) - expected).abs() < 5 * deviation)[likely].all()
 
 
-def test_top_k_draws_only_the_best_and_renormalises(model: Any) -> None:
+def test_top_k_samples_only_the_best_and_renormalises(model: Any) -> None:
     sequence = Sequence(prompt(9), Sampling(max_tokens=25, top_k=3, seed=1))
     joined_one_after_another(model, [sequence])
     best = plain_log_probs(model, sequence).topk(3)
@@ -261,7 +261,7 @@ def test_a_cancelled_sequence_leaves_and_the_others_go_on(model: Any) -> None:
     assert other.token_ids == generated_by_transformers(model, other.prompt_ids, 9)
 
 
-def test_logits_that_are_no_numbers_are_an_error_not_a_token(tiny_folder: str) -> None:
+def test_nan_logits_are_an_error(tiny_folder: str) -> None:
     broken: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
@@ -269,7 +269,7 @@ def test_logits_that_are_no_numbers_are_an_error_not_a_token(tiny_folder: str) -
         ContinuousBatch(broken).join([Sequence(prompt(3), Sampling())])
 
 
-def test_a_model_without_plain_keys_and_values_is_refused_in_words() -> None:
+def test_a_model_without_a_plain_key_value_cache_is_rejected() -> None:
     from transformers import MambaConfig, MambaForCausalLM
 
     recurrent = MambaForCausalLM(
@@ -291,12 +291,12 @@ def bits_in_company(model: Any, company: int) -> tuple[list[int], list[float]]:
     return own.token_ids, own.log_probs
 
 
-def test_a_seeded_sequence_is_the_same_to_the_last_bit_whatever_the_batch(model: Any) -> None:
+def test_a_seeded_sequence_is_bitwise_equal_in_every_batch(model: Any) -> None:
     alone = bits_in_company(model, 0)
     assert all(bits_in_company(model, company) == alone for company in (1, 5))
 
 
-def test_without_a_seed_rounding_shows(model: Any) -> None:
+def test_without_a_seed_log_probs_depend_on_the_batch(model: Any) -> None:
     """The check above can fail: log-probs straight from a batch differ in their last bits."""
 
     def straight(company: int) -> list[float]:
@@ -313,7 +313,7 @@ def test_without_a_seed_rounding_shows(model: Any) -> None:
     assert straight(0) != straight(6)
 
 
-def test_a_token_that_rounding_decided_is_drawn_again_and_decoding_goes_on_from_it(
+def test_a_token_changed_by_rounding_is_resampled_and_decoding_continues_from_it(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = bits_in_company(model, 0)

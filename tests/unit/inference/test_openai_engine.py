@@ -71,7 +71,7 @@ def test_ids_and_log_probs_are_the_servers_own(vllm: LocalServer, local: Transfo
     assert "return_token_ids" not in last.body
 
 
-def test_log_probs_of_before_temperature_are_not_taken_for_exact(local: TransformersEngine, tokenizer: Any) -> None:
+def test_log_probs_before_temperature_are_not_exact(local: TransformersEngine, tokenizer: Any) -> None:
     with serving(like_vllm(local, tokenizer, processed=False)) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer)
         plain, warm = Sampling(max_tokens=4), Sampling(max_tokens=4, temperature=0.7)
@@ -81,7 +81,7 @@ def test_log_probs_of_before_temperature_are_not_taken_for_exact(local: Transfor
         engine.close()
 
 
-def test_a_long_prompt_gets_what_room_is_left(vllm: LocalServer) -> None:
+def test_a_long_prompt_gets_the_tokens_that_remain(vllm: LocalServer) -> None:
     engine = OpenAIEngine(vllm.url)
     generation = asyncio.run(engine.generate([20] * 509, Sampling(max_tokens=64), session=""))
     assert (len(generation.token_ids), generation.stop_reason) == (3, "length")
@@ -90,7 +90,7 @@ def test_a_long_prompt_gets_what_room_is_left(vllm: LocalServer) -> None:
     engine.close()
 
 
-def test_text_without_ids_is_marked_and_only_counted(tokenizer: Any) -> None:
+def test_text_without_ids_is_not_exact(tokenizer: Any) -> None:
     with serving(always(Reply(completion("Hi<|im_end|>")))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer)
         generation = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=32), session=""))
@@ -194,21 +194,21 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
         (Reply({}, after=0.4), "did not respond within 0.2 s"),
     ],
 )
-def test_whatever_a_server_does_is_a_sentence(reply: Reply, sentence: str) -> None:
+def test_every_bad_response_is_an_error_in_words(reply: Reply, sentence: str) -> None:
     with serving(always(reply)) as server, pytest.raises(EngineFailure, match=sentence) as failed:
         generate(server, Sampling(max_tokens=4), api="completions", api_key=KEY, timeout=0.2 if reply.after else 5.0)
     assert KEY not in repr(failed.value)
     assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_no_server_is_a_sentence() -> None:
+def test_an_unreachable_server_is_an_error_in_words() -> None:
     began = time.monotonic()
     with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running\?"):
         generate("http://user:password@127.0.0.1:9", retries=1)
     assert time.monotonic() - began < 5
 
 
-def test_a_busy_server_is_asked_again_after_the_time_it_names(tokenizer: Any) -> None:
+def test_a_busy_server_is_retried_after_its_retry_after(tokenizer: Any) -> None:
     busy = iter([Reply(drop=True), Reply({}, 503, {"Retry-After": "0.05"}), Reply({}, 429, {"Retry-After": "0"})])
     with serving(always(lambda request: next(busy, Reply(completion())))) as server:
         assert generate(server, retries=3, tokenizer=tokenizer).stop_reason == "stop"
@@ -220,7 +220,7 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(tokenizer: Any) ->
             generate(server, retries=2)
 
 
-def test_no_more_are_asked_at_a_time_than_allowed(tokenizer: Any) -> None:
+def test_never_more_requests_in_flight_than_max_concurrency(tokenizer: Any) -> None:
     with serving(always(Reply(completion(), after=0.02))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer, max_concurrency=3)
 
@@ -234,7 +234,7 @@ def test_no_more_are_asked_at_a_time_than_allowed(tokenizer: Any) -> None:
         assert len(server.asked("/completions")) == 12 + 1  # one more, to detect the dialect
 
 
-def test_closing_and_cancelling_let_everyone_go(tokenizer: Any) -> None:
+def test_closing_and_cancelling_end_pending_requests(tokenizer: Any) -> None:
     with serving(always(Reply(completion(), after=1.0))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer)
         began = time.monotonic()
@@ -249,7 +249,7 @@ def test_closing_and_cancelling_let_everyone_go(tokenizer: Any) -> None:
         engine.close()
 
 
-def test_the_tokenizer_of_another_model_is_found_out(vllm: LocalServer, byte_tokenizer: Callable[..., Any]) -> None:
+def test_the_tokenizer_of_another_model_is_detected(vllm: LocalServer, byte_tokenizer: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="The tokenizer does not belong to the server's model"):
         generate(vllm, tokenizer=byte_tokenizer())
 
@@ -272,7 +272,7 @@ def test_the_only_model_is_chosen_and_of_several_one_must_be_named() -> None:
         ({"retries": -1}, "retries 0 or more"),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as failed:
         OpenAIEngine(settings.pop("url", "http://host"), "model", **settings)
     assert "key”" not in str(failed.value)
@@ -286,7 +286,7 @@ def test_the_key_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch,
     assert "authorization" not in vllm.requests[-1].headers
 
 
-def test_the_factory_makes_it_from_a_url(vllm: LocalServer, local: TransformersEngine) -> None:
+def test_create_inference_engine_takes_a_url(vllm: LocalServer, local: TransformersEngine) -> None:
     with create_inference_engine(vllm.url, config={"tokenizer": "tiny"}) as engine:
         generation = engine.generate(["Hello"], max_tokens=6, temperature=0)
         assert generation.exact

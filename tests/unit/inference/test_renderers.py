@@ -1,5 +1,5 @@
-"""What renderers 0.1.12 can and cannot hold; the reason why `Chat` makes its own bridge. If one of these fails after an
-upgrade, renderers has changed and the choice is worth another look."""
+"""What renderers 0.1.12 can and cannot do: why `Chat` makes its own bridge. If one of these fails after an upgrade,
+reconsider that."""
 
 from __future__ import annotations
 

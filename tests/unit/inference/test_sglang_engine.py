@@ -222,6 +222,6 @@ def test_an_invalid_response_is_an_error_in_words(answer: Any, sentence: str) ->
         read_generation(answer, Sampling(max_tokens=4))
 
 
-def test_scores_of_other_tokens_are_refused() -> None:
+def test_scores_of_other_tokens_are_rejected() -> None:
     with pytest.raises(EngineFailure, match="other tokens than were sent"):
         read_scores({"meta_info": {"input_token_logprobs": [[None, 1, None], [-0.5, 6, None]]}}, [5])

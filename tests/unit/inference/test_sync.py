@@ -93,7 +93,7 @@ def test_sampled_tokens_score_as_they_were_sampled(engine: BaseInferenceEngine) 
     assert scores.tolist() == pytest.approx([sum(row) for row in output.log_probs], abs=1e-3)
 
 
-def test_an_empty_response_is_certain_and_an_empty_prompt_an_error(engine: BaseInferenceEngine) -> None:
+def test_an_empty_response_has_log_prob_0_and_an_empty_prompt_is_an_error(engine: BaseInferenceEngine) -> None:
     assert engine.compute_log_probs(["a"], [""]).tolist() == [0.0]
     assert engine.compute_log_probs([], []).shape == (0,)
     with pytest.raises(EngineFailure, match="empty"):
@@ -102,7 +102,7 @@ def test_an_empty_response_is_certain_and_an_empty_prompt_an_error(engine: BaseI
         engine.compute_log_probs(["a", "b"], ["c"])
 
 
-def test_no_prompts_give_no_answers(engine: BaseInferenceEngine) -> None:
+def test_no_prompts_give_no_responses(engine: BaseInferenceEngine) -> None:
     output = engine.generate([])
     assert output.sequences == []
     assert output.tokens.shape == (0, 0)
@@ -112,12 +112,12 @@ def test_no_prompts_give_no_answers(engine: BaseInferenceEngine) -> None:
     ("wrong", "message"),
     [({"max_tokens": 0}, "max_tokens"), ({"temperature": -1.0}, "temperature"), ({"top_p": 0.0}, "top_p")],
 )
-def test_impossible_sampling_is_refused(engine: BaseInferenceEngine, wrong: dict[str, Any], message: str) -> None:
+def test_invalid_sampling_is_rejected(engine: BaseInferenceEngine, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         engine.generate(["a"], **wrong)
 
 
-def test_one_text_instead_of_a_list_is_refused(engine: BaseInferenceEngine) -> None:
+def test_a_string_instead_of_a_list_is_rejected(engine: BaseInferenceEngine) -> None:
     with pytest.raises(ConfigError, match="pass a list of prompts"):
         engine.generate("Hello")
 
@@ -147,7 +147,7 @@ async def test_a_synchronous_call_works_inside_a_running_event_loop(engine: Base
     assert len(engine.generate(["a"], max_tokens=2).token_ids) == 1
 
 
-def test_close_ends_waiting_calls_and_is_safe_twice(tiny_folder: str, engine: BaseInferenceEngine) -> None:
+def test_close_ends_pending_calls_and_is_safe_to_call_twice(tiny_folder: str, engine: BaseInferenceEngine) -> None:
     entered = threading.Event()
 
     class Stuck:
@@ -188,7 +188,7 @@ def test_an_engine_that_cannot_score_says_so(engine: BaseInferenceEngine) -> Non
         mute.compute_log_probs(["a"], ["b"])
 
 
-def test_unknown_settings_and_backends_name_the_close_one() -> None:
+def test_unknown_settings_and_backends_suggest_the_closest() -> None:
     with pytest.raises(ConfigError, match="Did you mean max_model_len"):
         create_inference_engine("tiny", "vllm", {"max_model_length": 512})
     with pytest.raises(ConfigError, match=r"transformers engine has no setting max_model_len \(the vllm engine has\)"):

@@ -1,4 +1,4 @@
-"""Many prompts through one engine: always full, never in lockstep, in order, with a bar in a terminal only."""
+"""Many prompts through one engine: always full, never in lockstep, in order; a progress bar in a terminal only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tokenizer(byte_tokenizer: Callable[..., PreTrainedTokenizerFast]) -> PreTrai
     return byte_tokenizer()
 
 
-def test_the_engine_is_kept_full_and_answers_are_in_order(tokenizer: Any) -> None:
+def test_the_engine_is_kept_full_and_responses_are_in_order(tokenizer: Any) -> None:
     engine = Clocked()
     # One long prompt; in lockstep the engine would hold one sequence for most of its time.
     prompts = [[0] * 200, *([place] * 10 for place in range(1, 60))]
@@ -76,13 +76,13 @@ def test_the_bar_is_shown_in_a_terminal_only(tokenizer: Any, terminal: bool) -> 
     assert terminal or not screen.getvalue()
 
 
-def test_a_real_model_answers_as_it_does_without_the_manager() -> None:
+def test_a_real_model_responds_as_without_the_manager() -> None:
     prompts = [f"Count to {number}." for number in range(10)]
     with create_inference_engine("tiny", "transformers") as sync_engine:
         batched = BatchInferenceManager(sync_engine, batch_size=3).generate_batch(prompts, max_tokens=6, temperature=0)
         assert batched.token_ids == sync_engine.generate(prompts, max_tokens=6, temperature=0).token_ids
 
 
-def test_no_room_is_refused(tokenizer: Any) -> None:
+def test_a_batch_size_of_0_is_rejected(tokenizer: Any) -> None:
     with BaseInferenceEngine(Clocked(), tokenizer) as sync_engine, pytest.raises(ConfigError, match="batch_size is 0"):
         BatchInferenceManager(sync_engine, batch_size=0)

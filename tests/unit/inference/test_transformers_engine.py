@@ -1,4 +1,4 @@
-"""The engine around the batch: many waiters, new weights between two tokens, failures that stay where they belong."""
+"""The transformers engine: concurrent requests, weight updates between two tokens, failures that stay isolated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def first_token_of(engine: TransformersEngine) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_answer(engine: TransformersEngine) -> None:
+async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_tokens(engine: TransformersEngine) -> None:
     def request(number: int) -> tuple[list[int], Sampling]:
         return list(range(4, 5 + number)), Sampling(max_tokens=3 + number, seed=number)
 
@@ -43,7 +43,7 @@ async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_answer(eng
         assert generation.stop_reason == "length"
 
 
-async def test_never_more_sequences_at_once_than_allowed(engine: TransformersEngine) -> None:
+async def test_never_more_sequences_in_the_batch_than_max_concurrency(engine: TransformersEngine) -> None:
     most = 0
     join = engine._batch.join
 
@@ -84,7 +84,7 @@ async def test_new_weights_arrive_between_two_tokens_and_change_the_version(engi
     assert after.log_probs != before.log_probs
 
 
-async def test_what_was_running_when_weights_came_says_where_they_came(engine: TransformersEngine) -> None:
+async def test_a_sequence_in_flight_records_where_the_weights_changed(engine: TransformersEngine) -> None:
     running = asyncio.create_task(engine.generate([4], Sampling(max_tokens=300), session="b"))
     await first_token_of(engine)
     await asyncio.to_thread(engine.load_weights, [], 3)
@@ -94,7 +94,7 @@ async def test_what_was_running_when_weights_came_says_where_they_came(engine: T
     assert 0 < place < len(generation.token_ids)
 
 
-async def test_only_the_last_bucket_of_weights_brings_the_version(engine: TransformersEngine) -> None:
+async def test_only_the_last_part_of_the_weights_has_the_version(engine: TransformersEngine) -> None:
     name, weight = next(iter(engine.model.state_dict().items()))
     await asyncio.to_thread(engine.load_weights, [(name, weight + 1)], None)
     assert engine.weights_version == 0
@@ -136,7 +136,7 @@ def test_a_weight_that_the_model_lacks_is_an_error_with_its_name(engine: Transfo
 
 
 @pytest.mark.parametrize("shape", [(1,), (64,), (3, 3)])
-def test_a_weight_of_another_shape_is_an_error_and_never_spread_out(
+def test_a_weight_of_another_shape_is_an_error_and_never_broadcast(
     engine: TransformersEngine, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(EngineFailure, match=r"'lm_head\.weight' has shape .* but the model's has \[100, 64\]"):
@@ -144,7 +144,7 @@ def test_a_weight_of_another_shape_is_an_error_and_never_spread_out(
     assert not torch.equal(engine.model.lm_head.weight, torch.zeros(100, 64))
 
 
-async def test_a_model_that_raises_fails_who_waits_and_the_engine_goes_on(engine: TransformersEngine) -> None:
+async def test_a_model_that_raises_fails_pending_requests_and_the_engine_goes_on(engine: TransformersEngine) -> None:
     waiting = [asyncio.create_task(engine.generate([4, 5], ENDLESS, session=str(number))) for number in range(2)]
     await first_token_of(engine)
     working = engine.model.forward
@@ -175,7 +175,7 @@ async def test_a_prompt_that_cannot_be_continued_fails_alone(
     assert len((await other).token_ids) == 200
 
 
-async def test_a_caller_who_gives_up_frees_its_place_and_harms_nobody(engine: TransformersEngine) -> None:
+async def test_a_cancelled_request_frees_its_slot_and_leaves_the_others_alone(engine: TransformersEngine) -> None:
     cancelled = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(6)]
     await first_token_of(engine)
     other = asyncio.create_task(engine.generate([5], Sampling(max_tokens=5), session="other"))
@@ -187,7 +187,7 @@ async def test_a_caller_who_gives_up_frees_its_place_and_harms_nobody(engine: Tr
     assert not engine._futures
 
 
-async def test_closing_ends_the_thread_and_fails_who_still_waits(tiny_folder: str) -> None:
+async def test_closing_ends_the_thread_and_fails_pending_requests(tiny_folder: str) -> None:
     engine = TransformersEngine(tiny_folder, max_concurrency=1)
     waiting = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(3)]
     await first_token_of(engine)
@@ -198,7 +198,7 @@ async def test_closing_ends_the_thread_and_fails_who_still_waits(tiny_folder: st
         assert "closed" in str(result)
 
 
-async def test_a_closed_engine_says_so(tiny_folder: str) -> None:
+async def test_a_closed_engine_rejects_requests(tiny_folder: str) -> None:
     engine = TransformersEngine(tiny_folder)
     engine.close()
     engine.close()
@@ -208,7 +208,7 @@ async def test_a_closed_engine_says_so(tiny_folder: str) -> None:
         engine.load_weights([], 1)
 
 
-async def test_a_pause_holds_everyone_where_they_are(engine: TransformersEngine) -> None:
+async def test_a_pause_stops_every_sequence_where_it_is(engine: TransformersEngine) -> None:
     whole = await engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a")
     held = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a"))
     await first_token_of(engine)

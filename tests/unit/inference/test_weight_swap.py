@@ -1,4 +1,4 @@
-"""New weights while 64 episodes are in flight: every token carries the version that sampled it, and none is lost."""
+"""Weight updates while 64 episodes are in flight: every token has the version that sampled it, and none is lost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_tokens_of_64_episodes_in_flight_carry_the_version_that_sampled_th
     assert [read.turns for read in read_episodes(tmp_path / "run")] == [trajectory.turns for trajectory in trajectories]
 
 
-async def test_drained_weights_never_come_in_the_middle_of_a_turn(
+async def test_with_drain_weights_never_change_in_the_middle_of_a_turn(
     engine: TransformersEngine, model: Any, versions: dict[int, Named], tiny_folder: str
 ) -> None:
     playing = asyncio.create_task(play_all(engine, AutoTokenizer.from_pretrained(tiny_folder), TOKENS))
@@ -110,7 +110,7 @@ async def test_weights_that_do_not_fit_leave_everything_as_it_was(
     assert all(torch.equal(tensor, before[name]) for name, tensor in engine.model.state_dict().items())
 
 
-async def test_scores_are_of_one_version_while_new_weights_come(
+async def test_each_score_is_of_one_version_during_weight_updates(
     engine: TransformersEngine, versions: dict[int, Named]
 ) -> None:
     ids = [4 + place * 7 % 90 for place in range(40)]

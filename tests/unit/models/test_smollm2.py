@@ -41,7 +41,7 @@ def test_every_digit_is_a_token(tokenizer: Any) -> None:
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("1984")) == ["1", "9", "8", "4"]
 
 
-def test_adding_a_message_keeps_what_stands_before(tokenizer: Any) -> None:
+def test_appending_a_message_keeps_the_tokens_before_it(tokenizer: Any) -> None:
     messages = [{"role": role, "content": f"{role} speaks"} for role in ("system", "user", "assistant", "user")]
     rendered = [tokenizer.apply_chat_template(messages[:n], return_dict=False) for n in range(1, 5)]
     for shorter, longer in pairwise(rendered):

@@ -78,6 +78,6 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_it_asks_for_plain_sampling(tiny_folder: str) -> None:
+def test_it_sets_no_sampling_defaults(tiny_folder: str) -> None:
     settings = json.loads((Path(tiny_folder) / "generation_config.json").read_text())
     assert not {"temperature", "top_p", "top_k", "repetition_penalty"} & settings.keys()
