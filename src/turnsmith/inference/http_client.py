@@ -54,7 +54,7 @@ class HttpClient:
         >>> server = HttpClient("http://127.0.0.1:9", retries=0)
         >>> server.run(server.request("/generate", {}))
         Traceback (most recent call last):
-        turnsmith.errors.EngineFailure: The server at http://127.0.0.1:9 cannot be reached: ... Is it running?
+        turnsmith.errors.EngineFailure: The server at http://127.0.0.1:9 cannot be reached: ... Is it running there?
         >>> server.close()
     """
 
@@ -129,7 +129,7 @@ class HttpClient:
                     raise failure
                 retry_after = _retry_after_seconds(response.headers.get("retry-after", ""))
             except _ConnectionBroken as broken:
-                failure = EngineFailure(f"The server at {self.name} {broken} Is it running?")
+                failure = EngineFailure(f"The server at {self.name} {broken} Is it running there?")
             if attempt == self._retries:
                 raise failure
             if retry_after is not None and retry_after > min(_MAX_RETRY_AFTER, deadline - time.monotonic()):

@@ -203,7 +203,7 @@ def test_every_bad_response_is_an_error_in_words(reply: Reply, sentence: str) ->
 
 def test_an_unreachable_server_is_an_error_in_words() -> None:
     began = time.monotonic()
-    with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running\?"):
+    with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running there\?"):
         generate("http://user:password@127.0.0.1:9", retries=1)
     assert time.monotonic() - began < 5
 

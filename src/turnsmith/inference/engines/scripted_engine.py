@@ -53,7 +53,7 @@ class ScriptedEngine:
         elif turn < len(self._replies):
             reply = self._replies[turn]
         else:
-            raise EngineFailure(f"The script has {len(self._replies)} replies, but turn {turn + 1} was requested.")
+            raise EngineFailure(f"The script has {len(self._replies)} replies, but turn {turn + 1} was asked for.")
         if isinstance(reply, Exception):
             raise reply
         if isinstance(reply, Generation):
