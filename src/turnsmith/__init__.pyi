@@ -35,13 +35,11 @@ from .inference.engine import Sampling as Sampling
 from .inference.engines.openai_engine import OpenAIEngine as OpenAIEngine
 from .inference.engines.scripted_engine import ScriptedEngine as ScriptedEngine
 from .inference.engines.sglang_engine import SGLangEngine as SGLangEngine
-from .inference.engines.sglang_server import SGLangServerEngine as SGLangServerEngine
 from .inference.sync.base import BaseInferenceEngine as BaseInferenceEngine
 from .inference.sync.batch import BatchInferenceManager as BatchInferenceManager
 from .inference.sync.create import create_inference_engine as create_inference_engine
 from .inference.sync.engines import OpenAIInferenceEngine as OpenAIInferenceEngine
 from .inference.sync.engines import SGLangInferenceEngine as SGLangInferenceEngine
-from .inference.sync.engines import SGLangServerInferenceEngine as SGLangServerInferenceEngine
 from .inference.sync.engines import TransformersInferenceEngine as TransformersInferenceEngine
 from .inference.sync.engines import VLLMInferenceEngine as VLLMInferenceEngine
 from .models import resolve as resolve

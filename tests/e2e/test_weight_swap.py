@@ -50,7 +50,7 @@ async def swap_twice(engine: VLLMEngine, folder: Path, versions: dict[int, Named
     await engine.update_weights(versions[5].items(), 5)
     playing = asyncio.create_task(play_all(engine, tokenizer, TOKENS))
     for version, source in ((6, versions[6].items()), (7, folder)):
-        while engine._gate._inside < EPISODES - 8:  # all but a few are being decoded
+        while engine._in_flight.count < EPISODES - 8:  # all but a few are being decoded
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         await engine.update_weights(source, version)
@@ -76,7 +76,7 @@ def test_drained_weights_never_come_in_the_middle_of_a_turn(
     async def swap() -> list[Trajectory]:
         await engine.update_weights(versions[5].items(), 5)
         playing = asyncio.create_task(play_all(engine, AutoTokenizer.from_pretrained(tiny_folder), TOKENS))
-        while engine._gate._inside < EPISODES - 8:
+        while engine._in_flight.count < EPISODES - 8:
             await asyncio.sleep(0.001)
         await engine.update_weights(versions[6].items(), 6, drain=True)
         return await playing
@@ -97,9 +97,9 @@ def test_weights_that_cannot_be_loaded_stop_the_engine_until_others_come(
 
     first, *rest = versions[7].items()
     save_file(dict(rest), tmp_path / "model.safetensors")
-    with pytest.raises(EngineFailure, match="not all there"):
+    with pytest.raises(EngineFailure, match="incomplete"):
         asyncio.run(engine.update_weights(tmp_path, 8))
-    with pytest.raises(EngineFailure, match="half new"):
+    with pytest.raises(EngineFailure, match="failed halfway"):
         asyncio.run(ask())
     asyncio.run(engine.update_weights([first, *rest], 9))
     assert asyncio.run(ask()).weights_version == 9

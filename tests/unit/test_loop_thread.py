@@ -1,4 +1,4 @@
-"""Work for one loop from everywhere: other threads, other loops, and that loop itself."""
+"""Coroutines for one loop, from other threads, other loops, and the loop itself."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ async def fail(error: type[BaseException]) -> None:
     raise error
 
 
-async def test_work_is_done_in_the_loop_wherever_it_is_asked_for(loop: LoopThread) -> None:
+async def test_coroutines_run_in_the_loop_from_any_caller(loop: LoopThread) -> None:
     assert loop.run(where()) == "test"
-    assert await loop.share(where()) == "test"
-    assert await loop.share(loop.share(where())) == "test"
-    assert not loop.is_here
+    assert await loop.run_async(where()) == "test"
+    assert await loop.run_async(loop.run_async(where())) == "test"
+    assert not loop.is_current
 
 
-async def test_an_error_reaches_whoever_waits(loop: LoopThread) -> None:
+async def test_an_error_reaches_the_caller(loop: LoopThread) -> None:
     with pytest.raises(ZeroDivisionError):
         loop.run(fail(ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
-        await loop.share(fail(ZeroDivisionError))
+        await loop.run_async(fail(ZeroDivisionError))
 
 
-async def test_work_that_cancels_itself_does_not_look_like_a_cancelled_caller(loop: LoopThread) -> None:
-    with pytest.raises(EngineFailure, match="cancelled from inside"):
+async def test_a_coroutine_that_cancels_itself_does_not_look_like_a_cancelled_caller(loop: LoopThread) -> None:
+    with pytest.raises(EngineFailure, match="call cancelled itself"):
         loop.run(fail(asyncio.CancelledError))
-    with pytest.raises(EngineFailure, match="cancelled from inside"):
-        await loop.share(fail(asyncio.CancelledError))
+    with pytest.raises(EngineFailure, match="call cancelled itself"):
+        await loop.run_async(fail(asyncio.CancelledError))
 
 
-async def test_cancelling_the_wait_cancels_the_work(loop: LoopThread) -> None:
+async def test_cancelling_the_caller_cancels_the_coroutine(loop: LoopThread) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -58,7 +58,7 @@ async def test_cancelling_the_wait_cancels_the_work(loop: LoopThread) -> None:
         finally:
             ended.set()
 
-    waiting = asyncio.create_task(loop.share(work()))
+    waiting = asyncio.create_task(loop.run_async(work()))
     await asyncio.to_thread(begun.wait, 10)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -66,24 +66,24 @@ async def test_cancelling_the_wait_cancels_the_work(loop: LoopThread) -> None:
     assert await asyncio.to_thread(ended.wait, 10)
 
 
-async def test_close_tells_whoever_waits_and_whoever_comes_later() -> None:
+async def test_close_fails_pending_and_later_calls() -> None:
     loop, calls = LoopThread("test"), []
-    waiting = asyncio.create_task(loop.share(asyncio.sleep(30)))
+    waiting = asyncio.create_task(loop.run_async(asyncio.sleep(30)))
     await asyncio.sleep(0)
     await asyncio.to_thread(loop.close, lambda: calls.append("last"))
     loop.close(lambda: calls.append("again"))
     assert calls == ["last"]
-    with pytest.raises(EngineFailure, match="closed before it had answered"):
+    with pytest.raises(EngineFailure, match="closed before the call finished"):
         await waiting
     with pytest.raises(EngineFailure, match="is closed"):
         loop.run(where())
 
 
-def test_a_plain_call_inside_the_loop_is_told_to_await(loop: LoopThread) -> None:
+def test_a_blocking_call_inside_the_loop_is_an_error(loop: LoopThread) -> None:
     async def outer() -> str:
         return loop.run(where())
 
-    with pytest.raises(EngineFailure, match="await it there"):
+    with pytest.raises(EngineFailure, match="await the async method there"):
         loop.run(outer())
 
 

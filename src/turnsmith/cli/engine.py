@@ -43,9 +43,9 @@ def backend_name(config: ConfigStore) -> str:
         return config.inference.backend
     if is_url(model_name_or_path(config)):
         return "openai"
-    from turnsmith.inference.sync.create import choose_backend
+    from turnsmith.trainer.config.auto import resolve_backend
 
-    return choose_backend()
+    return resolve_backend(config)
 
 
 def sampling_from_config(config: ConfigStore, seed: int | None = None) -> Sampling:
@@ -56,6 +56,8 @@ def sampling_from_config(config: ConfigStore, seed: int | None = None) -> Sampli
 
 def _settings(config: ConfigStore, backend: str) -> dict[str, Any]:
     model, inference = config.model, config.inference
+    if ":" in backend:  # an engine of the user's own, which has its own defaults
+        return {}
     settings: dict[str, Any] = {
         "max_concurrency": inference.max_concurrency,
         "trust_remote_code": model.trust_remote_code,

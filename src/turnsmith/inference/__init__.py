@@ -1,4 +1,4 @@
-"""One async seam between episodes and whatever generates tokens, and the text-to-token side of a conversation."""
+"""Inference: the `Engine` interface and its implementations, and the conversion of conversations to tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""One HTTP server, asked over and over: bounded in number and time, patient with a busy one, and every failure a
-sentence.
+"""A JSON client for one HTTP server, with bounded concurrency, a timeout, retries, and failures in plain words.
 
-The client is httpx (transformers brings it too): pooled connections, time-outs and TLS are its work. Like vLLM's engine
-it is bound to one event loop; here that is a loop in a thread of its own, so that an answer can be awaited from any.
+Built on httpx, which does connection pooling, timeouts and TLS. An httpx client is bound to one event loop; this one
+runs that loop in its own thread, so that a response can be awaited from any loop.
 """
 
 from __future__ import annotations
@@ -29,30 +28,31 @@ Result = TypeVar("Result")
 API_KEY_VARIABLE = "OPENAI_API_KEY"
 _CONNECT_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 4.0
-"""Less than the 5 s after which uvicorn, and so vLLM and SGLang, drop an idle connection."""
-_LONGEST_PAUSE = 60.0
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
+"""Less than the 5 s after which uvicorn, which vLLM and SGLang use, closes an idle connection."""
+_MAX_RETRY_AFTER = 60.0
+_LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 class ServerRefused(EngineFailure):
-    """The server answered with an error; `status` is its HTTP status."""
+    """The server responded with an error; `status` is its HTTP status."""
 
     status: int = 0
 
 
 class HttpClient:
-    """A server that takes and gives JSON.
+    """A client for a server that takes and returns JSON.
 
     Args:
-        url: Where it is; paths are put behind it.
-        api_key: Sent as a bearer token; None: what `OPENAI_API_KEY` holds, if anything. It never gets into an error.
-        timeout: Most seconds for one answer, with all repeats.
-        retries: How often to ask again when the server is busy (408, 429, 5xx) or the connection breaks.
-        max_concurrency: Most requests under way at a time; the others wait.
+        url: The server's URL, to which paths are appended.
+        api_key: Sent as a bearer token; None: the environment variable `OPENAI_API_KEY`, if it is set. Error messages
+            never contain it.
+        timeout: Maximum seconds for one response, retries included.
+        retries: How often to retry when the server is busy (408, 429, 5xx) or the connection breaks.
+        max_concurrency: Maximum requests in flight; the others wait.
 
     Example:
         >>> server = HttpClient("http://127.0.0.1:9", retries=0)
-        >>> server.run(server.ask("/generate", {}))
+        >>> server.run(server.request("/generate", {}))
         Traceback (most recent call last):
         turnsmith.errors.EngineFailure: The server at http://127.0.0.1:9 cannot be reached: ... Is it running there?
         >>> server.close()
@@ -68,75 +68,75 @@ class HttpClient:
         max_concurrency: int = 64,
     ) -> None:
         self.url = url.rstrip("/")
-        parts = _checked(self.url)
+        parts = _parse_url(self.url)
         self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        """The URL without a password in it; what errors say."""
+        """The URL without its password, for error messages."""
         if timeout <= 0 or retries < 0 or max_concurrency < 1:
             raise ConfigError("timeout must be more than 0, retries 0 or more, and max_concurrency at least 1.")
-        self._key = _checked_key(os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key)
+        self._key = _check_key(os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key)
         self._timeout, self._retries = timeout, retries
-        self._free = asyncio.Semaphore(max_concurrency)
+        self._slots = asyncio.Semaphore(max_concurrency)
         self._client = _make_client(parts, max_concurrency, self._key)
         self._loop = LoopThread("turnsmith-http")
 
-    async def share(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do `work`, in which `ask` can be awaited, for a caller on any event loop."""
-        return await self._loop.share(work)
+    async def run_async(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine that awaits `request`, for a caller on any event loop."""
+        return await self._loop.run_async(work)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do `work`, in which `ask` can be awaited, for a caller without an event loop."""
+        """Run a coroutine that awaits `request`, for a caller without an event loop."""
         return self._loop.run(work)
 
-    async def ask(self, path: str, body: dict[str, Any] | None = None, *, session: str = "") -> Any:
-        """Send `body` (None: only ask) and give back the JSON of the answer. Call it inside `share` or `run`.
+    async def request(self, path: str, body: dict[str, Any] | None = None, *, session: str = "") -> Any:
+        """POST `body` (GET if it is None) and return the response's JSON. Only inside `run` or `run_async`.
 
         Args:
-            path: Put behind the URL.
-            body: What to send.
+            path: Appended to the URL.
+            body: Sent as JSON.
             session: Sent as the header `X-Session-ID`, so that a router can send an episode to the same replica.
 
         Raises:
-            ServerRefused: If the server said no, or said that it is busy until patience ran out.
-            EngineFailure: If there was no answer, none in time, or one that is not JSON.
+            ServerRefused: If the server responded with an error, and for a busy server, if all retries failed.
+            EngineFailure: If there was no response, none in time, or one that is not JSON.
         """
         headers = {"X-Session-ID": quote(session, safe="/")} if session else {}
-        async with self._free:
-            began = time.monotonic()
+        async with self._slots:
+            deadline = time.monotonic() + self._timeout
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._ask_patiently(path, body, headers, began)
+                    return await self._request_with_retries(path, body, headers, deadline)
             except TimeoutError:
                 raise EngineFailure(
-                    f"The server at {self.name} gave no answer within {self._timeout:g} s. "
-                    "Ask for fewer tokens, or raise timeout."
+                    f"The server at {self.name} did not respond within {self._timeout:g} s. "
+                    "Request fewer tokens, or raise timeout."
                 ) from None
 
     def close(self) -> None:
-        """Drop all connections; whoever still waits gets an EngineFailure. Safe to call twice."""
-        self._loop.close(last=self._client.aclose)
+        """Close all connections; pending requests raise EngineFailure. Safe to call twice."""
+        self._loop.close(cleanup=self._client.aclose)
 
-    async def _ask_patiently(
-        self, path: str, body: dict[str, Any] | None, headers: dict[str, str], began: float
+    async def _request_with_retries(
+        self, path: str, body: dict[str, Any] | None, headers: dict[str, str], deadline: float
     ) -> Any:
         for attempt in range(self._retries + 1):
-            wished: float | None = None
+            retry_after: float | None = None
             try:
                 response = await self._send(path, body, headers)
                 if response.is_success:
                     return self._read(response)
                 failure: EngineFailure = self._refusal(response, attempt)
-                if not _is_busy(response.status_code):
+                if not _is_retryable(response.status_code):
                     raise failure
-                wished = _wished_pause(response.headers.get("retry-after", ""))
-            except _BrokenConnection as broken:
+                retry_after = _retry_after_seconds(response.headers.get("retry-after", ""))
+            except _ConnectionBroken as broken:
                 failure = EngineFailure(f"The server at {self.name} {broken} Is it running there?")
             if attempt == self._retries:
                 raise failure
-            if wished is not None and wished > min(_LONGEST_PAUSE, self._timeout - (time.monotonic() - began)):
-                raise EngineFailure(f"{failure} It asks to wait {wished:.0f} s, which is too long.")
-            # Never the same for two: many are turned away at the same moment.
-            pause = min(0.5 * 2**attempt, 8.0) if wished is None else wished
-            await asyncio.sleep(pause * random.uniform(1.0, 1.5))
+            if retry_after is not None and retry_after > min(_MAX_RETRY_AFTER, deadline - time.monotonic()):
+                raise EngineFailure(f"{failure} It asks to retry after {retry_after:.0f} s, which is too long.")
+            delay = min(0.5 * 2**attempt, 8.0) if retry_after is None else retry_after
+            # Jitter, because a busy server turns many requests away at the same moment.
+            await asyncio.sleep(delay * random.uniform(1.0, 1.5))
         raise AssertionError("unreachable")
 
     async def _send(self, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> httpx.Response:
@@ -148,9 +148,9 @@ class HttpClient:
             headers = {"Content-Type": "application/json", **headers}
             return await self._client.post(self.url + path, content=orjson.dumps(body), headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _BrokenConnection(f"cannot be reached: {self._masked(_word_of(error))}.") from None
+            raise _ConnectionBroken(f"cannot be reached: {self._masked(_describe(error))}.") from None
         except httpx.HTTPError as error:
-            raise _BrokenConnection(f"broke off the connection: {self._masked(_word_of(error))}.") from None
+            raise _ConnectionBroken(f"closed the connection: {self._masked(_describe(error))}.") from None
 
     def _read(self, response: httpx.Response) -> Any:
         try:
@@ -158,16 +158,16 @@ class HttpClient:
         except orjson.JSONDecodeError:
             start = self._masked(response.text[:80].strip())
             raise EngineFailure(
-                f"The server at {self.name} answered with something that is not JSON: {start!r}. "
+                f"The response of the server at {self.name} is not JSON: {start!r}. "
                 "Check that the URL is that of the API, such as http://host:8000/v1."
             ) from None
 
     def _refusal(self, response: httpx.Response, attempt: int) -> ServerRefused:
         status = response.status_code
-        said = self._masked(_message_of(response))[:400]
-        times = f" {attempt + 1} times" if attempt and _is_busy(status) else ""
-        hint = f" Give its API key as api_key or in {API_KEY_VARIABLE}." if status in (401, 403) else ""
-        refused = ServerRefused(f"The server at {self.name} refused{times} with {status}: {said.rstrip('.')}.{hint}")
+        message = self._masked(_error_message(response))[:400].rstrip(".")
+        times = f" {attempt + 1} times" if attempt and _is_retryable(status) else ""
+        hint = f" Pass its API key as api_key, or set {API_KEY_VARIABLE}." if status in (401, 403) else ""
+        refused = ServerRefused(f"The server at {self.name} refused{times} with {status}: {message}.{hint}")
         refused.status = status
         return refused
 
@@ -175,16 +175,16 @@ class HttpClient:
         return text.replace(self._key, "***") if self._key else text
 
 
-class _BrokenConnection(Exception):
-    """No answer came; another try may get one."""
+class _ConnectionBroken(Exception):
+    """There was no response; a retry may get one."""
 
 
-def _word_of(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
 def is_url(text: str) -> bool:
-    """Whether this names a server rather than a model.
+    """Whether this is a server's URL, not a model's name or path.
 
     Example:
         >>> is_url("http://127.0.0.1:8000/v1"), is_url("Qwen/Qwen3-0.6B")
@@ -193,7 +193,7 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
-def _checked(url: str) -> Any:
+def _parse_url(url: str) -> Any:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
@@ -204,11 +204,13 @@ def _checked(url: str) -> Any:
     return parts
 
 
-def _checked_key(key: str) -> str:
+def _check_key(key: str) -> str:
     key = key.strip()
-    # Checked here, because the client would put the key into its error.
+    # Checked here, because httpx's error would contain the key.
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ConfigError("The API key holds characters that no HTTP header can carry: check for a space or a quote.")
+        raise ConfigError(
+            "The API key has characters that are not allowed in an HTTP header: check for a space or a quote."
+        )
     return key
 
 
@@ -219,48 +221,48 @@ def _make_client(parts: Any, connections: int, key: str) -> httpx.AsyncClient:
         raise MissingDependency("httpx is not installed: pip install 'turnsmith[openai]'.") from error
     return httpx.AsyncClient(
         headers={"Authorization": f"Bearer {key}"} if key else {},
-        # The time for a whole answer is bounded by `ask`.
+        # `request` bounds the time for a whole response.
         timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
         limits=httpx.Limits(
             max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEEP_ALIVE_SECONDS
         ),
-        # A proxy of the machine's does not lead to the machine itself.
-        trust_env=parts.hostname not in _LOCAL,
-        # Without TLS there is nothing to verify, and loading all certificates takes longer than the rest.
+        # The machine's HTTP proxy cannot reach the machine itself.
+        trust_env=parts.hostname not in _LOOPBACK_HOSTS,
+        # Without TLS there is nothing to verify, and loading the certificates is slow.
         verify=parts.scheme == "https",
     )
 
 
-def _is_busy(status: int) -> bool:
+def _is_retryable(status: int) -> bool:
     return status in (408, 429) or (status >= 500 and status != 501)
 
 
-def _wished_pause(retry_after: str) -> float | None:
+def _retry_after_seconds(header: str) -> float | None:
     """Seconds to wait, from a `Retry-After` header: a number or a date.
 
     Example:
-        >>> _wished_pause("2.5"), _wished_pause("soon"), _wished_pause("Wed, 21 Oct 2015 07:28:00 GMT")
-        (2.5, None, 0.0)
+        >>> [_retry_after_seconds(header) for header in ("2.5", "soon", "Wed, 21 Oct 2015 07:28:00 GMT")]
+        [2.5, None, 0.0]
     """
     try:
-        return max(0.0, float(retry_after))
+        return max(0.0, float(header))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
 
 
-def _message_of(response: httpx.Response) -> str:
-    """What the server says is wrong: OpenAI's and vLLM's `error.message`, FastAPI's `detail`, else the plain text."""
+def _error_message(response: httpx.Response) -> str:
+    """The server's error message: OpenAI's and vLLM's `error.message`, FastAPI's `detail`, else the plain text."""
     try:
-        told: Any = orjson.loads(response.content)
+        body: Any = orjson.loads(response.content)
     except orjson.JSONDecodeError:
-        told = response.text
+        body = response.text
     for name in ("error", "message", "detail"):
-        if isinstance(told, dict) and name in told:
-            told = told[name]
-    if isinstance(told, str):
-        return told.strip() or response.reason_phrase
-    return orjson.dumps(told).decode()
+        if isinstance(body, dict) and name in body:
+            body = body[name]
+    if isinstance(body, str):
+        return body.strip() or response.reason_phrase
+    return orjson.dumps(body).decode()

@@ -1,4 +1,4 @@
-"""New weights for an engine: a folder of safetensors, or names and tensors, read one at a time."""
+"""Weights for an update: a folder of safetensors, or (name, tensor) pairs, read one tensor at a time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ if TYPE_CHECKING:
     import torch
 
     Weights = str | Path | Iterable[tuple[str, torch.Tensor]]
-    """Where new weights come from. Names are those of the model's checkpoint."""
+    """A folder, or (name, tensor) pairs. The names are those of the model's checkpoint."""
 
-
-_FILE_BYTES = 512 << 20
+_MAX_FILE_BYTES = 512 << 20
 
 
 def is_folder(source: Weights) -> bool:
-    """Whether the weights are in a folder; then all of the model's must be there."""
+    """Whether the source is a folder, which must hold all weights of the model."""
     return isinstance(source, (str, Path))
 
 
 def read_weights(source: Weights) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights by name, in the order they are stored.
+    """Yield names and tensors, in the order they are stored.
 
     Example:
         >>> from turnsmith.models import resolve
         >>> names = [name for name, _ in read_weights(resolve("tiny"))]
-        >>> "model.embed_tokens.weight" in names, "lm_head.weight" in names  # its output head is the same tensor
+        >>> "model.embed_tokens.weight" in names, "lm_head.weight" in names  # the output head is tied to the embedding
         (True, False)
     """
     if not isinstance(source, (str, Path)):
@@ -44,15 +43,15 @@ def read_weights(source: Weights) -> Iterator[tuple[str, torch.Tensor]]:
         raise EngineFailure(f"There are no weights in {source}: it must be a folder with *.safetensors files.")
     for file in files:
         with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no dict
+            for name in opened.keys():  # noqa: SIM118 - not a dict
                 yield name, opened.get_tensor(name)
 
 
 @contextmanager
 def as_folder(source: Weights) -> Generator[str]:
-    """The folder that the weights are in; those that are in none are written to one, in shared memory if possible.
+    """The folder of the weights; (name, tensor) pairs are written to a temporary one, in shared memory if possible.
 
-    For engines in other processes: safetensors needs no pickle, and the other side reads without a copy.
+    For engines in other processes, which read safetensors without pickle and without a copy.
     """
     if isinstance(source, (str, Path)):
         yield str(Path(source).absolute())
@@ -64,17 +63,17 @@ def as_folder(source: Weights) -> Generator[str]:
 
 
 def _write(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
-    """Write weights in files of bounded size, so that a large model never stands in memory twice."""
+    """Write weights to files of bounded size, so that a large model is never in memory twice."""
     from safetensors.torch import save_file
 
-    bucket: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     size = files = 0
     for name, tensor in weights:
-        # A copy: a checkpoint may hold views, and two names of one tensor, which a file may not.
-        bucket[name] = tensor.detach().cpu().contiguous().clone()
+        # A copy: a checkpoint may hold views, or one tensor under two names, which safetensors rejects.
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
         size += tensor.nbytes
-        if size >= _FILE_BYTES:
-            save_file(bucket, folder / f"{files:05d}.safetensors")
-            bucket, size, files = {}, 0, files + 1
-    if bucket:
-        save_file(bucket, folder / f"{files:05d}.safetensors")
+        if size >= _MAX_FILE_BYTES:
+            save_file(tensors, folder / f"{files:05d}.safetensors")
+            tensors, size, files = {}, 0, files + 1
+    if tensors:
+        save_file(tensors, folder / f"{files:05d}.safetensors")

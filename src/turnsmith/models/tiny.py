@@ -1,7 +1,7 @@
-"""A random model of 0.1 million weights, made in a second: for tests and for trying out an environment.
+"""A random model with 0.1 million parameters, built in a second: for tests and for trying out an environment.
 
-It knows nothing, not even letters, but it is a real Llama with a real tokenizer, so transformers, vLLM and verl load it
-like any other. One token is one printable ASCII character or a newline; its chat format is ChatML.
+It is untrained, but a real Llama with a real tokenizer, so transformers, vLLM and verl load it like any other. One
+token is one printable ASCII character or a newline; its chat template is ChatML.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import MissingDependency
-from turnsmith.models.saving import save
+from turnsmith.models.saving import save_model
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""ChatML. Adding a message never changes what stands before it."""
+"""ChatML. Appending a message never changes the text before it."""
 
 SPECIAL_TOKENS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|unknown|>")
 PAD_ID, START_ID, END_ID, UNKNOWN_ID = range(len(SPECIAL_TOKENS))
@@ -26,10 +26,10 @@ CHARACTERS = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 
 
 def build_tiny(folder: str | Path, seed: int = 0) -> None:
-    """Write the tiny model and its tokenizer into a folder.
+    """Build the tiny model and its tokenizer in a folder.
 
     Args:
-        folder: Where to write; made if it is not there.
+        folder: Where to write; created if it does not exist.
         seed: The same seed gives the same weights.
 
     Raises:
@@ -39,13 +39,13 @@ def build_tiny(folder: str | Path, seed: int = 0) -> None:
         import torch
         from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
     except ImportError as error:
-        raise MissingDependency("Making the tiny model takes torch: pip install 'turnsmith[cpu]'.") from error
+        raise MissingDependency("Building the tiny model needs torch: pip install 'turnsmith[cpu]'.") from error
     config = LlamaConfig(
         vocab_size=len(SPECIAL_TOKENS) + len(CHARACTERS),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
-        num_attention_heads=2,  # 32 wide each, the least that vLLM's attention takes
+        num_attention_heads=2,  # of size 32, the smallest that vLLM's attention supports
         num_key_value_heads=2,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
@@ -54,21 +54,21 @@ def build_tiny(folder: str | Path, seed: int = 0) -> None:
         pad_token_id=PAD_ID,
         dtype=torch.float32,
     )
-    # Draws from a generator of its own, so that making a model leaves the caller's random state as it was.
+    # A separate generator, so that building a model leaves the caller's random state unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)
-    # Plain sampling: the defaults of a model must not bend the log-probs that training compares.
+    # No sampling defaults: they would change the log-probs that training compares.
     model.generation_config = GenerationConfig(bos_token_id=START_ID, eos_token_id=END_ID, pad_token_id=PAD_ID)
-    save(model, _tokenizer(config.max_position_embeddings), folder)
+    save_model(model, _tokenizer(config.max_position_embeddings), folder)
 
 
-def _tokenizer(longest: int) -> Any:
+def _tokenizer(max_length: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS))}
-    # BPE without merges leaves every character on its own.
+    # BPE without merges: every character is a token.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=SPECIAL_TOKENS[UNKNOWN_ID]))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
@@ -78,7 +78,7 @@ def _tokenizer(longest: int) -> Any:
         eos_token=SPECIAL_TOKENS[END_ID],
         pad_token=SPECIAL_TOKENS[PAD_ID],
         unk_token=SPECIAL_TOKENS[UNKNOWN_ID],
-        model_max_length=longest,
+        model_max_length=max_length,
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )

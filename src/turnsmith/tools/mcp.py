@@ -102,7 +102,7 @@ class McpServer:
             return self
         self._is_open = True
         try:
-            for listed in await shared_loop().share(self._link.connect()):
+            for listed in await shared_loop().run_async(self._link.connect()):
                 described = ToolDefinition(
                     self._prefix + listed.name, (listed.description or "").strip(), dict(listed.input_schema)
                 )
@@ -120,7 +120,7 @@ class McpServer:
         for tool in self.tools:
             self._registry.remove(tool.definition.name)
         self.tools.clear()
-        await shared_loop().share(self._link.close())
+        await shared_loop().run_async(self._link.close())
 
 
 class McpTool(Tool):
@@ -137,7 +137,7 @@ class McpTool(Tool):
 
     async def execute(self, **arguments: Any) -> str:
         """Call it on the server. What the server reports as an error is told to the model."""
-        return await shared_loop().share(self._link.call(self._name, arguments))
+        return await shared_loop().run_async(self._link.call(self._name, arguments))
 
 
 class _Link:

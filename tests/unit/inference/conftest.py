@@ -1,5 +1,5 @@
-"""Tokenizers: small ones with the shapes that matter (byte-level, ChatML with thinking and tools, merges across
-borders), and the real ones of five model families.
+"""Tokenizers: small ones with the features that matter (byte-level, ChatML with thinking and tools, merges across
+boundaries), and the real ones of five model families.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose answers a test writes, and the shapes in which real servers answer."""
+"""A real HTTP server on loopback with scripted responses, and responses in the format of real servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reply:
 
 @dataclass
 class LocalServer:
-    """What was asked, and how many at a time."""
+    """The requests received, and how many were in flight at a time."""
 
     answer: Callable[[Request], Reply]
     url: str = ""
@@ -113,29 +113,29 @@ def like_vllm(engine: Engine, tokenizer: Any, *, processed: bool = True) -> Call
     def answer(request: Request) -> Reply:
         if request.path.endswith("/models"):
             return Reply({"object": "list", "data": [{"id": "served", "root": "somewhere", "max_model_len": 512}]})
-        asked = request.body
-        if request.path != "/v1/completions" or asked["model"] != "served":
+        body = request.body
+        if request.path != "/v1/completions" or body["model"] != "served":
             return Reply({"error": {"message": "There is no such thing.", "code": 404}}, 404)
         sampling = Sampling(
-            asked["max_tokens"],
-            asked["temperature"],
-            asked.get("top_p", 1.0),
-            max(asked.get("top_k", -1), 0),
-            tuple(asked.get("stop_token_ids", ())),
-            asked.get("seed"),
+            body["max_tokens"],
+            body["temperature"],
+            body.get("top_p", 1.0),
+            max(body.get("top_k", -1), 0),
+            tuple(body.get("stop_token_ids", ())),
+            body.get("seed"),
         )
-        said = asyncio.run(engine.generate(asked["prompt"], sampling, session=""))
-        ids = list(said.token_ids)
-        log_probs = list(said.log_probs) if processed else [-1.5] * len(ids)
-        names = [f"token_id:{token}" if asked.get("return_tokens_as_token_ids") else "a" for token in ids]
-        listed = asked.get("return_token_ids")
+        generation = asyncio.run(engine.generate(body["prompt"], sampling, session=""))
+        ids = list(generation.token_ids)
+        log_probs = list(generation.log_probs) if processed else [-1.5] * len(ids)
+        names = [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else "a" for token in ids]
+        listed = body.get("return_token_ids")
         choice = {
             "index": 0,
             "text": tokenizer.decode(ids, skip_special_tokens=True),
-            "finish_reason": said.stop_reason,
+            "finish_reason": generation.stop_reason,
             "logprobs": {"tokens": names, "token_logprobs": log_probs},
             "token_ids": ids if listed else None,
-            "prompt_token_ids": asked["prompt"] if listed else None,
+            "prompt_token_ids": body["prompt"] if listed else None,
         }
         return Reply({"choices": [choice], "usage": {"completion_tokens": len(ids)}})
 

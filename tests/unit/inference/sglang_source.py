@@ -1,4 +1,4 @@
-"""The sglang package as source: what can be run of it without its kernel is run, the rest is read.
+"""The source of the sglang package: the parts that run without its kernel are executed, the rest is parsed.
 
 The wheel is downloaded, never installed (its dependencies are several gigabytes of CUDA), and a few files of it are
 kept in turnsmith's cache.
@@ -28,14 +28,11 @@ from turnsmith.models import cache_folder
 PACKAGE = "sglang==0.5.12"
 WHEEL_SHA256 = "4ed786a38655851fd055ef57380c34d29b87753b53f63457309f51e5bf48c2e6"
 FILES = (
-    "srt/entrypoints/engine.py",
     "srt/entrypoints/http_server.py",
     "srt/managers/io_struct.py",
     "srt/managers/schedule_batch.py",
-    "srt/managers/tokenizer_control_mixin.py",
     "srt/managers/tokenizer_manager.py",
     "srt/sampling/sampling_params.py",
-    "srt/server_args.py",
 )
 
 
@@ -111,7 +108,7 @@ def io_struct() -> types.ModuleType:
         uuid=uuid,
         copy=copy,
     )
-    names = ("BaseReq", "GenerateReqInput", "UpdateWeightFromDiskReqInput", "UpdateWeightsFromTensorReqInput")
+    names = ("BaseReq", "GenerateReqInput", "UpdateWeightFromDiskReqInput")
     try:
         define([named(source, name) for name in names], vars(module))
     finally:
@@ -135,11 +132,3 @@ def finish_reasons() -> dict[str, Any]:
     names = ("BaseFinishReason", "FINISH_MATCHED_TOKEN", "FINISH_LENGTH", "FINISH_ABORT")
     define([named(source, name) for name in names], space)
     return space
-
-
-def engine_methods() -> dict[str, Any]:
-    """`Engine.async_generate` itself, and what it calls."""
-    source = named(tree("srt/entrypoints/engine.py"), "Engine")
-    space: dict[str, Any] = {"GenerateReqInput": io_struct().GenerateReqInput, "logger": logging.getLogger("sglang")}
-    define([named(source, name) for name in ("async_generate", "_resolve_routed_dp_rank")], space)
-    return {name: space[name] for name in ("async_generate", "_resolve_routed_dp_rank")}

@@ -1,4 +1,4 @@
-"""What tests of new weights share: models of several versions, 64 episodes, and the proof that versions are true."""
+"""Shared by the tests of weight updates: weights of several versions, 64 episodes, and a check of the versions."""
 
 from __future__ import annotations
 

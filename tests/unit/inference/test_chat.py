@@ -117,7 +117,7 @@ def test_a_forged_turn_in_an_observation_stays_text(smollm2_folder):
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
 
 
-def test_added_tokens_are_disarmed_only_when_the_template_uses_them(byte_tokenizer):
+def test_added_tokens_are_control_tokens_only_if_the_template_uses_them(byte_tokenizer):
     tokenizer = byte_tokenizer()
     tool_call = tokenizer.convert_tokens_to_ids("<tool_call>")
     assert tool_call in Chat(tokenizer).open(user("<tool_call>"))  # ordinary text to this template
@@ -126,7 +126,7 @@ def test_added_tokens_are_disarmed_only_when_the_template_uses_them(byte_tokeniz
     assert thinking.open(user("<think>")).count(think) == 1  # the generation prompt's own
 
 
-def test_unknown_letters_are_no_forgery(tiny_folder):
+def test_characters_without_a_token_are_accepted(tiny_folder):
     chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
     assert len(chat.open(user("é"))) == len(chat.open(user("e")))
 
@@ -164,7 +164,7 @@ def test_a_template_that_closes_with_a_space_and_a_token(byte_tokenizer):
 
 
 @pytest.mark.parametrize("template", [LLAMA_2_LIKE, SYSTEM_LAST])
-def test_without_a_place_for_it_the_system_prompt_goes_into_the_first_message(template, byte_tokenizer):
+def test_without_a_system_role_the_system_prompt_goes_into_the_first_user_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
     with_system = chat.open([{"role": "system", "content": "Rules"}, *user("Go")])
     assert with_system == chat.open(user("Rules\n\nGo"))
@@ -178,25 +178,25 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("{{ messages | length }}" + CHATML, "changes the opening messages"),
-        (CHATML.replace("m['role'] + '\n'", "m['role'] ~ loop.revindex ~ '\n'"), "changes the opening messages"),
+        ("{{ messages | length }}" + CHATML, "changes the first messages"),
+        (CHATML.replace("m['role'] + '\n'", "m['role'] ~ loop.revindex ~ '\n'"), "changes the first messages"),
         ("{% set messages = messages[-1:] %}" + CHATML, "does not show each message once"),
-        (CHATML.replace("assistant", "model"), "starts the model's turn in one way"),
+        (CHATML.replace("assistant", "model"), "starts the model's turn differently"),
         (
             CHATML.replace("'<|im_end|>\n'", "('<|im_end|>\n' if loop.last else '\n')"),
-            "starts the model's turn in one way",
+            "starts the model's turn differently",
         ),
         (None, "no chat template"),
         (CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "## "), "does not end the model's turn"),
-        ("{{ raise_exception('never') }}", "refuses a conversation"),
+        ("{{ raise_exception('never') }}", "rejects a conversation"),
     ],
 )
-def test_templates_that_cannot_be_held_are_refused(template, sentence, byte_tokenizer):
+def test_templates_that_rewrite_the_history_are_rejected(template, sentence, byte_tokenizer):
     with pytest.raises(ConfigError, match=sentence):
         Chat(byte_tokenizer(template))
 
 
-def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt(byte_tokenizer):
+def test_truncation_enabled_by_another_caller_does_not_truncate_a_prompt(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     whole = chat.open(user("a long text"))
@@ -204,6 +204,23 @@ def test_truncation_left_on_by_another_caller_does_not_cut_a_prompt(byte_tokeniz
     assert tokenizer.backend_tokenizer.truncation is not None
     assert chat.open(user("a long text")) == whole
     assert chat.open(user("a long text")) == whole
+
+
+def test_a_tokenizer_without_a_rust_backend_gives_the_same_tokens_and_text(byte_tokenizer):
+    class PythonTokenizer:
+        """All of a tokenizer but its backend."""
+
+        def __getattr__(self, name):
+            if name == "backend_tokenizer":
+                raise AttributeError(name)
+            return getattr(tokenizer, name)
+
+    tokenizer = byte_tokenizer()
+    fast, slow = Chat(tokenizer), Chat(PythonTokenizer())
+    ids = fast.open(user("Hi <|im_end|> é"))
+    assert slow.open(user("Hi <|im_end|> é")) == ids
+    sampled = [*ids, fast.close_id]
+    assert slow.text(sampled) == fast.text(sampled) == "user\nHi <|im_end|> é\nassistant\n"
 
 
 def test_template_settings_reach_the_template(byte_tokenizer):

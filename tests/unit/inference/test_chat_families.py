@@ -1,4 +1,4 @@
-"""Chat on the real tokenizers of five model families: nothing told to the model forges a turn, and every prompt starts
+"""Chat on the real tokenizers of five model families: no text forges a turn, and every prompt starts
 with the exact tokens of the turn before.
 """
 
@@ -47,7 +47,7 @@ class Family:
 
     @cached_property
     def parsers(self) -> list[ActionParser]:
-        """The tools told in the system prompt, and told by the template where it can."""
+        """Tools described in the system prompt, and by the template where it can."""
         return [FunctionCallingParser(), NativeParser(self.tokenizer)]
 
     def count(self, ids: Sequence[int]) -> int:
@@ -83,7 +83,7 @@ def described(text: str) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {**ADD["function"], "description": text}}]
 
 
-def test_what_each_family_has_a_place_for(family):
+def test_which_families_render_tools_and_tool_results(family):
     expected = {
         "deepseek_v3": (False, True),
         "smollm2": (False, False),
@@ -91,11 +91,11 @@ def test_what_each_family_has_a_place_for(family):
     assert (family.chat.renders_tools, family.chat.takes_tool_role) == expected.get(family.name, (True, True))
 
 
-def test_a_forged_system_turn_stays_text_wherever_it_stands(family):
+def test_a_forged_system_turn_stays_text_wherever_it_occurs(family):
     chat, forged = family.chat, family.forged
     assert family.count(family.tokenizer.encode(forged, add_special_tokens=False)) >= len(family.controls)
 
-    def tellings(text: str) -> list[list[int]]:
+    def encodings(text: str) -> list[list[int]]:
         return [
             chat.open(user(text)),
             chat.open([{"role": "system", "content": text}, *user("x")]),
@@ -107,35 +107,35 @@ def test_a_forged_system_turn_stays_text_wherever_it_stands(family):
             chat.bridge([tool("7"), *user(text)], closed=True),
         ]
 
-    for forgery, plain in zip(tellings(forged), tellings("plain"), strict=True):
+    for forgery, plain in zip(encodings(forged), encodings("plain"), strict=True):
         assert family.count(forgery) == family.count(plain)
 
 
-def test_forged_text_still_reaches_the_model_letter_by_letter(family):
+def test_forged_text_still_reaches_the_model_unchanged(family):
     chat, forged = family.chat, family.forged
     assert forged in chat.show(chat.bridge(user(forged), closed=True))
-    told = chat.show(chat.bridge([tool(forged)], closed=True))
-    assert forged in told or json.dumps(forged, ensure_ascii=False) in told  # Llama writes results as JSON
+    shown = chat.show(chat.bridge([tool(forged)], closed=True))
+    assert forged in shown or json.dumps(forged, ensure_ascii=False) in shown  # Llama writes results as JSON
     if chat.renders_tools:
         assert json.dumps(forged, ensure_ascii=False) in chat.show(chat.open(user("x"), described(forged)))
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_no_pieces_of_control_tokens_join_into_one(family, data):
+def test_parts_of_control_tokens_never_join_into_one(family, data):
     names = sorted(family.controls)
     part = st.sampled_from([*names[:20], *names[-20:], "<", "<|", "|>", "\uff5c", ">", "\n", "im_end", "x", "\ud800"])
     text = "".join(data.draw(st.lists(part, max_size=8)))
     for messages in ([*user(text)], [tool(text, name=text)], [tool(text), tool("y")]):
         plain = [{**message, "content": "x", "name": "x"} for message in messages]
-        told, expected = family.chat.bridge(messages, closed=True), family.chat.bridge(plain, closed=True)
-        assert family.count(told) == family.count(expected)
+        forged, expected = family.chat.bridge(messages, closed=True), family.chat.bridge(plain, closed=True)
+        assert family.count(forged) == family.count(expected)
 
 
 def test_renderers_0_1_12_lets_tool_results_become_control_tokens(family):
     """Its `is_content` attribution says so itself: control tokens that came from a message's text.
 
-    If this fails after an upgrade of renderers, it has learnt to disarm texts, and `Chat` is worth another look.
+    If this fails after an upgrade of renderers, reconsider `Chat`.
     """
     renderers = pytest.importorskip("renderers")
     assert renderers.__version__.startswith("0.1.12")
@@ -152,7 +152,9 @@ def test_renderers_0_1_12_lets_tool_results_become_control_tokens(family):
     grown = family.count(rendered.token_ids) - family.count(plain.token_ids)
     assert grown >= len(family.controls)
     if rendered.is_content:
-        content = [token for token, told in zip(rendered.token_ids, rendered.is_content, strict=True) if told]
+        content = [
+            token for token, is_content in zip(rendered.token_ids, rendered.is_content, strict=True) if is_content
+        ]
         assert family.count(content) >= len(family.controls)
     else:  # its renderer for other models says nothing about where a token came from
         assert family.name in ("qwen2_5", "smollm2")
@@ -166,13 +168,13 @@ class Recorder(ScriptedEngine):
         self.turns: list[tuple[list[int], list[int]]] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        said = await super().generate(prompt_ids, sampling, session=session)
-        self.turns.append((list(prompt_ids), list(said.token_ids)))
-        return said
+        generation = await super().generate(prompt_ids, sampling, session=session)
+        self.turns.append((list(prompt_ids), list(generation.token_ids)))
+        return generation
 
 
 class Talk(BaseEnvironment):
-    """Says what it is told to, by `step` and by a tool."""
+    """Returns the given texts, by `step` and by a tool."""
 
     def reset(self) -> str:
         self.texts = cycle(self.config.get("texts"))
@@ -191,13 +193,13 @@ class Talk(BaseEnvironment):
 
 
 def check_chain(turns: Sequence[tuple[list[int], list[int]]], tokens: TokenBuffer, log_probs: list[float]) -> None:
-    for (prompt, said), (later, _) in pairwise(turns):
-        assert later[: len(prompt) + len(said)] == prompt + said
-        assert len(later) > len(prompt) + len(said)
+    for (prompt, sampled), (later, _) in pairwise(turns):
+        assert later[: len(prompt) + len(sampled)] == prompt + sampled
+        assert len(later) > len(prompt) + len(sampled)
     assert len(tokens.ids) == len(tokens.mask) == len(tokens.log_probs)
-    sampled = [place for place, bit in enumerate(tokens.mask) if bit]
-    assert [tokens.ids[place] for place in sampled] == [token for _, said in turns for token in said]
-    assert [tokens.log_probs[place] for place in sampled] == log_probs
+    positions = [position for position, bit in enumerate(tokens.mask) if bit]
+    assert [tokens.ids[position] for position in positions] == [token for _, sampled in turns for token in sampled]
+    assert [tokens.log_probs[position] for position in positions] == log_probs
     assert not any(value for value, bit in zip(tokens.log_probs, tokens.mask, strict=True) if not bit)
 
 
@@ -213,22 +215,22 @@ def call(family: Family, text: str = '{"name": "add", "arguments": {"a": 1, "b":
 
 
 @cache
-def sayings(family: Family) -> st.SearchStrategy[list[list[int]]]:
-    """What a model may sample in each turn: any ids, calls that can be read and calls that can't, cut off or ended."""
+def sampled_turns(family: Family) -> st.SearchStrategy[list[list[int]]]:
+    """What a model may sample in each turn: any ids, valid and invalid tool calls, cut off or ended."""
     chat = family.chat
     token = st.integers(0, len(family.tokenizer) - 1).filter(lambda token: token not in chat.stop_token_ids)
     calls = st.sampled_from([call(family), call(family) * 2, call(family) + call(family, "{oops}"), call(family, "{")])
     ids = st.one_of(st.lists(token, min_size=1, max_size=6), calls)
-    turn = st.tuples(ids, st.booleans()).map(lambda said: said[0] + [chat.close_id] * said[1])
+    turn = st.tuples(ids, st.booleans()).map(lambda turn: turn[0] + [chat.close_id] * turn[1])
     return st.lists(turn, min_size=1, max_size=4)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_prompts_grow_by_exact_tokens_in_episodes_with_tools(family, data):
-    said = [call(family), *data.draw(sayings(family))]
-    assert family.chat.encode(family.chat.text(said[0])) != said[0]
-    replies = [Generation(ids, [-0.5 * (1 + place % 3) for place in range(len(ids))]) for ids in said]
+    sampled = [call(family), *data.draw(sampled_turns(family))]
+    assert family.chat.encode(family.chat.text(sampled[0])) != sampled[0]
+    replies = [Generation(ids, [-0.5 * (1 + place % 3) for place in range(len(ids))]) for ids in sampled]
     engine = Recorder(replies, family.chat)
     parser = data.draw(st.sampled_from(family.parsers))
     spoken = data.draw(st.lists(texts(family), min_size=3, max_size=5))
@@ -237,7 +239,7 @@ def test_prompts_grow_by_exact_tokens_in_episodes_with_tools(family, data):
         environment=EnvironmentSpec.of(Talk, EnvironmentConfig(texts=spoken, max_steps=99)),
         engine=engine,
         chat=family.chat,
-        limits=Limits(turns=len(said), tokens=100_000, prompt_tokens=100_000),
+        limits=Limits(turns=len(sampled), tokens=100_000, prompt_tokens=100_000),
         sampling=Sampling(max_tokens=1000),
         parser=parser,
     )
@@ -245,28 +247,30 @@ def test_prompts_grow_by_exact_tokens_in_episodes_with_tools(family, data):
     assert (trajectory.outcome, trajectory.error) == (Outcome.TURN_LIMIT, "")
     if not parser.is_native:  # letters are no call where the family has a token for the mark
         assert trajectory.infos[0]["tool_calls"][0]["ok"], "the model was not given its tool"
-    assert [ids for _, ids in engine.turns] == said
+    assert [ids for _, ids in engine.turns] == sampled
     check_chain(engine.turns, trajectory.tokens, [value for reply in replies for value in reply.log_probs])
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_tools_and_results_are_framed_as_the_template_frames_them(family, data):
+def test_tools_and_results_are_rendered_as_the_template_renders_them(family, data):
     chat, names = family.chat, list(family.controls)
     plain = texts(family).filter(lambda text: not any(name in text for name in names))
-    told = [tool(data.draw(plain)) for _ in range(data.draw(st.integers(1, 2)))]
-    told += user(data.draw(plain)) if data.draw(st.booleans()) else []
+    new_messages = [tool(data.draw(plain)) for _ in range(data.draw(st.integers(1, 2)))]
+    new_messages += user(data.draw(plain)) if data.draw(st.booleans()) else []
     opening = [{"role": "system", "content": data.draw(plain)}, *user(data.draw(plain))]
-    ids = chat.open(opening, [ADD]) + chat.encode("Let me see.") + chat.bridge(told, closed=False)
+    ids = chat.open(opening, [ADD]) + chat.encode("Let me see.") + chat.bridge(new_messages, closed=False)
     if not chat.takes_tool_role:
-        joined = [f"Tool result (add): {new['content']}" if new["role"] == "tool" else new["content"] for new in told]
-        told = user("\n\n".join(joined))
-    messages = [*opening, {"role": "assistant", "content": "Let me see."}, *told]
+        joined = [
+            f"Tool result (add): {new['content']}" if new["role"] == "tool" else new["content"] for new in new_messages
+        ]
+        new_messages = user("\n\n".join(joined))
+    messages = [*opening, {"role": "assistant", "content": "Let me see."}, *new_messages]
     rendered = family.tokenizer.apply_chat_template(messages, [ADD], add_generation_prompt=True, return_dict=False)
     assert ids == rendered
 
 
-def test_marks_of_tool_calls_are_in_the_text(family):
+def test_tool_call_markers_are_in_the_text(family):
     chat, controls = family.chat, family.controls
     call = {"qwen3": "<tool_call>", "qwen2_5": "<tool_call>", "deepseek_v3": "<\uff5ctool\u2581calls\u2581begin\uff5c>"}
     name = call.get(family.name)

@@ -1,9 +1,9 @@
-"""Chat with tools, on small templates: what the template can't do is done in plain words, and nothing is forged."""
+"""Chat with tools, on small templates: fallbacks for what a template lacks, and no forged turns."""
 
 from __future__ import annotations
 
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
@@ -64,31 +64,31 @@ def schema(name: str, description: str) -> dict:
         (DROPPING, False),
     ],
 )
-def test_which_templates_have_a_frame_for_results(template, takes, byte_tokenizer):
+def test_which_templates_have_a_tool_role(template, takes, byte_tokenizer):
     assert Chat(byte_tokenizer(template)).takes_tool_role is takes
 
 
 @pytest.mark.parametrize("template", [CHATML, AFTER_A_CALL, IN_TURN, ESCAPING, OTHER_START, DROPPING])
-def test_without_a_frame_the_user_tells_all_results_in_one_message(template, byte_tokenizer):
+def test_without_a_tool_role_all_results_are_one_user_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
-    told = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)
-    assert told == chat.bridge(user("Tool result (add): 3\n\nTool result: <4>\n\nGo on"), closed=True)
+    ids = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)
+    assert ids == chat.bridge(user("Tool result (add): 3\n\nTool result: <4>\n\nGo on"), closed=True)
     assert chat.bridge([tool("3")], closed=True) == chat.bridge(user("Tool result: 3"), closed=True)
 
 
-def test_messages_of_the_user_alone_are_not_joined(byte_tokenizer):
+def test_user_messages_without_results_are_not_merged(byte_tokenizer):
     chat = Chat(byte_tokenizer())
     assert "one<|im_end|>\n<|im_start|>user\ntwo" in chat.show(chat.bridge([*user("one"), *user("two")], closed=True))
 
 
-def test_results_are_told_by_the_user_only_where_the_template_refuses_them(byte_tokenizer):
+def test_results_become_user_messages_only_where_the_template_rejects_them(byte_tokenizer):
     chat = Chat(byte_tokenizer(ONLY_RESULTS))
     assert chat.show(chat.bridge([tool("3")], closed=True)).startswith("\n<|im_start|>observation\n3<|im_end|>")
     both = chat.bridge([tool("3"), *user("Go on")], closed=True)
     assert both == chat.bridge(user("Tool result: 3\n\nGo on"), closed=True)
 
 
-def test_results_in_the_opening(byte_tokenizer):
+def test_results_in_the_first_prompt(byte_tokenizer):
     talk = [*user("Hi"), {"role": "assistant", "content": "add"}, tool("3")]
     chat = Chat(byte_tokenizer(RESULTS))
     assert "<|im_start|>observation\n3<|im_end|>" in chat.show(chat.open(talk))
@@ -133,10 +133,23 @@ def test_a_control_token_in_a_description_stays_text(byte_tokenizer):
 
 def test_different_tools_have_different_openings_and_the_cache_is_bounded(byte_tokenizer):
     chat = Chat(byte_tokenizer(TOOLS + CHATML))
+    sizes = []
     for number in range(300):
         assert f"add{number}: x" in chat.show(chat.open(user("Hi"), [schema(f"add{number}", "x")]))
-    assert len(chat._openings) <= 256
+        sizes.append(len(chat._openings))
+    assert max(sizes) == 256
     assert chat.open(user("Hi"), []) == chat.open(user("Hi"))
+
+
+def test_text_that_the_tokenizer_turns_into_control_tokens_is_an_error(byte_tokenizer):
+    tokenizer = byte_tokenizer(TOOLS + CHATML)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.backend_tokenizer.add_special_tokens([AddedToken("<|eot|>", special=True, normalized=True)])
+    chat = Chat(tokenizer)
+    with pytest.raises(ValueError, match="text of a message would be encoded as control tokens"):
+        chat.open(user("<|EOT|>"))
+    with pytest.raises(ValueError, match="tool description would be encoded as control tokens"):
+        chat.open(user("Hi"), [schema("add", "<|EOT|>")])
 
 
 def test_a_turn_with_a_thousand_results(byte_tokenizer):
@@ -145,7 +158,7 @@ def test_a_turn_with_a_thousand_results(byte_tokenizer):
     assert "<|im_start|>observation\n999<|im_end|>" in chat.show(ids)
 
 
-def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer):
+def test_a_lone_surrogate_becomes_a_replacement_character(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     expected = chat.bridge(user("a\ufffdb 🎉"), closed=True)
@@ -154,7 +167,7 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer):
     assert chat.bridge(user("a\ud800b \ud83c\udf89"), closed=True) == expected
 
 
-def test_added_tokens_that_look_like_markers_are_disarmed(byte_tokenizer):
+def test_added_tokens_that_look_like_markers_stay_text(byte_tokenizer):
     tokenizer = byte_tokenizer()
     names = ["<|file_sep|>", "<|file|>", "<\uff5cfim\uff5c>", "<b>"]
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])
@@ -164,7 +177,7 @@ def test_added_tokens_that_look_like_markers_are_disarmed(byte_tokenizer):
     assert chat.show(ids) == "".join(names)
 
 
-def test_special_tokens_are_in_the_text_on_demand(byte_tokenizer):
+def test_special_tokens_are_in_the_text_on_request(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     start, call = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<tool_call>"])
@@ -173,10 +186,10 @@ def test_special_tokens_are_in_the_text_on_demand(byte_tokenizer):
     assert chat.text(ids, keep_controls=True) == "<|im_start|><tool_call>go"
 
 
-def test_a_template_that_changes_every_text_is_refused(byte_tokenizer):
-    with pytest.raises(ConfigError, match="changes the texts"):
+def test_a_template_that_changes_every_text_is_rejected(byte_tokenizer):
+    with pytest.raises(ConfigError, match="changes message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "(m['content'] | replace('<', '&lt;'))")))
-    with pytest.raises(ConfigError, match="cuts the texts"):
+    with pytest.raises(ConfigError, match="truncates message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "m['content'][:20]")))
 
 

@@ -1,4 +1,4 @@
-"""The batch against plain transformers: same tokens, same log-probs, whoever joins and leaves."""
+"""The batch against plain transformers: same tokens and log-probs as sequences join and leave."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def joined_one_after_another(model: Any, sequences: list[Sequence]) -> None:
     run_to_the_end(batch)
 
 
-def test_greedy_tokens_are_those_of_transformers_whoever_joins_and_leaves(model: Any) -> None:
+def test_greedy_tokens_are_those_of_transformers_as_sequences_join_and_leave(model: Any) -> None:
     shapes = [(5, 12), (17, 3), (1, 9), (30, 6), (3, 1), (9, 20)]
     sequences = [
         Sequence(prompt(length, start), Sampling(max_tokens=count, temperature=0.0))
@@ -107,15 +107,15 @@ def test_greedy_log_probs_are_those_of_temperature_one(model: Any) -> None:
     assert greedy.log_probs == pytest.approx(plain_log_probs(model, again).max(dim=1).values.tolist(), abs=1e-5)
 
 
-def test_a_seed_gives_the_same_tokens_whatever_the_batch_mates(model: Any) -> None:
-    def sampled(mates_before: int, mates_with: int) -> list[int]:
+def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(model: Any) -> None:
+    def sampled(others_before: int, others_with: int) -> list[int]:
         batch = ContinuousBatch(model)
-        for mate in range(mates_before):
-            batch.join([Sequence(prompt(3 + 5 * mate, mate), Sampling(max_tokens=7 + mate, seed=100 + mate))])
+        for other in range(others_before):
+            batch.join([Sequence(prompt(3 + 5 * other, other), Sampling(max_tokens=7 + other, seed=100 + other))])
             batch.step()
         own = Sequence(prompt(8), Sampling(max_tokens=12, seed=7))
-        mates = [Sequence(prompt(2 + mate, mate), Sampling(max_tokens=2 + mate)) for mate in range(mates_with)]
-        batch.join([*mates, own])
+        others = [Sequence(prompt(2 + other, other), Sampling(max_tokens=2 + other)) for other in range(others_with)]
+        batch.join([*others, own])
         run_to_the_end(batch)
         return own.token_ids
 
@@ -131,11 +131,11 @@ def test_different_seeds_and_no_seed_give_different_tokens(model: Any) -> None:
     assert len({tuple(sequence.token_ids) for sequence in sequences}) == 4
 
 
-def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None:
+def test_tokens_are_sampled_as_often_as_their_probability_says(model: Any) -> None:
     batch = ContinuousBatch(model)
     sequences = [Sequence(prompt(5), Sampling(max_tokens=1)) for _ in range(4000)]
     for seed, sequence in enumerate(sequences):
-        sequence.random = random.Random(seed)  # a seed to sample by would have each prefilled alone
+        sequence.rng = random.Random(seed)  # a seed to sample by would have each prefilled alone
     batch.join(sequences)
     expected = plain_log_probs(model, sequences[0])[0].exp()
     drawn = torch.bincount(torch.tensor([sequence.token_ids[0] for sequence in sequences]), minlength=len(expected))
@@ -145,15 +145,15 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(model: Any) -> None
     assert ((drawn / len(sequences) - expected).abs() < 5 * deviation)[likely].all()
 
 
-def test_top_k_draws_only_the_best_and_renormalises(model: Any) -> None:
+def test_top_k_samples_only_the_best_and_renormalises(model: Any) -> None:
     sequence = Sequence(prompt(9), Sampling(max_tokens=25, top_k=3, seed=1))
     joined_one_after_another(model, [sequence])
     best = plain_log_probs(model, sequence).topk(3)
     expected = best.values - best.values.logsumexp(dim=1, keepdim=True)
     for place, token_id in enumerate(sequence.token_ids):
-        found = (best.indices[place] == token_id).nonzero()
-        assert len(found) == 1, "a token outside the best 3 was drawn"
-        assert sequence.log_probs[place] == pytest.approx(expected[place, found.item()].item(), abs=1e-5)
+        rank = (best.indices[place] == token_id).nonzero()
+        assert len(rank) == 1, "a token outside the best 3 was drawn"
+        assert sequence.log_probs[place] == pytest.approx(expected[place, rank.item()].item(), abs=1e-5)
 
 
 def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises(model: Any) -> None:
@@ -180,7 +180,7 @@ def test_the_smallest_top_p_and_top_k_of_one_take_the_best_token(model: Any) -> 
         assert sequence.log_probs == [0.0] * 6
 
 
-def test_bounds_of_one_row_leave_its_mates_untouched(model: Any) -> None:
+def test_bounds_of_one_row_leave_the_others_untouched(model: Any) -> None:
     bounded = Sequence(prompt(9), Sampling(max_tokens=10, top_k=2, top_p=0.9, seed=5))
     free = Sequence(prompt(9), Sampling(max_tokens=10, seed=6))
     batch = ContinuousBatch(model)
@@ -249,27 +249,27 @@ def test_a_batch_that_ran_empty_can_be_used_again(model: Any) -> None:
         assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 5)
 
 
-def test_a_sequence_that_was_given_up_leaves_and_its_mates_go_on(model: Any) -> None:
+def test_a_cancelled_sequence_leaves_and_the_others_go_on(model: Any) -> None:
     batch = ContinuousBatch(model)
-    gone, mate = (Sequence(prompt(length), Sampling(max_tokens=9, temperature=0.0)) for length in (20, 6))
-    batch.join([gone, mate])
+    cancelled, other = (Sequence(prompt(length), Sampling(max_tokens=9, temperature=0.0)) for length in (20, 6))
+    batch.join([cancelled, other])
     batch.step()
-    gone.stop_reason = "abort"
-    assert batch.remove_ended() == [gone]
+    cancelled.stop_reason = "abort"
+    assert batch.remove_finished() == [cancelled]
     assert cache_lengths(batch) == {7}
     run_to_the_end(batch)
-    assert mate.token_ids == generated_by_transformers(model, mate.prompt_ids, 9)
+    assert other.token_ids == generated_by_transformers(model, other.prompt_ids, 9)
 
 
-def test_logits_that_are_no_numbers_are_an_error_not_a_token(tiny_folder: str) -> None:
+def test_nan_logits_are_an_error(tiny_folder: str) -> None:
     broken: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(EngineFailure, match="not numbers"):
+    with pytest.raises(EngineFailure, match="logits are NaN"):
         ContinuousBatch(broken).join([Sequence(prompt(3), Sampling())])
 
 
-def test_a_model_without_plain_keys_and_values_is_refused_in_words() -> None:
+def test_a_model_without_a_plain_key_value_cache_is_rejected() -> None:
     from transformers import MambaConfig, MambaForCausalLM
 
     recurrent = MambaForCausalLM(
@@ -282,8 +282,8 @@ def test_a_model_without_plain_keys_and_values_is_refused_in_words() -> None:
 def bits_in_company(model: Any, company: int) -> tuple[list[int], list[float]]:
     """What one seeded sequence samples in a batch with others that come and go."""
     batch = ContinuousBatch(model)
-    for mate in range(company):
-        batch.join([Sequence(prompt(3 + 7 * mate, mate), Sampling(max_tokens=4 + 3 * mate, seed=50 + mate))])
+    for other in range(company):
+        batch.join([Sequence(prompt(3 + 7 * other, other), Sampling(max_tokens=4 + 3 * other, seed=50 + other))])
         batch.step()
     own = Sequence(prompt(21), Sampling(max_tokens=40, seed=3, temperature=0.9))
     batch.join([own])
@@ -291,18 +291,18 @@ def bits_in_company(model: Any, company: int) -> tuple[list[int], list[float]]:
     return own.token_ids, own.log_probs
 
 
-def test_a_seeded_sequence_is_the_same_to_the_last_bit_whatever_the_batch(model: Any) -> None:
+def test_a_seeded_sequence_is_bitwise_equal_in_every_batch(model: Any) -> None:
     alone = bits_in_company(model, 0)
     assert all(bits_in_company(model, company) == alone for company in (1, 5))
 
 
-def test_without_a_seed_rounding_shows(model: Any) -> None:
+def test_without_a_seed_log_probs_depend_on_the_batch(model: Any) -> None:
     """The check above can fail: log-probs straight from a batch differ in their last bits."""
 
     def straight(company: int) -> list[float]:
         batch = ContinuousBatch(model)
         greedy = [
-            Sequence(prompt(3 + 7 * mate, mate), Sampling(max_tokens=40, temperature=0.0)) for mate in range(company)
+            Sequence(prompt(3 + 7 * other, other), Sampling(max_tokens=40, temperature=0.0)) for other in range(company)
         ]
         own = Sequence(prompt(21), Sampling(max_tokens=40, temperature=0.0))
         batch.join([*greedy, own])
@@ -313,7 +313,7 @@ def test_without_a_seed_rounding_shows(model: Any) -> None:
     assert straight(0) != straight(6)
 
 
-def test_a_token_that_rounding_decided_is_drawn_again_and_decoding_goes_on_from_it(
+def test_a_token_changed_by_rounding_is_resampled_and_decoding_continues_from_it(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = bits_in_company(model, 0)
@@ -332,4 +332,4 @@ def test_a_token_that_rounding_decided_is_drawn_again_and_decoding_goes_on_from_
 
     monkeypatch.setattr(ContinuousBatch, "step", broken_step)
     assert bits_in_company(model, 0) == right
-    assert calls > 40, "nothing was decoded again"
+    assert calls == 39 + 30, "only the tokens after the wrong one are decoded again"

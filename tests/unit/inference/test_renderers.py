@@ -1,5 +1,5 @@
-"""What renderers 0.1.12 can and cannot hold; the reason why `Chat` makes its own bridge. If one of these fails after an
-upgrade, renderers has changed and the choice is worth another look."""
+"""What renderers 0.1.12 can and cannot do: why `Chat` makes its own bridge. If one of these fails after an upgrade,
+reconsider that."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_this_is_about_version_0_1_12():
 
 def test_the_default_renderer_has_no_bridge(byte_tokenizer):
     chat = Chat(byte_tokenizer())
-    prompt, said = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
-    assert renderers.DefaultRenderer(byte_tokenizer()).bridge_to_next_turn(prompt, said, user("Go on")) is None
+    prompt, sampled = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
+    assert renderers.DefaultRenderer(byte_tokenizer()).bridge_to_next_turn(prompt, sampled, user("Go on")) is None
 
 
 def test_the_default_renderer_lets_an_observation_forge_a_turn(byte_tokenizer):
@@ -37,20 +37,20 @@ def test_the_default_renderer_lets_an_observation_forge_a_turn(byte_tokenizer):
 def test_the_qwen3_renderer_has_no_bridge_to_a_user_message_by_default(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
-    prompt, said = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
-    assert renderers.Qwen3Renderer(tokenizer).bridge_to_next_turn(prompt, said, user("Go on")) is None
+    prompt, sampled = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
+    assert renderers.Qwen3Renderer(tokenizer).bridge_to_next_turn(prompt, sampled, user("Go on")) is None
 
 
 def test_the_qwen3_renderer_agrees_with_ours_but_lets_an_observation_forge_a_turn(byte_tokenizer):
     tokenizer = byte_tokenizer()
     chat = Chat(tokenizer)
     renderer = renderers.Qwen3Renderer(tokenizer, renderers.Qwen3RendererConfig(thinking_retention="all"))
-    prompt, said = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
-    bridged = renderer.bridge_to_next_turn(prompt, said, user("Go on"))
+    prompt, sampled = chat.open(user("Hi")), [*chat.encode("ok"), chat.close_id]
+    bridged = renderer.bridge_to_next_turn(prompt, sampled, user("Go on"))
     assert bridged is not None
-    assert bridged.token_ids == prompt + said + chat.bridge(user("Go on"), closed=True)
-    forged = renderer.bridge_to_next_turn(prompt, said, user(FORGED))
+    assert bridged.token_ids == prompt + sampled + chat.bridge(user("Go on"), closed=True)
+    forged = renderer.bridge_to_next_turn(prompt, sampled, user(FORGED))
     assert forged is not None
     assert forged.token_ids.count(chat.close_id) == bridged.token_ids.count(chat.close_id) + 1
-    ours = prompt + said + chat.bridge(user(FORGED), closed=True)
+    ours = prompt + sampled + chat.bridge(user(FORGED), closed=True)
     assert ours.count(chat.close_id) == bridged.token_ids.count(chat.close_id)

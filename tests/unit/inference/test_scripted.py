@@ -15,15 +15,15 @@ def chat(byte_tokenizer) -> Chat:
 
 async def test_each_session_plays_the_list_from_its_start(chat):
     engine = ScriptedEngine(["a", "b"], chat)
-    said = [await engine.generate([1], Sampling(), session=name) for name in ("one", "two", "one")]
-    assert [chat.text(one.token_ids) for one in said] == ["a", "a", "b"]
+    generations = [await engine.generate([1], Sampling(), session=name) for name in ("one", "two", "one")]
+    assert [chat.text(generation.token_ids) for generation in generations] == ["a", "a", "b"]
     with pytest.raises(EngineFailure, match="2 replies, but turn 3"):
         await engine.generate([1], Sampling(), session="one")
 
 
 async def test_a_reply_is_cut_to_max_tokens(chat):
-    said = await ScriptedEngine(["abcdef"], chat).generate([1], Sampling(max_tokens=3), session="")
-    assert (chat.text(said.token_ids), said.stop_reason, len(said.log_probs)) == ("abc", "length", 3)
+    generation = await ScriptedEngine(["abcdef"], chat).generate([1], Sampling(max_tokens=3), session="")
+    assert (chat.text(generation.token_ids), generation.stop_reason, len(generation.log_probs)) == ("abc", "length", 3)
 
 
 async def test_ids_generations_and_errors_are_replies_too(chat):
@@ -41,5 +41,5 @@ async def test_a_function_sees_the_turn_and_the_prompt(chat):
         return f"{turn} {'Hi' in prompt}"
 
     prompt = chat.open([{"role": "user", "content": "Hi"}])
-    said = await ScriptedEngine(reply, chat).generate(prompt, Sampling(), session="")
-    assert chat.text(said.token_ids) == "0 True"
+    generation = await ScriptedEngine(reply, chat).generate(prompt, Sampling(), session="")
+    assert chat.text(generation.token_ids) == "0 True"

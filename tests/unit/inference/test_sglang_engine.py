@@ -1,7 +1,7 @@
-"""The SGLang engines against sglang's own source: its request types are run, our names are held to its own.
+"""The SGLang engine against sglang's own source: its request types are run, and every name we send is one of its own.
 
-What stands in for SGLang here takes requests through sglang's own code (`Engine.async_generate`, `GenerateReqInput`,
-`SamplingParams`) and answers in its shapes; the tokens are the tiny model's.
+The test server parses requests with sglang's own code (`GenerateReqInput`, `SamplingParams`) and responds in its
+format; the tokens are sampled from the tiny model.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import sys
-import types
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from turnsmith.inference.engines.sglang_protocol import (
     sampling_params,
     score_request,
 )
-from turnsmith.inference.engines.sglang_server import SGLangServerEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.models import resolve
@@ -49,89 +46,49 @@ def local() -> Iterator[TransformersEngine]:
 
 @dataclass
 class Manager:
-    """SGLang's tokenizer manager, with the tiny model in the place of its scheduler."""
+    """SGLang's tokenizer manager, with the tiny model in place of its scheduler."""
 
     model: TransformersEngine
     weight_version: str = "default"
-    aborted: list[str] = field(default_factory=list)
-    updates: list[Any] = field(default_factory=list)
-    slow: bool = False
 
-    async def generate_request(self, asked: Any, request: Any) -> AsyncIterator[dict[str, Any]]:
-        asked.normalize_batch_and_arguments()
-        params = sglang_source.sampling_params()(**asked.sampling_params)
+    async def generate_request(self, request: Any, http_request: Any) -> AsyncIterator[dict[str, Any]]:
+        request.normalize_batch_and_arguments()
+        params = sglang_source.sampling_params()(**request.sampling_params)
         params.normalize(None)
         params.verify(100)
-        await asyncio.sleep(30 if self.slow else 0)
         # As in `Req._check_token_based_finish`: no stop token counts with `ignore_eos`, the model's own does without.
         stops = () if params.ignore_eos else (*(params.stop_token_ids or ()), 2)
         cut = 0 if params.top_k > 100 else params.top_k
         sampling = Sampling(params.max_new_tokens, params.temperature, params.top_p, cut, stops, params.sampling_seed)
-        said = await self.model.generate(asked.input_ids, sampling, session="")
+        generation = await self.model.generate(request.input_ids, sampling, session="")
         reasons = sglang_source.finish_reasons()
-        ended = reasons["FINISH_MATCHED_TOKEN"](2) if said.stop_reason == "stop" else reasons["FINISH_LENGTH"](8)
-        facts: dict[str, Any] = {
-            "id": asked.rid,
+        ended = reasons["FINISH_MATCHED_TOKEN"](2) if generation.stop_reason == "stop" else reasons["FINISH_LENGTH"](8)
+        meta_info: dict[str, Any] = {
+            "id": request.rid,
             "finish_reason": ended.to_json(),
             "weight_version": self.weight_version,
         }
-        if asked.return_logprob:
-            pairs = zip(said.log_probs, said.token_ids, strict=True)
-            facts["output_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
-            facts["input_token_logprobs"] = []
-        if asked.logprob_start_len >= 0:
-            start = asked.logprob_start_len
-            after = await self.model.score(asked.input_ids[: start + 1], asked.input_ids[start + 1 :])
-            pairs = zip([None, *after], asked.input_ids[start:], strict=True)
-            facts["input_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
-        yield {"output_ids": list(said.token_ids), "meta_info": facts}
+        if request.return_logprob:
+            pairs = zip(generation.log_probs, generation.token_ids, strict=True)
+            meta_info["output_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
+            meta_info["input_token_logprobs"] = []
+        if request.logprob_start_len >= 0:
+            start = request.logprob_start_len
+            after = await self.model.score(request.input_ids[: start + 1], request.input_ids[start + 1 :])
+            pairs = zip([None, *after], request.input_ids[start:], strict=True)
+            meta_info["input_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
+        yield {"output_ids": list(generation.token_ids), "meta_info": meta_info}
 
-    def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
-        self.aborted.append(rid)
-
-    async def update_weights_from_disk(self, asked: Any, request: Any) -> tuple[bool, str, int]:
-        if asked.model_path == "nowhere":
+    async def update_weights_from_disk(self, request: Any, http_request: Any) -> tuple[bool, str, int]:
+        if request.model_path == "nowhere":
             return False, "Failed to update weights.", 0
-        self.weight_version = asked.weight_version
-        self.updates.append(asked)
+        self.weight_version = request.weight_version
         return True, "Succeeded.", 0
-
-    async def update_weights_from_tensor(self, asked: Any, request: Any) -> tuple[bool, str]:
-        self.weight_version = asked.weight_version
-        self.updates.append(asked)
-        return True, "Success"
-
-
-@pytest.fixture
-def sglang(monkeypatch: pytest.MonkeyPatch, local: TransformersEngine) -> Manager:
-    """A module `sglang` whose `Engine` has sglang's own `async_generate`."""
-    manager = Manager(local)
-
-    class Engine:
-        def __init__(self, **arguments: Any) -> None:
-            if arguments["model_path"] == "broken":
-                raise RuntimeError("no GPU")
-            assert set(arguments) <= sglang_source.fields_of("srt/server_args.py", "ServerArgs")
-            asyncio.get_running_loop()  # where sglang's binds itself
-            self.tokenizer_manager = manager
-
-        def shutdown(self) -> None:
-            self.tokenizer_manager = None
-
-    for name, method in sglang_source.engine_methods().items():
-        setattr(Engine, name, method)
-    serializer = types.SimpleNamespace(serialize=lambda tensors: b"".join(name.encode() for name, _ in tensors))
-    io_struct = sglang_source.io_struct()
-    monkeypatch.setitem(sys.modules, "sglang", types.SimpleNamespace(Engine=Engine))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", io_struct)
-    utils = types.SimpleNamespace(MultiprocessingSerializer=serializer)
-    monkeypatch.setitem(sys.modules, "sglang.srt.utils", utils)  # type: ignore[arg-type]
-    return manager
 
 
 @pytest.fixture
 def server(local: TransformersEngine) -> Iterator[LocalServer]:
-    """SGLang's HTTP server: bodies become its own request types, as FastAPI makes them."""
+    """SGLang's HTTP server: bodies become its own request types, as with FastAPI."""
     manager, io_struct = Manager(local), sglang_source.io_struct()
 
     async def generate(body: dict[str, Any]) -> Reply:
@@ -141,8 +98,8 @@ def server(local: TransformersEngine) -> Iterator[LocalServer]:
             return Reply({"error": {"message": str(error)}}, 400)
 
     async def update(body: dict[str, Any]) -> Reply:
-        asked = io_struct.UpdateWeightFromDiskReqInput(**body)
-        success, message, paused = await manager.update_weights_from_disk(asked, None)
+        request = io_struct.UpdateWeightFromDiskReqInput(**body)
+        success, message, paused = await manager.update_weights_from_disk(request, None)
         return Reply({"success": success, "message": message, "num_paused_requests": paused}, 200 if success else 400)
 
     def answer(request: Request) -> Reply:
@@ -157,64 +114,53 @@ def server(local: TransformersEngine) -> Iterator[LocalServer]:
 
 
 def test_every_name_is_one_of_sglangs() -> None:
-    asked = generate_request(PROMPT, SAMPLING) | score_request(PROMPT, [5])
-    assert set(asked) | {"routing_key"} <= sglang_source.fields_of("srt/managers/io_struct.py", "GenerateReqInput")
-    engine = sglang_source.named(sglang_source.tree("srt/entrypoints/engine.py"), "Engine")
-    method = sglang_source.named(engine, "async_generate")
-    assert isinstance(method, ast.AsyncFunctionDef)
-    assert set(asked) | {"rid"} <= {argument.arg for argument in method.args.args}
+    request = generate_request(PROMPT, SAMPLING) | score_request(PROMPT, [5])
+    assert set(request) | {"routing_key"} <= sglang_source.fields_of("srt/managers/io_struct.py", "GenerateReqInput")
     known = set(inspect.signature(sglang_source.sampling_params()).parameters)
     assert set(sampling_params(SAMPLING)) <= known
-    for kind, own in (
-        ("UpdateWeightFromDiskReqInput", "model_path"),
-        ("UpdateWeightsFromTensorReqInput", "serialized_named_tensors"),
-    ):
-        assert {own, "weight_version", "flush_cache"} <= sglang_source.fields_of("srt/managers/io_struct.py", kind)
+    update = sglang_source.fields_of("srt/managers/io_struct.py", "UpdateWeightFromDiskReqInput")
+    assert {"model_path", "weight_version", "flush_cache"} <= update
 
 
-def test_every_place_asked_is_there() -> None:
+def test_every_endpoint_and_response_field_is_one_of_sglangs() -> None:
     assert {"/generate", "/model_info", "/update_weights_from_disk"} <= sglang_source.texts_of(
         "srt/entrypoints/http_server.py"
     )
-    answered = sglang_source.texts_of("srt/managers/tokenizer_manager.py")
-    assert {"output_ids", "meta_info", "finish_reason", "weight_version"} <= answered
-    assert {"output_token_logprobs", "input_token_logprobs"} <= answered
-    manager = sglang_source.named(sglang_source.tree("srt/managers/tokenizer_manager.py"), "TokenizerManager")
-    mixin = sglang_source.tree("srt/managers/tokenizer_control_mixin.py")
-    control = sglang_source.named(mixin, "TokenizerControlMixin")
-    for inside, name in ((manager, "update_weights_from_disk"), (control, "update_weights_from_tensor")):
-        method = sglang_source.named(inside, name)
-        assert isinstance(method, ast.AsyncFunctionDef)
-        assert [argument.arg for argument in method.args.args] == ["self", "obj", "request"]
-    assert [argument.arg for argument in sglang_source.named(manager, "abort_request").args.args][1] == "rid"
+    fields = sglang_source.texts_of("srt/managers/tokenizer_manager.py")
+    assert {"output_ids", "meta_info", "finish_reason", "weight_version"} <= fields
+    assert {"output_token_logprobs", "input_token_logprobs"} <= fields
 
 
 def test_sglangs_ignore_eos_still_ignores_stop_tokens_too() -> None:
-    """Why `ignore_eos` is only sent without stop tokens: if this fails, sglang has changed and it can always be."""
+    """Why `ignore_eos` is only sent without stop tokens. If it fails, sglang has changed and it can always be sent."""
     request = sglang_source.named(sglang_source.tree("srt/managers/schedule_batch.py"), "Req")
     first = sglang_source.named(request, "_check_token_based_finish").body[0]
     assert ast.unparse(first) == "if self.sampling_params.ignore_eos:\n    return False"
 
 
-def test_the_server_gives_the_models_tokens(server: LocalServer, local: TransformersEngine) -> None:
-    engine = SGLangServerEngine(server.url, retries=0)
-    said = asyncio.run(engine.generate(PROMPT, SAMPLING, session="episode-1"))
-    here = asyncio.run(local.generate(PROMPT, SAMPLING, session=""))
-    assert (said.token_ids, said.stop_reason, said.exact) == (here.token_ids, here.stop_reason, True)
-    assert said.log_probs == pytest.approx(here.log_probs)
+def test_the_server_returns_the_models_tokens(server: LocalServer, local: TransformersEngine) -> None:
+    engine = SGLangEngine(server.url, retries=0)
+    generation = asyncio.run(engine.generate(PROMPT, SAMPLING, session="episode-1"))
+    expected = asyncio.run(local.generate(PROMPT, SAMPLING, session=""))
+    assert (generation.token_ids, generation.stop_reason, generation.exact) == (
+        expected.token_ids,
+        expected.stop_reason,
+        True,
+    )
+    assert generation.log_probs == pytest.approx(expected.log_probs)
     assert server.requests[-1].body["routing_key"] == "episode-1"
     cut = Sampling(max_tokens=4, temperature=1.0, top_p=0.5)
     assert not asyncio.run(engine.generate(PROMPT, cut, session="")).exact
     on = asyncio.run(engine.generate(PROMPT, Sampling(max_tokens=40, temperature=0.0), session=""))
     assert (len(on.token_ids), on.stop_reason) == (40, "length")
-    assert asyncio.run(engine.score(PROMPT, said.token_ids)) == pytest.approx(
-        asyncio.run(local.score(PROMPT, said.token_ids))
+    assert asyncio.run(engine.score(PROMPT, generation.token_ids)) == pytest.approx(
+        asyncio.run(local.score(PROMPT, generation.token_ids))
     )
     engine.close()
 
 
-def test_the_server_loads_weights_and_says_which(server: LocalServer) -> None:
-    engine = SGLangServerEngine(server.url, retries=0)
+def test_the_server_loads_weights_and_reports_their_version(server: LocalServer) -> None:
+    engine = SGLangEngine(server.url, retries=0)
     asyncio.run(engine.update_weights("a/folder", 3))
     assert asyncio.run(engine.generate(PROMPT, SAMPLING, session="")).weights_version == 3
     with pytest.raises(EngineFailure, match="Failed to update weights"):
@@ -228,48 +174,30 @@ def test_the_server_loads_weights_and_says_which(server: LocalServer) -> None:
 
 
 def test_an_episode_runs_on_the_server(server: LocalServer) -> None:
-    with create_inference_engine(server.url, "sglang") as face:
+    with create_inference_engine(server.url, "sglang") as engine:
         trajectory = asyncio.run(
             run_episode(
                 EpisodeStart("e"),
                 environment=EnvironmentSpec.of(GuessNumber),
-                engine=face.engine,
-                chat=face.chat,
+                engine=engine.engine,
+                chat=engine.chat,
                 limits=Limits(turns=3),
                 sampling=Sampling(max_tokens=8),
             )
         )
         assert trajectory.num_turns == 3
         assert trajectory.exact
-        assert face.compute_log_probs(["a"], ["b"]).shape == (1,)
-    with pytest.raises(ConfigError, match=r"no setting dtype\. It has: tokenizer"):
+        assert engine.compute_log_probs(["a"], ["b"]).shape == (1,)
+    with pytest.raises(ConfigError, match=r"no setting dtype \(the transformers engine has\)\. It has: tokenizer"):
         create_inference_engine(server.url, "sglang", {"dtype": "float32"})
 
 
-def test_in_process_it_is_the_same(sglang: Manager, local: TransformersEngine) -> None:
-    with create_inference_engine("tiny", "sglang", {"dtype": "float32", "max_model_len": 64}) as face:
-        engine = face.engine
-        assert isinstance(engine, SGLangEngine)
-        said = asyncio.run(engine.generate(PROMPT, SAMPLING, session="episode-1"))
-        here = asyncio.run(local.generate(PROMPT, SAMPLING, session=""))
-        assert (said.token_ids, said.log_probs, said.stop_reason) == (here.token_ids, here.log_probs, here.stop_reason)
-        assert asyncio.run(engine.score(PROMPT, [5, 6])) == asyncio.run(local.score(PROMPT, [5, 6]))
-        with pytest.raises(EngineFailure, match="could not generate: ValueError: top_p must be in"):
-            asyncio.run(engine.generate(PROMPT, Sampling(top_p=2.0), session=""))
-        asyncio.run(engine.update_weights([("a", torch.zeros(1)), ("b", torch.zeros(1))], 7))
-        assert sglang.updates[-1].serialized_named_tensors == [b"ab"]
-        assert asyncio.run(engine.generate(PROMPT, SAMPLING, session="")).weights_version == 7
-        asyncio.run(engine.update_weights(resolve("tiny"), 8))
-        assert asdict(sglang.updates[-1])["model_path"] == resolve("tiny")
-        with pytest.raises(EngineFailure, match="did not take the new weights: Failed"):
-            asyncio.run(engine.update_weights("nowhere", 9))
-        assert engine.weights_version == 8
-        sglang.slow = True
-        with pytest.raises(TimeoutError):
-            asyncio.run(asyncio.wait_for(engine.generate(PROMPT, SAMPLING, session="given-up"), 0.05))
-    assert [name.split("/")[0] for name in sglang.aborted] == ["given-up"]
-    with pytest.raises(EngineFailure, match="could not start: RuntimeError: no GPU"):
-        SGLangEngine("broken")
+def test_a_model_folder_in_place_of_a_url_says_how_to_start_a_server() -> None:
+    start = (
+        "python -m sglang.launch_server --model-path some/model` and pass its URL as the model, or use backend='vllm'"
+    )
+    with pytest.raises(ConfigError, match=start):
+        create_inference_engine("some/model", "sglang", {"dtype": "float32"})
 
 
 GOOD = {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, None]]}
@@ -282,18 +210,18 @@ GOOD = {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, N
         ({"text": "a"}, "no meta_info"),
         ({"meta_info": GOOD | {"finish_reason": None}}, "finish_reason=None"),
         ({"meta_info": GOOD | {"finish_reason": {"type": "abort", "message": "full"}}}, "aborted the turn: full"),
-        ({"meta_info": GOOD | {"output_token_logprobs": None}}, "no log-probs that can be read"),
-        ({"meta_info": GOOD | {"output_token_logprobs": [[None, 5, None]]}}, "no log-probs that can be read"),
+        ({"meta_info": GOOD | {"output_token_logprobs": None}}, "no readable log-probs"),
+        ({"meta_info": GOOD | {"output_token_logprobs": [[None, 5, None]]}}, "no readable log-probs"),
         ({"meta_info": GOOD | {"output_token_logprobs": [[float("inf"), 5, None]]}}, "not a finite number"),
-        ({"meta_info": GOOD | {"output_token_logprobs": []}}, "gave 0 tokens where 1 to 4"),
-        ({"meta_info": GOOD, "output_ids": [6]}, "not those of the tokens that it gave"),
+        ({"meta_info": GOOD | {"output_token_logprobs": []}}, "returned 0 tokens; 1 to 4"),
+        ({"meta_info": GOOD, "output_ids": [6]}, "other tokens than it sampled"),
     ],
 )
-def test_an_answer_that_cannot_be_is_a_sentence(answer: Any, sentence: str) -> None:
+def test_an_invalid_response_is_an_error_in_words(answer: Any, sentence: str) -> None:
     with pytest.raises(EngineFailure, match=sentence):
         read_generation(answer, Sampling(max_tokens=4))
 
 
-def test_scores_of_other_tokens_are_refused() -> None:
-    with pytest.raises(EngineFailure, match="not those of the tokens that were sent"):
+def test_scores_of_other_tokens_are_rejected() -> None:
+    with pytest.raises(EngineFailure, match="other tokens than were sent"):
         read_scores({"meta_info": {"input_token_logprobs": [[None, 1, None], [-0.5, 6, None]]}}, [5])

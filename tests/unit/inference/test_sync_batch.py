@@ -1,4 +1,4 @@
-"""Many prompts through one engine: always full, never in lockstep, in order, with a bar in a terminal only."""
+"""Many prompts through one engine: always full, never in lockstep, in order; a progress bar in a terminal only."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def tokenizer(byte_tokenizer: Callable[..., PreTrainedTokenizerFast]) -> PreTrai
     return byte_tokenizer()
 
 
-def test_the_engine_is_kept_full_and_answers_are_in_order(tokenizer: Any) -> None:
+def test_the_engine_is_kept_full_and_responses_are_in_order(tokenizer: Any) -> None:
     engine = Clocked()
     # One long prompt; in lockstep the engine would hold one sequence for most of its time.
     prompts = [[0] * 200, *([place] * 10 for place in range(1, 60))]
-    with BaseInferenceEngine(engine, tokenizer) as face:
-        output = BatchInferenceManager(face, batch_size=4).generate_batch(prompts, max_tokens=1)
+    with BaseInferenceEngine(engine, tokenizer) as sync_engine:
+        output = BatchInferenceManager(sync_engine, batch_size=4).generate_batch(prompts, max_tokens=1)
     assert [ids[0] for ids in output.token_ids] == list(range(60))
     assert engine.ended.index(0) > 40, "others went on while the long one was decoded"
     assert max(engine.held) == 4
@@ -61,8 +61,8 @@ def test_an_error_ends_the_batch_at_once(tokenizer: Any) -> None:
             return await super().generate(prompt_ids, sampling, session=session)
 
     engine = Failing()
-    with BaseInferenceEngine(engine, tokenizer) as face, pytest.raises(EngineFailure, match="out of memory"):
-        BatchInferenceManager(face, batch_size=2).generate_batch([[place] * 5 for place in range(50)])
+    with BaseInferenceEngine(engine, tokenizer) as sync_engine, pytest.raises(EngineFailure, match="out of memory"):
+        BatchInferenceManager(sync_engine, batch_size=2).generate_batch([[place] * 5 for place in range(50)])
     assert len(engine.ended) < 6
 
 
@@ -70,19 +70,19 @@ def test_an_error_ends_the_batch_at_once(tokenizer: Any) -> None:
 def test_the_bar_is_shown_in_a_terminal_only(tokenizer: Any, terminal: bool) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=80)
-    with BaseInferenceEngine(Clocked(), tokenizer) as face:
-        BatchInferenceManager(face, batch_size=2, console=console).generate_batch(["a"] * 7)
+    with BaseInferenceEngine(Clocked(), tokenizer) as sync_engine:
+        BatchInferenceManager(sync_engine, batch_size=2, console=console).generate_batch(["a"] * 7)
     assert ("7/7" in screen.getvalue()) == terminal
     assert terminal or not screen.getvalue()
 
 
-def test_a_real_model_answers_as_it_does_without_the_manager() -> None:
+def test_a_real_model_responds_as_without_the_manager() -> None:
     prompts = [f"Count to {number}." for number in range(10)]
-    with create_inference_engine("tiny", "transformers") as face:
-        batched = BatchInferenceManager(face, batch_size=3).generate_batch(prompts, max_tokens=6, temperature=0)
-        assert batched.token_ids == face.generate(prompts, max_tokens=6, temperature=0).token_ids
+    with create_inference_engine("tiny", "transformers") as sync_engine:
+        batched = BatchInferenceManager(sync_engine, batch_size=3).generate_batch(prompts, max_tokens=6, temperature=0)
+        assert batched.token_ids == sync_engine.generate(prompts, max_tokens=6, temperature=0).token_ids
 
 
-def test_no_room_is_refused(tokenizer: Any) -> None:
-    with BaseInferenceEngine(Clocked(), tokenizer) as face, pytest.raises(ConfigError, match="batch_size is 0"):
-        BatchInferenceManager(face, batch_size=0)
+def test_a_batch_size_of_0_is_rejected(tokenizer: Any) -> None:
+    with BaseInferenceEngine(Clocked(), tokenizer) as sync_engine, pytest.raises(ConfigError, match="batch_size is 0"):
+        BatchInferenceManager(sync_engine, batch_size=0)

@@ -1,4 +1,4 @@
-"""The engine around the batch: many waiters, new weights between two tokens, failures that stay where they belong."""
+"""The transformers engine: concurrent requests, weight updates between two tokens, failures that stay isolated."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ async def first_token_of(engine: TransformersEngine) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_answer(engine: TransformersEngine) -> None:
-    def asked(number: int) -> tuple[list[int], Sampling]:
+async def test_concurrent_calls_share_the_batch_and_each_gets_its_own_tokens(engine: TransformersEngine) -> None:
+    def request(number: int) -> tuple[list[int], Sampling]:
         return list(range(4, 5 + number)), Sampling(max_tokens=3 + number, seed=number)
 
-    alone = [await engine.generate(*asked(number), session="a") for number in range(12)]
-    together = await asyncio.gather(*(engine.generate(*asked(number), session=str(number)) for number in range(12)))
-    for number, (one, other) in enumerate(zip(alone, together, strict=True)):
-        assert one.token_ids == other.token_ids
-        assert other.log_probs == pytest.approx(one.log_probs, abs=1e-5)
-        assert len(other.token_ids) == 3 + number
-        assert other.stop_reason == "length"
+    alone = [await engine.generate(*request(number), session="a") for number in range(12)]
+    together = await asyncio.gather(*(engine.generate(*request(number), session=str(number)) for number in range(12)))
+    for number, (expected, generation) in enumerate(zip(alone, together, strict=True)):
+        assert generation.token_ids == expected.token_ids
+        assert generation.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+        assert len(generation.token_ids) == 3 + number
+        assert generation.stop_reason == "length"
 
 
-async def test_never_more_sequences_at_once_than_allowed(engine: TransformersEngine) -> None:
+async def test_never_more_sequences_in_the_batch_than_max_concurrency(engine: TransformersEngine) -> None:
     most = 0
     join = engine._batch.join
 
@@ -84,17 +84,17 @@ async def test_new_weights_arrive_between_two_tokens_and_change_the_version(engi
     assert after.log_probs != before.log_probs
 
 
-async def test_what_was_running_when_weights_came_says_where_they_came(engine: TransformersEngine) -> None:
+async def test_a_sequence_in_flight_records_where_the_weights_changed(engine: TransformersEngine) -> None:
     running = asyncio.create_task(engine.generate([4], Sampling(max_tokens=300), session="b"))
     await first_token_of(engine)
     await asyncio.to_thread(engine.load_weights, [], 3)
-    said = await running
-    [(place, version)] = said.swaps
-    assert (said.weights_version, version) == (0, 3)
-    assert 0 < place < len(said.token_ids)
+    generation = await running
+    [(place, version)] = generation.swaps
+    assert (generation.weights_version, version) == (0, 3)
+    assert 0 < place < len(generation.token_ids)
 
 
-async def test_only_the_last_bucket_of_weights_brings_the_version(engine: TransformersEngine) -> None:
+async def test_only_the_last_part_of_the_weights_has_the_version(engine: TransformersEngine) -> None:
     name, weight = next(iter(engine.model.state_dict().items()))
     await asyncio.to_thread(engine.load_weights, [(name, weight + 1)], None)
     assert engine.weights_version == 0
@@ -136,21 +136,21 @@ def test_a_weight_that_the_model_lacks_is_an_error_with_its_name(engine: Transfo
 
 
 @pytest.mark.parametrize("shape", [(1,), (64,), (3, 3)])
-def test_a_weight_of_another_shape_is_an_error_and_never_spread_out(
+def test_a_weight_of_another_shape_is_an_error_and_never_broadcast(
     engine: TransformersEngine, shape: tuple[int, ...]
 ) -> None:
-    with pytest.raises(EngineFailure, match=r"'lm_head\.weight' has shape .* model \[100, 64\]"):
+    with pytest.raises(EngineFailure, match=r"'lm_head\.weight' has shape .* but the model's has \[100, 64\]"):
         engine.load_weights([("lm_head.weight", torch.zeros(shape))], 5)
     assert not torch.equal(engine.model.lm_head.weight, torch.zeros(100, 64))
 
 
-async def test_a_model_that_raises_fails_who_waits_and_the_engine_goes_on(engine: TransformersEngine) -> None:
+async def test_a_model_that_raises_fails_pending_requests_and_the_engine_goes_on(engine: TransformersEngine) -> None:
     waiting = [asyncio.create_task(engine.generate([4, 5], ENDLESS, session=str(number))) for number in range(2)]
     await first_token_of(engine)
     working = engine.model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if not all(one.done() for one in waiting):  # the second may join the batch later than the first
+        if not all(task.done() for task in waiting):  # the second may join the batch later than the first
             raise ZeroDivisionError("a broken layer")
         return working(*args, **kwargs)
 
@@ -168,26 +168,26 @@ async def test_a_model_that_raises_fails_who_waits_and_the_engine_goes_on(engine
 async def test_a_prompt_that_cannot_be_continued_fails_alone(
     engine: TransformersEngine, prompt_ids: list[int], reason: str
 ) -> None:
-    mate = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=200), session="a"))
+    other = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=200), session="a"))
     await first_token_of(engine)
     with pytest.raises(EngineFailure, match=reason):
         await engine.generate(prompt_ids, Sampling(max_tokens=5), session="b")
-    assert len((await mate).token_ids) == 200
+    assert len((await other).token_ids) == 200
 
 
-async def test_a_caller_who_gives_up_frees_its_place_and_harms_nobody(engine: TransformersEngine) -> None:
-    given_up = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(6)]
+async def test_a_cancelled_request_frees_its_slot_and_leaves_the_others_alone(engine: TransformersEngine) -> None:
+    cancelled = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(6)]
     await first_token_of(engine)
-    mate = asyncio.create_task(engine.generate([5], Sampling(max_tokens=5), session="mate"))
-    for task in given_up:
+    other = asyncio.create_task(engine.generate([5], Sampling(max_tokens=5), session="other"))
+    for task in cancelled:
         task.cancel()
-    assert len((await asyncio.wait_for(mate, 20)).token_ids) == 5
+    assert len((await asyncio.wait_for(other, 20)).token_ids) == 5
     while engine._batch.sequences:
         await asyncio.sleep(0.001)
-    assert not engine._waiting
+    assert not engine._futures
 
 
-async def test_closing_ends_the_thread_and_fails_who_still_waits(tiny_folder: str) -> None:
+async def test_closing_ends_the_thread_and_fails_pending_requests(tiny_folder: str) -> None:
     engine = TransformersEngine(tiny_folder, max_concurrency=1)
     waiting = [asyncio.create_task(engine.generate([4], ENDLESS, session=str(number))) for number in range(3)]
     await first_token_of(engine)
@@ -198,7 +198,7 @@ async def test_closing_ends_the_thread_and_fails_who_still_waits(tiny_folder: st
         assert "closed" in str(result)
 
 
-async def test_a_closed_engine_says_so(tiny_folder: str) -> None:
+async def test_a_closed_engine_rejects_requests(tiny_folder: str) -> None:
     engine = TransformersEngine(tiny_folder)
     engine.close()
     engine.close()
@@ -208,23 +208,23 @@ async def test_a_closed_engine_says_so(tiny_folder: str) -> None:
         engine.load_weights([], 1)
 
 
-async def test_a_pause_holds_everyone_where_they_are(engine: TransformersEngine) -> None:
+async def test_a_pause_stops_every_sequence_where_it_is(engine: TransformersEngine) -> None:
     whole = await engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a")
     held = asyncio.create_task(engine.generate([4, 5], Sampling(max_tokens=300, seed=3), session="a"))
     await first_token_of(engine)
     await asyncio.to_thread(engine.pause)
     late = asyncio.create_task(engine.generate([4], Sampling(max_tokens=2), session="b"))
-    said = len(engine._batch.sequences[0].token_ids)
+    length = len(engine._batch.sequences[0].token_ids)
     weights = [(name, tensor.clone()) for name, tensor in engine.model.named_parameters()]
     await engine.update_weights(weights, version=7)  # not held up by the pause
     await asyncio.sleep(0.2)
-    assert len(engine._batch.sequences[0].token_ids) == said < 300
+    assert len(engine._batch.sequences[0].token_ids) == length < 300
     assert not held.done()
     assert not late.done()
     await asyncio.to_thread(engine.resume)
     generation = await held
     assert generation.token_ids == whole.token_ids, "the weights were the same"
-    assert generation.swaps == ((said, 7),)
+    assert generation.swaps == ((length, 7),)
     assert (await late).weights_version == 7
 
 

@@ -1,4 +1,4 @@
-"""New weights while 64 episodes are in flight: every token carries the version that sampled it, and none is lost."""
+"""Weight updates while 64 episodes are in flight: every token has the version that sampled it, and none is lost."""
 
 from __future__ import annotations
 
@@ -41,8 +41,19 @@ async def engine(tiny_folder: str, versions: dict[int, Named]) -> Any:
 
 
 async def decoded(engine: TransformersEngine, tokens: int) -> None:
-    """Wait until a sequence has so many tokens of its turn."""
+    """Wait until a sequence has this many tokens of its turn."""
     while not any(len(sequence.token_ids) >= tokens for sequence in list(engine._batch.sequences)):
+        await asyncio.sleep(0)
+
+
+async def decoded_with(engine: TransformersEngine, version: int) -> None:
+    """Wait until a sequence has a token that weights of this version sampled."""
+    while not any(
+        len(sequence.token_ids) > start
+        for sequence in list(engine._batch.sequences)
+        for start, swapped in [(0, sequence.weights_version), *sequence.swaps]
+        if swapped == version
+    ):
         await asyncio.sleep(0)
 
 
@@ -55,7 +66,7 @@ async def test_tokens_of_64_episodes_in_flight_carry_the_version_that_sampled_th
     playing = asyncio.create_task(play_all(engine, tokenizer, TOKENS))
     await decoded(engine, 4)
     await engine.update_weights(versions[6].items(), 6)
-    await decoded(engine, 7)
+    await decoded_with(engine, 6)
     await engine.update_weights(tmp_path / "new", 7)
     trajectories = await playing
     assert [trajectory.outcome for trajectory in trajectories] == [Outcome.TURN_LIMIT] * EPISODES
@@ -65,10 +76,10 @@ async def test_tokens_of_64_episodes_in_flight_carry_the_version_that_sampled_th
     assert any(turn.swaps for turn in turns), "no new weights came in the middle of a turn"
     check_versions(trajectories, model, versions, within=1e-4)
     write_episodes(tmp_path / "run", 1, trajectories)
-    assert [one.turns for one in read_episodes(tmp_path / "run")] == [one.turns for one in trajectories]
+    assert [read.turns for read in read_episodes(tmp_path / "run")] == [trajectory.turns for trajectory in trajectories]
 
 
-async def test_drained_weights_never_come_in_the_middle_of_a_turn(
+async def test_with_drain_weights_never_change_in_the_middle_of_a_turn(
     engine: TransformersEngine, model: Any, versions: dict[int, Named], tiny_folder: str
 ) -> None:
     playing = asyncio.create_task(play_all(engine, AutoTokenizer.from_pretrained(tiny_folder), TOKENS))
@@ -91,7 +102,7 @@ async def test_weights_that_do_not_fit_leave_everything_as_it_was(
     with pytest.raises(EngineFailure, match="shape"):
         await engine.update_weights([first, (rest[0][0], torch.zeros(3))], 6)
     save_file(dict(rest), tmp_path / "model.safetensors")
-    with pytest.raises(EngineFailure, match="not all there"):
+    with pytest.raises(EngineFailure, match="incomplete"):
         await engine.update_weights(tmp_path, 6)
     with pytest.raises(EngineFailure, match="no weights in"):
         await engine.update_weights(tmp_path / "nowhere", 6)
@@ -99,7 +110,7 @@ async def test_weights_that_do_not_fit_leave_everything_as_it_was(
     assert all(torch.equal(tensor, before[name]) for name, tensor in engine.model.state_dict().items())
 
 
-async def test_scores_are_of_one_version_while_new_weights_come(
+async def test_each_score_is_of_one_version_during_weight_updates(
     engine: TransformersEngine, versions: dict[int, Named]
 ) -> None:
     ids = [4 + place * 7 % 90 for place in range(40)]

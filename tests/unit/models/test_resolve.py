@@ -46,7 +46,7 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert models.cache_folder() == tmp_path / "own" / "models"
 
 
-def test_models_made_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_built_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path))
     from turnsmith.models import tiny
 
@@ -57,7 +57,7 @@ def test_models_made_at_the_same_time_end_in_one_folder(tmp_path: Path, monkeypa
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny-v1"]
 
 
-def test_a_model_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_could_not_be_built_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from turnsmith.models import tiny
 
     def half(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_model_that_could_not_be_made_leaves_nothing(tmp_path: Path, monkeypat
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_made_model_is_found_without_torch(tiny_folder: str) -> None:
+def test_a_cached_model_is_found_without_torch(tiny_folder: str) -> None:
     code = "import sys, turnsmith.models as m; print(m.resolve('tiny')); assert not {'torch', 'numpy'} & {*sys.modules}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == tiny_folder

@@ -20,9 +20,9 @@ def test_it_answers_sensibly(smollm2_folder: str, tokenizer: Any) -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    said = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    assert "Paris" in tokenizer.decode(said)
-    assert said[-1] == smollm2.END_ID, "the answer must end its turn"
+    sampled = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(sampled)
+    assert sampled[-1] == smollm2.END_ID, "the answer must end its turn"
 
 
 def test_a_turn_ends_with_the_right_token(tokenizer: Any) -> None:
@@ -41,7 +41,7 @@ def test_every_digit_is_a_token(tokenizer: Any) -> None:
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("1984")) == ["1", "9", "8", "4"]
 
 
-def test_adding_a_message_keeps_what_stands_before(tokenizer: Any) -> None:
+def test_appending_a_message_keeps_the_tokens_before_it(tokenizer: Any) -> None:
     messages = [{"role": role, "content": f"{role} speaks"} for role in ("system", "user", "assistant", "user")]
     rendered = [tokenizer.apply_chat_template(messages[:n], return_dict=False) for n in range(1, 5)]
     for shorter, longer in pairwise(rendered):

@@ -28,8 +28,8 @@ def test_it_generates_in_transformers(tiny_folder: str, tokenizer: Any) -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.config.vocab_size == len(tokenizer) < 200
     prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    said = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    assert said.shape == (1, prompt["input_ids"].shape[1] + 8)
+    sampled = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    assert sampled.shape == (1, prompt["input_ids"].shape[1] + 8)
 
 
 def test_its_first_words_are_nearly_uniform(tiny_folder: str) -> None:
@@ -78,6 +78,6 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_it_asks_for_plain_sampling(tiny_folder: str) -> None:
+def test_it_sets_no_sampling_defaults(tiny_folder: str) -> None:
     settings = json.loads((Path(tiny_folder) / "generation_config.json").read_text())
     assert not {"temperature", "top_p", "top_k", "repetition_penalty"} & settings.keys()

@@ -1,6 +1,6 @@
-"""The chat side of a tokenizer: messages to tokens, without ever re-tokenising what the model sampled.
+"""Conversations as tokens, without ever re-tokenising what the model sampled.
 
-Knows nothing of engines, environments or training. Start reading in `rendering`.
+Knows nothing about engines, environments or training. Start reading in `rendering`.
 """
 
 from turnsmith.inference.chat.rendering import Chat

@@ -1,4 +1,4 @@
-"""Which tokens steer the model rather than say something, and where a text spells one of them."""
+"""Finds a tokenizer's control tokens, and the places where a text spells one out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _MARKER = re.compile(r"<[|\uff5c].*[|\uff5c]>", re.DOTALL)
-"""The look of a control token, such as `<|fim_prefix|>`, which Qwen does not mark as special. DeepSeek writes it with
-full-width bars."""
+"""The form of a control token, such as `<|fim_prefix|>`, which Qwen does not mark as special. DeepSeek uses full-width
+bars."""
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special tokens, added tokens that the chat template speaks of (`<think>`,
+    """The control tokens of one tokenizer: special tokens, added tokens that the chat template contains (`<think>`,
     `<tool_call>`), and added tokens that look like a marker.
 
-    Other added tokens are ordinary text to the model (runs of spaces, HTML tags) and stay whole.
+    Other added tokens (runs of spaces, HTML tags) are ordinary text to the model.
 
     Example:
         >>> from turnsmith.models import resolve
@@ -33,21 +33,21 @@ class ControlTokens:
             if token.special
             or (token.content.strip() and (token.content in template or _MARKER.fullmatch(token.content)))
         }
-        # The unknown token stands for letters the tokenizer lacks; it is no control token, though it is a special one.
+        # The unknown token stands for characters that the tokenizer lacks: special, but not a control token.
         unknown = {tokenizer.unk_token_id} - {tokenizer.eos_token_id, tokenizer.bos_token_id}
         self.ids: frozenset[int] = frozenset(self.names.values()) - unknown
-        self.pattern: re.Pattern[str] = re.compile(_any_of(self.names) or r"(?!)")
-        """Finds the names of control tokens in a text."""
+        self.pattern: re.Pattern[str] = re.compile(_alternation(self.names) or r"(?!)")
+        """Matches the names of control tokens in a text."""
 
     def count(self, ids: Sequence[int]) -> int:
-        """How many of the ids are control tokens."""
+        """Count the control tokens among the ids."""
         return sum(map(self.ids.__contains__, ids))
 
 
-def _any_of(names: Iterable[str]) -> str:
-    """A pattern for any of the names, as a tree of their letters.
+def _alternation(names: Iterable[str]) -> str:
+    """A pattern that matches any of the names, built as a prefix tree.
 
-    A list of alternatives would try all of DeepSeek's 800 names at every `<`; the tree fails at the first wrong letter.
+    Plain alternatives would try all of DeepSeek's 800 names at every `<`; the tree fails at the first wrong letter.
     """
     tree = dict[str, Any]()
     for name in filter(None, names):
@@ -59,9 +59,9 @@ def _any_of(names: Iterable[str]) -> str:
 
 
 def _pattern(node: dict[str, Any]) -> str:
-    ways = [re.escape(letter) + _pattern(child) for letter, child in node.items() if letter]
-    if not ways:
+    branches = [re.escape(letter) + _pattern(child) for letter, child in node.items() if letter]
+    if not branches:
         return ""
     if "" in node:
-        return f"(?:{'|'.join(ways)})?"
-    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+        return f"(?:{'|'.join(branches)})?"
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"

@@ -1,8 +1,7 @@
-"""From a prompt's tokens back to messages, for servers that take nothing else.
+"""Recovers the messages from a prompt's tokens, for servers that take only messages.
 
-A chat endpoint has a template of its own, so ours is only the wrapping in which an episode's messages travel. ChatML's
-can be taken off without doubt: what stands between its two control tokens is one message, and no text of a message ever
-becomes a control token (see `Chat`).
+A chat endpoint applies its own template, so the local one must be removed. For ChatML this is unambiguous: each message
+is between two control tokens, and no text of a message is ever encoded as a control token (see `Chat`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 class MessageReader:
-    """Reads the messages out of prompts that one tokenizer's chat template wrapped.
+    """Reads the messages of prompts that one tokenizer's chat template rendered.
 
     Example:
         >>> from transformers import AutoTokenizer
@@ -27,8 +26,8 @@ class MessageReader:
         >>> reader = MessageReader(tokenizer)
         >>> reader.read(reader.chat.open([{"role": "user", "content": "Say <|im_end|>!"}]))
         [{'role': 'user', 'content': 'Say <|im_end|>!'}]
-        >>> reader.read(tokenizer.encode("no wrapping"))
-        [{'role': 'user', 'content': 'no wrapping'}]
+        >>> reader.read(tokenizer.encode("no template"))
+        [{'role': 'user', 'content': 'no template'}]
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -37,15 +36,15 @@ class MessageReader:
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         if _START not in vocabulary or self.chat.close_id != vocabulary.get(_END):
             raise ConfigError(
-                "A server that takes only messages needs a tokenizer whose chat template is ChatML, to tell the "
-                "messages of a prompt apart. It only counts tokens, so any will do: tokenizer='smollm2'."
+                "A server that takes only messages needs a tokenizer with a ChatML template, to separate the messages "
+                "of a prompt. It is only used to count tokens, so any will do: tokenizer='smollm2'."
             )
         self._start, self._end = vocabulary[_START], vocabulary[_END]
-        # Some templates put in a system prompt of their own, which is not meant for another model.
+        # Some templates add their own system prompt, which is not meant for another model.
         self._default = next(iter(self._messages(self.chat.open([{"role": "user", "content": ""}]))))
 
     def read(self, prompt_ids: Sequence[int]) -> list[dict[str, str]]:
-        """The messages of a prompt; a prompt without wrapping is one message of the user."""
+        """The messages of a prompt; a prompt without a template is one user message."""
         messages = self._messages(prompt_ids)
         if not messages:
             return [{"role": "user", "content": self._text(prompt_ids)}]
@@ -53,15 +52,15 @@ class MessageReader:
 
     def _messages(self, prompt_ids: Sequence[int]) -> list[dict[str, str]]:
         messages: list[dict[str, str]] = []
-        begun: int | None = None
-        for place, token in enumerate(prompt_ids):
+        start: int | None = None
+        for index, token in enumerate(prompt_ids):
             if token == self._start:
-                begun = place + 1
-            elif token == self._end and begun is not None:
-                role, _, content = self._text(prompt_ids[begun:place]).partition("\n")
+                start = index + 1
+            elif token == self._end and start is not None:
+                role, _, content = self._text(prompt_ids[start:index]).partition("\n")
                 messages.append({"role": role if role in _ROLES else "user", "content": content})
-                begun = None
-        return messages  # what is begun and not ended is where the model is to speak
+                start = None
+        return messages  # without the last one, which has no end: it is the start of the model's turn
 
     def _text(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,15 +1,14 @@
-"""From messages to tokens, without ever turning what the model said back into tokens.
+"""Converts conversations to tokens, without ever re-tokenising what the model sampled.
 
-A conversation opens with one rendered prompt. After each turn of the model only the *bridge* is made: the end of its
-turn if it did not end it itself, the new messages, and the start of its next turn. The history is never rendered again,
-so a turn costs the same at token 100 and at token 100,000, and the model's own tokens stay exactly as sampled.
+A conversation starts with one rendered prompt. After each turn of the model only the *bridge* is encoded: the end of
+its turn if it did not sample that itself, the new messages, and the start of its next turn. The history is never
+rendered again, so a turn costs the same at token 100 and at token 100,000, and the model's tokens stay as sampled.
 
-Why not the bridges of the `renderers` package (0.1.12): `DefaultRenderer` has none; a hand-written one, such as
-Qwen3's, has none either when a user message follows, unless it is told to keep all thinking, and then encodes
-observations with control tokens on, so that `<|im_start|>` in an observation becomes a real turn marker. They also copy
-the whole history at each turn. `tests/unit/inference/test_renderers.py` shows it, and that the tokens are the same
-where both can do it; `test_chat_families.py` shows the forged tokens on real tokenizers, by its own `is_content`.
-The bridge here is read off the model's own chat template once, with placeholders for the texts.
+Why not the bridges of the `renderers` package (0.1.12): `DefaultRenderer` has none, and a hand-written renderer such as
+Qwen3's has none before a user message unless it keeps all thinking; it then encodes observations with control tokens
+enabled, so that `<|im_start|>` in an observation becomes a real turn marker. Both copy the whole history at each turn.
+`tests/unit/inference/test_renderers.py` shows this, and that the tokens are equal where both support a conversation;
+`test_chat_families.py` shows the forged control tokens on real tokenizers.
 """
 
 from __future__ import annotations
@@ -21,25 +20,31 @@ from typing import Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.control_tokens import ControlTokens
-from turnsmith.inference.chat.template import ChatTemplate, MaskedTools, Message, Slot, TemplatePieces, ToolSchema
+from turnsmith.inference.chat.template import (
+    ChatTemplate,
+    MaskedTools,
+    Message,
+    TemplateSegments,
+    TextSlot,
+    ToolSchema,
+)
 from turnsmith.text import replace_surrogates
 
 __all__ = ["Chat", "Message", "ToolSchema"]
 
-_PROBES = ("", "a", " a ", "\n\n a\t\n\n", "\u00e9 e\u0301 \ufb01", "\u25811<")
-"""Texts that show whether a tokenizer looks beyond a control token."""
-_MOST_FRAMES = 256
-"""How many frames are kept; a run needs a handful, unless each episode has tools of its own."""
+_MAX_LAYOUTS = 256
+"""Size of each layout cache; a run needs a handful, unless each episode has its own tools."""
 
 
 class Chat:
-    """The chat side of one tokenizer. Made once a process and shared by all episodes; safe to use from many tasks.
+    """Converts between a conversation and its tokens, for one tokenizer. Created once per process and shared by all
+    episodes; safe to use from many asyncio tasks.
 
-    Two properties hold for every template it accepts (it refuses the others when it is made):
+    Two properties hold for every template it accepts (it rejects the others on creation):
 
-    - `open(messages) + sampled + bridge(new)` are the tokens of the template's own rendering, as long as the sampled
-      tokens are the ones the tokenizer would choose for the same text;
-    - no text of a message or of a tool's description ever becomes a control token, so that none can forge a turn.
+    - `open(messages) + sampled + bridge(new)` equals the template's own rendering, as long as the sampled tokens are
+      those that the tokenizer would choose for the same text;
+    - no text of a message or tool description is ever encoded as a control token, so none can forge a turn.
 
     Example:
         >>> from turnsmith.models import resolve
@@ -54,240 +59,199 @@ class Chat:
 
     def __init__(self, tokenizer: Any, *, template_settings: Mapping[str, Any] | None = None) -> None:
         self._tokenizer = tokenizer
-        # The Rust tokenizer under a Hugging Face one: ten times less work for each call.
+        # The Rust tokenizer inside a Hugging Face one, which is ten times faster per call.
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._template = ChatTemplate(tokenizer, template_settings or {})
         self._controls = ControlTokens(tokenizer)
-        self._openings: dict[tuple[tuple[str, ...], str], _Frame] = {}
-        self._bridges: dict[tuple[str, ...], _Frame] = {}
-        self._plain = _Frame((("", None, ""), ("", None, "")), (Slot(),), 0)
-        self._known: dict[str, list[int]] = {}
-        self.close_id: int = self._bridge_frame(("user",)).close_id
+        self._openings: dict[Any, _Layout] = {}
+        self._bridges: dict[Any, _Layout] = {}
+        self._plain = _Layout(("", ""), (TextSlot(),), 0)
+        self.close_id: int = self._bridge_layout(("user",)).close_id
         """The token that ends the model's turn, such as `<|im_end|>`."""
-        # Llama 3 may end a turn that calls a tool with a token of its own.
+        # Llama 3 can end a turn that calls a tool with another token.
         ends = (self.close_id, tokenizer.eos_token_id, self._controls.names.get("<|eom_id|>"))
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(int(end) for end in ends if end is not None))
-        """Sampling ends after one of these."""
+        """Sampling ends after any of these."""
         self._stop_ids = frozenset(self.stop_token_ids)
         self.renders_tools: bool = self._template.renders_tools
-        """Whether the template tells the model of the tools given to `open`. If not, put them in the system prompt."""
+        """Whether the template shows the tools passed to `open`. If not, describe them in the system prompt."""
         self.takes_tool_role: bool = self._template.takes_tool_role and self._closes_alike(("tool",))
-        """Whether the template has a frame for the results of tools. If not, the user tells them: `Tool result ...`."""
+        """Whether the template has a `tool` role. If not, results are sent as user messages: `Tool result ...`."""
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
-        """The tokens of the opening prompt, up to where the model starts to speak.
+        """Tokens of the first prompt, up to the start of the model's turn.
 
         Args:
-            messages: What to tell the model.
-            tools: Tools as OpenAI writes them, for the template to show; left out unless `renders_tools`.
+            messages: The conversation so far.
+            tools: Tools in OpenAI's format, for the template to show; ignored unless `renders_tools`.
         """
-        messages = self._template.place_system(messages)
+        messages = self._template.merge_system(messages)
         roles = tuple(message["role"] for message in messages)
-        # The template may write them as it likes, but JSON tells one list of tools from another.
-        shown = json.dumps(tools, ensure_ascii=False) if tools and self.renders_tools else ""
-        found = self._openings.get((roles, shown))
-        if found is None:
-            masked = self._masked(shown) if shown else None
-            found = self._cut(self._framed(roles, lambda roles: self._counted(self._template.opening(roles, masked))))
-            _keep(self._openings, (roles, shown), found)
-        return self._fill(found, messages)
+        # JSON is the cache key, however the template writes the tools.
+        tools_json = json.dumps(tools, ensure_ascii=False) if tools and self.renders_tools else ""
+
+        def make() -> _Layout:
+            masked = self._mask(tools_json) if tools_json else None
+            return self._with_tool_results(roles, lambda roles: self._layout(self._template.opening(roles, masked)))
+
+        return self._fill(_cached(self._openings, (roles, tools_json), make), messages)
 
     def bridge(self, new_messages: Sequence[Message], *, closed: bool) -> list[int]:
-        """The tokens to put after what the model sampled, up to where it starts to speak again.
+        """Tokens to append after the model's sampled tokens, up to the start of its next turn.
 
         Args:
-            new_messages: What to tell the model. Those of role `tool` are results of tools, and may have a `name`.
+            new_messages: Messages to the model. Those with role `tool` are tool results, and may have a `name`.
             closed: Whether the model ended its turn itself (its last token is one of `stop_token_ids`).
         """
         roles = tuple(message["role"] for message in new_messages)
-        found = self._bridges.get(roles)
-        if found is None:
-            found = self._cut(self._framed(roles, self._bridge_frame))
-            _keep(self._bridges, roles, found)
-        ids = self._fill(found, new_messages)
-        return ids[found.close_length :] if closed else ids
+        layout = _cached(self._bridges, roles, lambda: self._with_tool_results(roles, self._bridge_layout))
+        ids = self._fill(layout, new_messages)
+        return ids[layout.close_length :] if closed else ids
 
     def is_closed(self, ids: Sequence[int]) -> bool:
         """Whether the sampled ids end with a stop token."""
         return bool(ids) and ids[-1] in self._stop_ids
 
     def text(self, ids: Sequence[int], *, keep_controls: bool = False) -> str:
-        """What the model said, without the stop token at the end.
+        """Decode what the model sampled, without the stop token at the end.
 
-        Special tokens are left out too, unless `keep_controls`. The marks of tool calls stay where the tokenizer does
-        not call them special, as in Qwen and DeepSeek; for Llama's `<|python_tag|>` they must be kept.
+        Other special tokens are left out too, unless `keep_controls`. Tool-call markers stay if the tokenizer does not
+        count them as special, as in Qwen and DeepSeek; Llama's `<|python_tag|>` needs `keep_controls`.
         """
         ids = ids[:-1] if self.is_closed(ids) else ids
         decode = self._tokenizer.decode if self._backend is None else self._backend.decode
         return decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=not keep_controls)
 
     def show(self, ids: Sequence[int]) -> str:
-        """The tokens as text, control tokens included; for people to read."""
+        """Decode tokens with control tokens included, for people to read."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def encode(self, text: str) -> list[int]:
-        """Plain text as tokens, none of them a control token."""
+        """Encode plain text; none of its tokens is a control token."""
         return self._fill(self._plain, [{"role": "", "content": text}])
 
-    def _framed(self, roles: tuple[str, ...], make: Callable[[tuple[str, ...]], _Frame]) -> _Frame:
-        """A frame for these roles; where the template has none for the results of tools, one in which the user tells
-        them.
-        """
+    def _with_tool_results(self, roles: tuple[str, ...], make: Callable[[tuple[str, ...]], _Layout]) -> _Layout:
+        """The layout for these roles, with tool results as user messages if the template does not accept them."""
         if "tool" not in roles:
             return make(roles)
         if self.takes_tool_role:
             try:
                 return make(roles)
-            except ConfigError:  # some allow tool results, but not with other messages around them
+            except ConfigError:  # some templates accept tool results, but not next to other messages
                 pass
-        told = _told_by_user([{"role": role, "content": ""} for role in roles])
-        return replace(make(tuple(message["role"] for message in told)), told_by_user=True)
+        messages = _as_user_messages([{"role": role, "content": ""} for role in roles])
+        return replace(make(tuple(message["role"] for message in messages)), tool_results_as_user=True)
 
-    def _bridge_frame(self, roles: tuple[str, ...]) -> _Frame:
-        found = self._counted(self._template.bridge(roles))
-        ids = self._encode(found.pieces[0][0])
-        place = next((place for place, token in enumerate(ids) if token in self._controls.ids), None)
-        if place is None or self._tokenizer.decode(ids[:place]).strip():
+    def _bridge_layout(self, roles: tuple[str, ...]) -> _Layout:
+        layout = self._layout(self._template.bridge(roles))
+        ids = self._encode(layout.segments[0])
+        close = next((index for index, token in enumerate(ids) if token in self._controls.ids), None)
+        if close is None or self._tokenizer.decode(ids[:close]).strip():
             raise ConfigError(
-                "The chat template does not end the model's turn with a control token such as <|im_end|>, so it "
-                "cannot be told where a turn ends. Use the instruct version of the model, or another template."
+                "The chat template does not end the model's turn with a control token such as <|im_end|>, so the end "
+                "of a turn cannot be detected. Use the instruct version of the model, or another template."
             )
-        return replace(found, close_length=place + 1, close_id=ids[place])
+        return replace(layout, close_length=close + 1, close_id=ids[close])
 
     def _closes_alike(self, roles: tuple[str, ...]) -> bool:
         try:
-            return self._bridge_frame(roles).close_id == self.close_id
+            return self._bridge_layout(roles).close_id == self.close_id
         except ConfigError:
             return False
 
-    def _masked(self, shown: str) -> MaskedTools:
-        masked = MaskedTools(shown, self._controls.pattern)
-        # The frame's control tokens are counted with this text in it, so it must have none itself.
+    def _mask(self, tools_json: str) -> MaskedTools:
+        masked = MaskedTools(tools_json, self._controls.pattern)
+        # The layout's control tokens are counted with this text in it, so the text must not add any.
         if self._controls.count(self._encode(masked.text)):
-            raise ValueError("A tool's text would become control tokens of the model, and could not be disarmed.")
+            raise ValueError(
+                "A tool description would be encoded as control tokens of the model, so it cannot be sent."
+            )
         return masked
 
-    def _counted(self, scaffold: TemplatePieces) -> _Frame:
-        controls = self._controls.count(self._encode("".join(scaffold.pieces)))
-        return _Frame(tuple((piece, None, "") for piece in scaffold.pieces), scaffold.slots, controls)
+    def _layout(self, template: TemplateSegments) -> _Layout:
+        control_count = self._controls.count(self._encode("".join(template.segments)))
+        return _Layout(template.segments, template.slots, control_count)
 
-    def _cut(self, frame: _Frame) -> _Frame:
-        """The frame with its fixed text encoded once and for all, as far as it lies beyond a control token.
+    def _fill(self, layout: _Layout, messages: Sequence[Message]) -> list[int]:
+        """Put the texts into the slots and encode.
 
-        A tokenizer cuts at control tokens before it does anything else, so what stands beyond one has no effect on the
-        text. Where it has (some eat the white space beside them) the frame stays in one piece.
+        Text and segments are encoded together, because a token may span their border (such as two newlines), and only
+        that gives the template's own tokens. A text that spells out a control token is split inside it.
         """
-        last = len(frame.pieces) - 1
-        pieces: list[_Piece] = []
-        for place, (text, _, _) in enumerate(frame.pieces):
-            found = list(self._controls.pattern.finditer(text))
-            if found:
-                start, end = 0 if place == 0 else found[0].start(), len(text) if place == last else found[-1].end()
-                pieces.append((text[:start], self._encode(text[start:end]), text[end:]))
-            else:
-                pieces.append((text, None, ""))
-        cut = replace(frame, pieces=tuple(pieces))
-        for probe in _PROBES:
-            texts = [{"role": "", "content": probe}] * len(frame.slots)
-            whole, parts = (self._fill(replace(one, told_by_user=False), texts) for one in (frame, cut))
-            if whole != parts:
-                return frame
-        return cut
-
-    def _fill(self, frame: _Frame, messages: Sequence[Message]) -> list[int]:
-        """Put the texts between the fixed pieces and encode, together with all that touches them.
-
-        Together, because tokens may span the border of piece and text (a newline and the newline after it), and then
-        only encoding both at once gives the template's own tokens. A text that spells a control token is cut there.
-        """
-        if frame.told_by_user:
-            messages = _told_by_user(messages)
+        if layout.tool_results_as_user:
+            messages = _as_user_messages(messages)
         find = self._controls.pattern.search
-        texts = iter(messages)
-        pending, fixed, tail = frame.pieces[0]
+        contents = (message["content"] for message in messages)
         ids: list[int] = []
-        if fixed is not None:
-            ids, pending = [*fixed], tail
-        for slot, (head, fixed, tail) in zip(frame.slots, frame.pieces[1:], strict=True):
-            message = next(texts) if slot.fixed is None else None
-            text = slot.fit(message["content"]) if message else slot.fixed or ""
+        pending = layout.segments[0]
+        for slot, segment in zip(layout.slots, layout.segments[1:], strict=True):
+            text = slot.render(next(contents)) if slot.literal is None else slot.literal
             done = 0
             while (match := find(text, done)) is not None:
-                # Cut after its first character: neither half is a control token any more.
-                cut = match.start() + 1
-                ids += self._encode(pending + text[done:cut])
-                pending, done = "", cut
-            pending += text[done:] + head if done else text + head
-            if fixed is not None:
-                ids += self._remember(pending) if message and message["role"] == "system" else self._encode(pending)
-                ids += fixed
-                pending = tail
+                # Split after the first character: neither half is a control token.
+                split = match.start() + 1
+                ids += self._encode(pending + text[done:split])
+                pending, done = "", split
+            pending += text[done:] + segment
         if pending:
             ids += self._encode(pending)
-        # A guarantee, not a hope: whatever the tokenizer does to text, the control tokens are the scaffold's own.
-        if self._controls.count(ids) != frame.controls:
-            raise ValueError("A message's text would become control tokens of the model, and could not be disarmed.")
+        # Checked, whatever the tokenizer does to text: the only control tokens are the template's own.
+        if self._controls.count(ids) != layout.control_count:
+            raise ValueError(
+                "The text of a message would be encoded as control tokens of the model, so it cannot be sent."
+            )
         return ids
-
-    def _remember(self, text: str) -> list[int]:
-        """Encode a text that most episodes have in common, once."""
-        found = self._known.get(text)
-        if found is None:
-            found = self._encode(text)
-            _keep(self._known, text, found)
-        return found
 
     def _encode(self, text: str) -> list[int]:
         backend = self._backend
-        # Someone else's call with truncation or padding leaves that on in the shared tokenizer: then go through the
-        # slow door, which puts it right.
+        # A caller that truncated or padded leaves that enabled in the shared backend; the tokenizer resets it.
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False))
         try:
             return backend.encode(text, add_special_tokens=False).ids
-        except TypeError:  # half a surrogate pair is no text to it
+        except TypeError:  # a lone surrogate
             return backend.encode(replace_surrogates(text), add_special_tokens=False).ids
 
 
-_Piece = tuple[str, Sequence[int] | None, str]
-"""Fixed text between two texts: what touches the one before, the tokens of what touches neither, what touches the next.
-Without tokens in the middle it is all in the first."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Frame:
-    """A scaffold and what has to be known to fill it."""
+class _Layout:
+    """A rendered template with slots for message texts, and what is needed to fill it."""
 
-    pieces: tuple[_Piece, ...]
-    slots: tuple[Slot, ...]
-    controls: int
-    """How many control tokens it has."""
+    segments: tuple[str, ...]
+    """The fixed text; one more than there are slots."""
+    slots: tuple[TextSlot, ...]
+    control_count: int
+    """Control tokens in the segments."""
     close_length: int = 0
     """How many of its first tokens end the model's turn."""
     close_id: int = -1
-    told_by_user: bool = False
-    """Whether the results of tools become a message of the user."""
+    tool_results_as_user: bool = False
+    """Whether tool results are sent as user messages."""
 
 
-def _told_by_user(messages: Sequence[Message]) -> list[Message]:
-    """Results of tools as messages of the user, joined with those beside them: many templates want roles in turn."""
-    told: list[Message] = []
-    joins = False  # whether the last message holds a result, so that what the user says next goes into it
+def _as_user_messages(messages: Sequence[Message]) -> list[Message]:
+    """Turn tool results into user messages, merged with adjacent ones: many templates need alternating roles."""
+    merged: list[Message] = []
+    has_result = False  # whether the last message holds a tool result, so that a user message merges into it
     for message in messages:
         role, text = message["role"], message["content"]
-        is_tool = role == "tool"
-        if is_tool:
+        is_result = role == "tool"
+        if is_result:
             name = message.get("name")
             role, text = "user", f"Tool result ({name}): {text}" if name else f"Tool result: {text}"
-        if role == "user" and (joins or is_tool) and told and told[-1]["role"] == "user":
-            text = f"{told.pop()['content']}\n\n{text}"
-            is_tool = True
-        told.append({"role": role, "content": text})
-        joins = is_tool
-    return told
+        if role == "user" and (has_result or is_result) and merged and merged[-1]["role"] == "user":
+            text = f"{merged.pop()['content']}\n\n{text}"
+            is_result = True
+        merged.append({"role": role, "content": text})
+        has_result = is_result
+    return merged
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(kept) >= _MOST_FRAMES:
-        kept.clear()
-    kept[key] = value
+def _cached(cache: dict[Any, _Layout], key: Any, make: Callable[[], _Layout]) -> _Layout:
+    layout = cache.get(key)
+    if layout is None:
+        layout = make()
+        if len(cache) >= _MAX_LAYOUTS:
+            cache.clear()
+        cache[key] = layout
+    return layout

@@ -1,4 +1,4 @@
-"""Reads a chat template's fixed text off its renderings: what stands before, between and after the messages' texts."""
+"""Finds the fixed text of a chat template, by rendering conversations with placeholders as message texts."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from turnsmith.errors import ConfigError
 
 Message = Mapping[str, str]
 ToolSchema = Mapping[str, Any]
-"""A tool as OpenAI writes it: `{"type": "function", "function": {"name": ..., "parameters": ...}}`."""
+"""A tool in OpenAI's format: `{"type": "function", "function": {"name": ..., "parameters": ...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """A place for a text in a scaffold, and what the template does to the text there."""
+class TextSlot:
+    """A place for text in a rendered template, and what the template does to the text there."""
 
-    trim_left: bool = False
-    trim_right: bool = False
-    quoted: bool = False
-    """Written as inside a JSON string (Llama 3 writes tool results so)."""
-    fixed: str | None = None
-    """A text that is always the same, but is text all the same: it must not become a control token."""
+    strip_left: bool = False
+    strip_right: bool = False
+    json_escaped: bool = False
+    """Escaped as in a JSON string, as Llama 3 does with tool results."""
+    literal: str | None = None
+    """Text that is always the same, but must not be encoded as a control token."""
 
-    def fit(self, text: str) -> str:
+    def render(self, text: str) -> str:
         """The text as the template would write it."""
-        if self.trim_left:
+        if self.strip_left:
             text = text.lstrip()
-        if self.trim_right:
+        if self.strip_right:
             text = text.rstrip()
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.json_escaped else text
 
 
 @dataclass(frozen=True, slots=True)
-class TemplatePieces:
-    """The fixed text around the texts of some messages."""
+class TemplateSegments:
+    """The fixed text of a rendered template, with slots for message texts between the segments."""
 
-    pieces: tuple[str, ...]
+    segments: tuple[str, ...]
     """One more than there are slots."""
-    slots: tuple[Slot, ...]
+    slots: tuple[TextSlot, ...]
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, and what it has a place for: system messages, tools, tool results.
+    """A tokenizer's chat template, and what it supports: system messages, tools, tool results.
 
-    Refuses, when made, a template that changes what it has already rendered once the conversation goes on: the tokens
-    the model has seen could then not be the template's. (Dropping the model's earlier *thinking* is fine: nothing is
-    ever rendered again here.)
+    Raises ConfigError for a template that changes what it rendered earlier as the conversation grows: the tokens that
+    the model has seen would then differ from the template's. (Dropping the model's earlier *thinking* is fine, because
+    the history is never rendered again.)
     """
 
     def __init__(self, tokenizer: Any, settings: Mapping[str, Any]) -> None:
@@ -60,126 +60,131 @@ class ChatTemplate:
             )
         self._tokenizer = tokenizer
         self._settings = dict(settings)
-        reason = self._unsteady(())
+        reason = self._why_unstable(())
         if reason:
             raise ConfigError(
-                f"The chat template cannot be used for episodes of many turns: {reason}. "
-                "Give the tokenizer a template that only ever adds to what it rendered before."
+                f"The chat template cannot be used for multi-turn episodes: {reason}. "
+                "Use a template that only appends to what it rendered before."
             )
-        self.takes_system = not self._unsteady(("system",))
-        """Whether a system message can stand alone; otherwise it goes in front of the first user message."""
+        self.takes_system = not self._why_unstable(("system",))
+        """Whether it has a system role; otherwise the system message is merged into the first user message."""
         self.renders_tools = self._shows_tools()
-        """Whether it tells the model which tools there are."""
-        self.takes_tool_role = self._frames_tool_results()
-        """Whether it has a frame of its own for the results of tools. Every round of results is framed like the first;
-        DeepSeek-V3's template forgets a mark from the second round on."""
+        """Whether it shows the model which tools there are."""
+        self.takes_tool_role = self._supports_tool_results()
+        """Whether it has a `tool` role. Every round of results is rendered like the first; DeepSeek-V3's template
+        leaves out a marker from the second round on."""
 
-    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> TemplatePieces:
-        """The scaffold of a whole conversation, up to where the model starts to speak."""
-        return self._scaffold(roles, 0, tools)
+    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> TemplateSegments:
+        """The segments of a whole conversation, up to the start of the model's turn."""
+        return self._segments(roles, 0, tools)
 
-    def bridge(self, roles: Sequence[str]) -> TemplatePieces:
-        """The scaffold from the end of what the model said, over new messages, to where it speaks again."""
-        return self._scaffold(("user", "assistant", *roles), 2)
+    def bridge(self, roles: Sequence[str]) -> TemplateSegments:
+        """The segments from the end of the model's turn, over new messages, to the start of its next turn."""
+        return self._segments(("user", "assistant", *roles), 2)
 
-    def place_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Move a system message into the first user message, for templates that have no place for it."""
+    def merge_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Merge a system message into the first user message if the template has no system role."""
         if self.takes_system or len(messages) < 2 or messages[0]["role"] != "system":
             return messages
         text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
         return [{**messages[1], "content": text}, *messages[2:]]
 
-    def _scaffold(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> TemplatePieces:
-        marks = [_mark("Text", place) for place in range(len(roles))]
-        fixed = tools.fixed if tools else {}
-        rendered = self._render(roles, marks, tools)
-        names = _MARK.findall(rendered)
-        padded = self._render(roles, [f" \n{mark}{_PROBE}{_mark('End', n)}\n " for n, mark in enumerate(marks)], tools)
-        if [name for name in names if name not in fixed] != marks:
+    def _segments(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> TemplateSegments:
+        texts = [_placeholder("Text", index) for index in range(len(roles))]
+        literals = tools.originals if tools else {}
+        rendered = self._render(roles, texts, tools)
+        placeholders = _PLACEHOLDER.findall(rendered)
+        probes = [f" \n{text}{_PROBE}{_placeholder('End', index)}\n " for index, text in enumerate(texts)]
+        probed = self._render(roles, probes, tools)
+        if [placeholder for placeholder in placeholders if placeholder not in literals] != texts:
             raise ConfigError(
                 f"The chat template does not show each message once and in order, for the roles {list(roles)}."
             )
-        found = _read_slots(padded, marks)
-        slots = [Slot(fixed=fixed[name]) if name in fixed else next(found) for name in names]
-        return TemplatePieces(tuple(_MARK.split(rendered)[skip:]), tuple(slots[skip:]))
+        text_slots = _read_slots(probed, texts)
+        slots = [
+            TextSlot(literal=literals[placeholder]) if placeholder in literals else next(text_slots)
+            for placeholder in placeholders
+        ]
+        return TemplateSegments(tuple(_PLACEHOLDER.split(rendered)[skip:]), tuple(slots[skip:]))
 
     def _render(self, roles: Sequence[str], texts: Sequence[str], tools: MaskedTools | None = None) -> str:
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
         settings = {**self._settings, "tools": tools.tools} if tools else self._settings
         try:
             return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **settings)
-        except Exception as error:  # a template is a program, and raises what it likes
+        except Exception as error:  # a template is a program and can raise anything
             raise ConfigError(
-                f"The chat template refuses a conversation of the roles {list(roles)}: {error}"
+                f"The chat template rejects a conversation with the roles {list(roles)}: {error}"
             ) from error
 
-    def _unsteady(self, lead: tuple[str, ...]) -> str:
-        """Why the template is not steady while a conversation grows by two turns, or an empty string."""
-        talks = [(*lead, "user", *("assistant", "user") * turns) for turns in range(3)]
+    def _why_unstable(self, lead: tuple[str, ...]) -> str:
+        """Why the rendering changes as a conversation grows by two turns; empty if it does not."""
+        conversations = [(*lead, "user", *("assistant", "user") * turns) for turns in range(3)]
         try:
-            first, second, third = [self._scaffold(roles, 0).pieces for roles in talks]
+            first, second, third = [self._segments(roles, 0).segments for roles in conversations]
         except ConfigError as error:
             return str(error).rstrip(".")
         start = len(lead) + 1
         if not (first[:start] == second[:start] == third[:start]):
-            return "it changes the opening messages once more messages follow"
-        # The last piece of the shorter talk is where the model starts to speak; in the longer one its text follows
+            return "it changes the first messages once more messages follow"
+        # The last segment of the shorter conversation starts the model's turn; in the longer one its text follows
         # there. Either may have a thinking block that the other lacks.
-        for shorter, longer, place in ((first, second, start), (second, third, start + 2)):
-            if not _starts_alike(shorter[place], longer[place]):
-                return "it starts the model's turn in one way to generate and in another way in the history"
-        if second[start + 1] != third[start + 1] or not _starts_alike(second[start + 2], third[start + 4]):
-            return "it renders the same message differently, depending on where in the conversation it stands"
+        for shorter, longer, index in ((first, second, start), (second, third, start + 2)):
+            if not _is_prefix_either_way(shorter[index], longer[index]):
+                return "it starts the model's turn differently for generation and in the history"
+        if second[start + 1] != third[start + 1] or not _is_prefix_either_way(second[start + 2], third[start + 4]):
+            return "it renders the same message differently depending on its position in the conversation"
         return ""
 
     def _shows_tools(self) -> bool:
         tools = MaskedTools(json.dumps([_SAMPLE_TOOL]), _NOTHING)
         openings = [("user",), ("system", "user")] if self.takes_system else [("user",)]
         try:
-            return all(_SAMPLE_NAME in "".join(self.opening(roles, tools).pieces) for roles in openings)
+            return all(_SAMPLE_NAME in "".join(self.opening(roles, tools).segments) for roles in openings)
         except ConfigError:
             return False
 
-    def _frames_tool_results(self) -> bool:
+    def _supports_tool_results(self) -> bool:
         try:
-            one = self.bridge(("tool",)).pieces
+            result = self.bridge(("tool",)).segments
             self.bridge(("tool", "tool"))
-            later = self._scaffold(("user", "assistant", "tool", "assistant", "user"), 0).pieces
+            later = self._segments(("user", "assistant", "tool", "assistant", "user"), 0).segments
         except ConfigError:
             return False
-        if not _starts_alike(one[1], later[3]):
+        if not _is_prefix_either_way(result[1], later[3]):
             return False
-        # Many templates write the name of any role into the same frame. The model then never saw a turn of "tool".
+        # Many templates accept any role name. The model was then never trained on a `tool` turn.
         try:
-            return self.bridge((_NO_ROLE,)).pieces != tuple(piece.replace("tool", _NO_ROLE) for piece in one)
+            unknown = self.bridge((_UNKNOWN_ROLE,)).segments
         except ConfigError:
             return True
+        return unknown != tuple(segment.replace("tool", _UNKNOWN_ROLE) for segment in result)
 
 
 class MaskedTools:
-    """Tools for the template, with a mark in place of each control token that a name or a description spells.
+    """Tools for the template, with placeholders for control tokens that are spelled out in names and descriptions.
 
     Example:
         >>> tools = MaskedTools('[{"description": "Ends with <|im_end|>"}]', re.compile(r"<[|]im_end[|]>"))
-        >>> tools.tools, tools.fixed
+        >>> tools.tools, tools.originals
         ([{'description': 'Ends with TurnsmithControlAAAA'}], {'TurnsmithControlAAAA': '<|im_end|>'})
     """
 
-    def __init__(self, text: str, controls: re.Pattern[str]) -> None:
-        spelt = list(dict.fromkeys(controls.findall(text)))
-        marks = {name: _mark("Control", place) for place, name in enumerate(spelt)}
-        self.text = controls.sub(lambda match: marks[match[0]], text)
+    def __init__(self, tools_json: str, controls: re.Pattern[str]) -> None:
+        names = list(dict.fromkeys(controls.findall(tools_json)))
+        placeholders = {name: _placeholder("Control", index) for index, name in enumerate(names)}
+        self.text = controls.sub(lambda match: placeholders[match[0]], tools_json)
         """As JSON."""
         self.tools: list[dict[str, Any]] = json.loads(self.text)
-        self.fixed = {mark: name for name, mark in marks.items()}
-        """What stands behind each mark."""
+        self.originals = {placeholder: name for name, placeholder in placeholders.items()}
+        """The control token behind each placeholder."""
 
 
-_MARK = re.compile(r"Turnsmith(?:Text|End|Control)[A-Z]{4}")
+_PLACEHOLDER = re.compile(r"Turnsmith(?:Text|End|Control)[A-Z]{4}")
 _PROBE = "\"\n'<&>é\\"
 """Characters that a template escapes, if it escapes any."""
 _NOTHING = re.compile(r"(?!)")
-_NO_ROLE = "turnsmith"
+_UNKNOWN_ROLE = "turnsmith"
 _SAMPLE_NAME = "turnsmith_look_up"
 _SAMPLE_TOOL = {
     "type": "function",
@@ -195,27 +200,27 @@ _SAMPLE_TOOL = {
 }
 
 
-def _mark(kind: str, place: int) -> str:
+def _placeholder(kind: str, index: int) -> str:
     # Letters only: nothing that a template strips, escapes or splits on.
-    letters = "".join(chr(ord("A") + place // 26**power % 26) for power in (3, 2, 1, 0))
+    letters = "".join(chr(ord("A") + index // 26**power % 26) for power in (3, 2, 1, 0))
     return f"Turnsmith{kind}{letters}"
 
 
-def _read_slots(padded: str, marks: Sequence[str]) -> Iterator[Slot]:
-    """What the template does to each message's text, read off a rendering with white space and a probe in it."""
-    pieces, names = _MARK.split(padded), _MARK.findall(padded)
-    places = {name: place for place, name in enumerate(names)}
-    for number, mark in enumerate(marks):
-        place = places.get(mark, -1)
-        if place < 0 or places.get(_mark("End", number)) != place + 1:
-            raise ConfigError("The chat template cuts the texts of messages.")
-        before, probe, after = pieces[place : place + 3]
-        quoted = probe == json.dumps(_PROBE, ensure_ascii=False)[1:-1]
-        if not quoted and probe != _PROBE:
-            raise ConfigError("The chat template changes the texts of messages in a way that turnsmith does not know.")
-        newline = r"\n" if quoted else "\n"
-        yield Slot(not before.endswith(f" {newline}"), not after.startswith(f"{newline} "), quoted)
+def _read_slots(probed: str, texts: Sequence[str]) -> Iterator[TextSlot]:
+    """What the template does to each message's text, seen in a rendering with white space and special characters."""
+    segments, placeholders = _PLACEHOLDER.split(probed), _PLACEHOLDER.findall(probed)
+    positions = {placeholder: position for position, placeholder in enumerate(placeholders)}
+    for index, text in enumerate(texts):
+        position = positions.get(text, -1)
+        if position < 0 or positions.get(_placeholder("End", index)) != position + 1:
+            raise ConfigError("The chat template truncates message texts.")
+        before, probe, after = segments[position : position + 3]
+        json_escaped = probe == json.dumps(_PROBE, ensure_ascii=False)[1:-1]
+        if not json_escaped and probe != _PROBE:
+            raise ConfigError("The chat template changes message texts in a way that turnsmith does not support.")
+        newline = r"\n" if json_escaped else "\n"
+        yield TextSlot(not before.endswith(f" {newline}"), not after.startswith(f"{newline} "), json_escaped)
 
 
-def _starts_alike(one: str, other: str) -> bool:
+def _is_prefix_either_way(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)

@@ -1,1 +1,1 @@
-"""The engines: everything that implements `Engine.generate`, one module each, imported only when it is used."""
+"""The engines: implementations of `Engine.generate`, one module each, imported only when used."""

@@ -1,10 +1,10 @@
-"""Any OpenAI-compatible server on the seam: `vllm serve`, SGLang's, or a hosted API.
+"""Engine for any OpenAI-compatible server: `vllm serve`, SGLang's, or a hosted API.
 
-Where the server gives token ids and log-probs (vLLM does), they are exact. Where it gives only text, the text is
-encoded with a local tokenizer so that episodes run and tokens can be counted; such a generation says `exact=False`, its
-log-probs are zeros, and training refuses it.
+If the server returns token ids and log-probs (vLLM does), they are exact. If it returns only text, the engine encodes
+the text with a local tokenizer, so that episodes run and tokens can be counted; such a generation has `exact=False` and
+zeros as log-probs, and training rejects it.
 
-Before the first turn the server is asked for a few tokens, to find out which of the two it is.
+Before the first turn the engine requests a few tokens, to find out which kind of server it is.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from turnsmith.inference.engines.openai_protocol import (
     Dialect,
     chat_request,
     completion_request,
-    read_answer,
+    read_completion,
     read_prompt_logprobs,
 )
 from turnsmith.inference.http_client import HttpClient, ServerRefused
 
 _COMPLETIONS, _CHAT = "/completions", "/chat/completions"
-_NOT_HERE = (400, 404, 405, 422, 501)
-"""How servers say that they lack an endpoint or do not take token ids."""
-_ANY_PROMPT = [5, 7, 11]
-"""Ids that every vocabulary has, and after which no model is sure of what comes."""
-_PROBE = Sampling(max_tokens=4, temperature=1.0, top_k=1)
+_UNSUPPORTED = (400, 404, 405, 422, 501)
+"""Statuses with which servers reject an endpoint or token ids that they do not support."""
+_PROBE_PROMPT = [5, 7, 11]
+"""Ids that every vocabulary has, after which no model is certain of the next token."""
+_PROBE_SAMPLING = Sampling(max_tokens=4, temperature=1.0, top_k=1)
+"""Top-k of 1: log-probs after top-k are then all 0, and those before it are not."""
 
 
 class OpenAIEngine:
-    """Generates with a server that speaks OpenAI's API. Its weights are the server's own, so their version stays 0.
+    """Generates with a server that speaks OpenAI's API. The server manages its own weights, so the version stays 0.
 
     Args:
-        url: Where the API is, such as `http://127.0.0.1:8000/v1`; without a path, `/v1` is added.
-        model: Which of its models; None: the only one it has.
-        api_key: None: what the environment variable `OPENAI_API_KEY` holds, if anything.
-        tokenizer: The model's tokenizer; needed where the server gives only text, and then any will do.
-        api: `completions` (token ids in), `chat` (messages in, text out), or `auto`: the first that the server has.
-        timeout: Most seconds for one turn.
-        retries: How often to ask again when the server is busy or the connection breaks.
-        max_concurrency: Most turns asked for at a time; the others wait.
+        url: The URL of the API, such as `http://127.0.0.1:8000/v1`; without a path, `/v1` is appended.
+        model: The name of one of its models; None: the only one it has.
+        api_key: None: the environment variable `OPENAI_API_KEY`, if it is set.
+        tokenizer: The model's tokenizer; required if the server returns only text, and then any tokenizer will do.
+        api: `completions` (token ids in), `chat` (messages in, text out), or `auto`: the first one supported.
+        timeout: Maximum seconds for one turn, retries included.
+        retries: How often to retry when the server is busy or the connection breaks.
+        max_concurrency: Maximum requests in flight; the others wait.
 
     Example:
         >>> engine = OpenAIEngine("http://127.0.0.1:9", "a-model", retries=0)
@@ -75,175 +76,184 @@ class OpenAIEngine:
         self.tokenizer = tokenizer
         self.weights_version = 0
         self.why_inexact = ""
-        """Once asked: why generations are not exact, or not always, in a sentence; empty if they are."""
+        """After the first turn: why generations are not (always) exact, in one sentence; empty if they are."""
         self._api, self._model = api, model
-        self._longest: int | None = None
+        self._max_model_len: int | None = None
         self._dialect: Dialect | None = None
-        self._meeting = asyncio.Lock()
+        self._dialect_lock = asyncio.Lock()
         self._server = HttpClient(
-            _with_version(url), api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
+            _add_api_version(url), api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
         )
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids`; `session` goes along as `X-Session-ID`, by which a router keeps episodes together."""
+        """Continue `prompt_ids`; `session` is sent as `X-Session-ID`, so that a router can keep an episode on one
+        replica.
+        """
         if not prompt_ids:
             raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
-        # A copy, because the episode goes on with its own.
-        return await self._server.share(self._generate(list(prompt_ids), sampling, session))
+        # A copy, because the episode goes on appending to its own list.
+        return await self._server.run_async(self._generate(list(prompt_ids), sampling, session))
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
-        """The log-prob of each response token after the prompt, at temperature 1; a server needs vLLM's
-        `prompt_logprobs` for it.
+        """Log-prob of each response token given the prompt, at temperature 1. Needs a server with vLLM's
+        `prompt_logprobs`.
         """
         if not response_ids:
             return []
-        return await self._server.share(self._score([*prompt_ids, *response_ids], list(response_ids)))
+        return await self._server.run_async(self._score([*prompt_ids, *response_ids], list(response_ids)))
 
-    def model_folder(self) -> str:
-        """Where the server says that its model comes from, or else what it calls it."""
-        return self._server.run(self._describe())
+    def model_name_or_path(self) -> str:
+        """The folder or id that the server loaded its model from, or else the name it serves it under."""
+        return self._server.run(self._fetch_model())
 
     def close(self) -> None:
-        """Drop all connections; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
+        """Close all connections; pending requests raise EngineFailure. Safe to call twice."""
         self._server.close()
 
     async def _generate(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Generation:
-        dialect = await self._meet()
-        if self._longest is not None and dialect.api == "completions":
-            room = self._longest - len(prompt_ids)
-            if room < 1:
+        dialect = await self._negotiate()
+        if self._max_model_len is not None and dialect.api == "completions":
+            remaining = self._max_model_len - len(prompt_ids)
+            if remaining < 1:
                 raise EngineFailure(
-                    f"The prompt has {len(prompt_ids)} tokens, and the server takes {self._longest} in all."
+                    f"The prompt has {len(prompt_ids)} tokens, but the server allows {self._max_model_len}, prompt and "
+                    "response together."
                 )
-            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        said = await self._ask(dialect, prompt_ids, sampling, session)
-        if said.token_ids is None:
-            return self._count(said, sampling)
-        exact = said.log_probs is not None and dialect.is_exact(sampling)
-        log_probs = said.log_probs or [0.0] * len(said.token_ids)
-        return Generation(said.token_ids, log_probs, said.stop_reason, self.weights_version, exact=exact)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, remaining))
+        completion = await self._complete(dialect, prompt_ids, sampling, session)
+        if completion.token_ids is None:
+            return self._encode_completion(completion, sampling)
+        exact = completion.log_probs is not None and dialect.is_exact(sampling)
+        log_probs = completion.log_probs or [0.0] * len(completion.token_ids)
+        return Generation(completion.token_ids, log_probs, completion.stop_reason, self.weights_version, exact=exact)
 
-    async def _ask(self, dialect: Dialect, prompt_ids: list[int], sampling: Sampling, session: str = "") -> Completion:
+    async def _complete(
+        self, dialect: Dialect, prompt_ids: list[int], sampling: Sampling, session: str = ""
+    ) -> Completion:
         model = self._model or ""
         if dialect.api == "completions":
-            body = completion_request(model, prompt_ids, sampling, dialect)
-            return read_answer(await self._server.ask(_COMPLETIONS, body, session=session), sampling)
-        body = chat_request(model, self._reader.read(prompt_ids), sampling, dialect)
-        return read_answer(await self._server.ask(_CHAT, body, session=session), sampling)
+            path, body = _COMPLETIONS, completion_request(model, prompt_ids, sampling, dialect)
+        else:
+            path, body = _CHAT, chat_request(model, self._reader.read(prompt_ids), sampling, dialect)
+        return read_completion(await self._server.request(path, body, session=session), sampling)
 
-    def _count(self, said: Completion, sampling: Sampling) -> Generation:
-        """Text as tokens of the local tokenizer, for the episode to go on with and to count."""
-        ids = self._chat.encode(said.text)
-        if said.stop_reason == "stop":
+    def _encode_completion(self, completion: Completion, sampling: Sampling) -> Generation:
+        """Encode a text-only completion with the local tokenizer."""
+        ids = self._chat.encode(completion.text)
+        if completion.stop_reason == "stop":
             ids.append(self._chat.close_id)
         if not ids:
-            raise EngineFailure("The server gave no text.")
-        cut = len(ids) > sampling.max_tokens
+            raise EngineFailure("The server returned no text.")
+        reason = "length" if len(ids) > sampling.max_tokens else completion.stop_reason
         ids = ids[: sampling.max_tokens]
-        reason = "length" if cut else said.stop_reason
         return Generation(ids, [0.0] * len(ids), reason, self.weights_version, exact=False)
 
     async def _score(self, ids: list[int], response_ids: list[int]) -> list[float]:
-        await self._meet()
+        await self._negotiate()
         body = {"model": self._model, "prompt": ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
-        return read_prompt_logprobs(await self._server.ask(_COMPLETIONS, body), response_ids)
+        return read_prompt_logprobs(await self._server.request(_COMPLETIONS, body), response_ids)
 
-    async def _describe(self) -> str:
-        """Ask which models there are; choose one if none was named, and remember how long its sequences may be."""
+    async def _fetch_model(self) -> str:
+        """List the server's models; select one if none was named, and remember its maximum length."""
         try:
-            answer: Any = await self._server.ask("/models")
+            response: Any = await self._server.request("/models")
         except ServerRefused:
             if self._model is None:
                 raise
-            return self._model  # not all hosts let one ask
-        told = answer.get("data") if isinstance(answer, dict) else None
-        cards = {str(card.get("id")): card for card in told or () if isinstance(card, dict)}
+            return self._model  # not every host has this endpoint
+        models = response.get("data") if isinstance(response, dict) else None
+        cards = {str(card.get("id")): card for card in models or () if isinstance(card, dict)}
         if self._model is None:
             if len(cards) != 1:
                 names = ", ".join(sorted(cards)[:8]) or "none"
-                raise ConfigError(f"Say which model of the server at {self._server.name} to use: it has {names}.")
+                raise ConfigError(
+                    f"The server at {self._server.name} has these models: {names}. Choose one with model=."
+                )
             self._model = next(iter(cards))
         card: dict[str, Any] = cards.get(self._model, {})
         if type(card.get("max_model_len")) is int:
-            self._longest = card["max_model_len"]
+            self._max_model_len = card["max_model_len"]
         return str(card.get("root") or self._model)
 
-    async def _meet(self) -> Dialect:
-        """Find out, once, how to ask this server. A failure is forgotten: it may still be starting."""
-        async with self._meeting:
+    async def _negotiate(self) -> Dialect:
+        """Find out once which dialect the server speaks. A failure is not remembered: it may still be starting."""
+        async with self._dialect_lock:
             if self._dialect is None:
-                await self._describe()
-                self._dialect = await self._first_that_works()
+                await self._fetch_model()
+                self._dialect = await self._detect_dialect()
             return self._dialect
 
-    async def _first_that_works(self) -> Dialect:
-        ways = [Dialect(), Dialect("chat", ids="none"), Dialect("chat", "max_completion_tokens", ids="none")]
-        refused: list[ServerRefused] = []
-        for way in ways:
-            if self._api not in ("auto", way.api):
+    async def _detect_dialect(self) -> Dialect:
+        dialects = [Dialect(), Dialect("chat", ids="none"), Dialect("chat", "max_completion_tokens", ids="none")]
+        refusals: list[ServerRefused] = []
+        for dialect in dialects:
+            if self._api not in ("auto", dialect.api):
                 continue
             try:
-                return await self._try(way, refused)
+                return await self._probe(dialect, refusals)
             except ServerRefused as error:
-                if error.status not in _NOT_HERE:
+                if error.status not in _UNSUPPORTED:
                     raise
-                refused.append(error)
-        raise refused[-1]
+                refusals.append(error)
+        raise refusals[-1]
 
-    async def _try(self, way: Dialect, refused: list[ServerRefused]) -> Dialect:
-        """Ask for a few tokens, with only the likeliest allowed: then log-probs after top-k are all 0."""
-        if way.api == "chat":
-            self.why_inexact = f"The server takes messages and gives text. {refused[0] if refused else ''}".strip()
-            await self._ask(way, self._reader.chat.open([{"role": "user", "content": "Hi"}]), Sampling(max_tokens=16))
-            return way
-        said = await self._ask(way, _ANY_PROMPT, _PROBE)
-        if said.token_ids is None or said.log_probs is None:
-            self.why_inexact = "The server gives text without token ids or log-probs."
-            return replace(way, ids="none" if said.token_ids is None else way.ids)
-        if said.prompt_ids is not None and said.prompt_ids != _ANY_PROMPT:
-            raise EngineFailure("The server changed the prompt's tokens, so nothing that it samples could be trusted.")
-        self._check_tokenizer(said)
-        named = await self._ask(replace(way, ids="in names"), _ANY_PROMPT, _PROBE)
-        processed = min(said.log_probs) > -1e-4
+    async def _probe(self, dialect: Dialect, refusals: list[ServerRefused]) -> Dialect:
+        """Request a few tokens in this dialect; returns it with what the response shows of the server."""
+        if dialect.api == "chat":
+            self.why_inexact = f"The server takes messages and returns text. {refusals[0] if refusals else ''}".strip()
+            prompt = self._reader.chat.open([{"role": "user", "content": "Hi"}])
+            await self._complete(dialect, prompt, Sampling(max_tokens=16))
+            return dialect
+        completion = await self._complete(dialect, _PROBE_PROMPT, _PROBE_SAMPLING)
+        if completion.token_ids is None or completion.log_probs is None:
+            self.why_inexact = "The server returns text without token ids or log-probs."
+            return replace(dialect, ids="none" if completion.token_ids is None else dialect.ids)
+        if completion.prompt_ids is not None and completion.prompt_ids != _PROBE_PROMPT:
+            raise EngineFailure("The server changed the tokens of the prompt, so its samples cannot be trusted.")
+        self._check_tokenizer(completion)
+        named = await self._complete(replace(dialect, ids="in names"), _PROBE_PROMPT, _PROBE_SAMPLING)
+        processed = min(completion.log_probs) > -1e-4
         if not processed:
             self.why_inexact = (
                 "The server's log-probs are those before temperature, top-p and top-k, so turns sampled with any of "
                 "these are not exact. Start vLLM with --logprobs-mode processed_logprobs."
             )
-        return replace(way, ids="in lists" if named.token_ids is None else "in names", processed=processed)
+        return replace(dialect, ids="in lists" if named.token_ids is None else "in names", processed=processed)
 
-    def _check_tokenizer(self, said: Completion) -> None:
-        """A tokenizer of another model would turn every answer into nonsense without an error."""
+    def _check_tokenizer(self, completion: Completion) -> None:
+        """Raise if the tokenizer is that of another model, which would silently turn every response into nonsense."""
         if self.tokenizer is None:
             return
-        ours = self.tokenizer.decode(said.token_ids, skip_special_tokens=True)
-        # Tokenizers differ in spaces at the start, and half a letter is shown in many ways.
-        if "\ufffd" not in ours + said.text and "".join(ours.split()) != "".join(said.text.split()):
+        decoded = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        # Tokenizers differ in leading spaces and in how they show incomplete characters.
+        if "\ufffd" not in decoded + completion.text and "".join(decoded.split()) != "".join(completion.text.split()):
             raise ConfigError(
-                f"The tokenizer is not that of the server's model: the same tokens are {said.text!r} there and "
-                f"{ours!r} here. Pass tokenizer=, the folder or the id of the model that is served."
+                f"The tokenizer does not belong to the server's model: the same tokens decode to {completion.text!r} "
+                f"there and to {decoded!r} here. Pass tokenizer=, the folder or id of the served model."
             )
 
     @cached_property
     def _chat(self) -> Chat:
         if self.tokenizer is None:
             raise ConfigError(
-                "The server gives only text, so a tokenizer is needed to count its tokens: pass tokenizer=."
+                "The server returns only text, so a tokenizer is needed to count tokens: pass tokenizer=."
             )
         return Chat(self.tokenizer)
 
     @cached_property
     def _reader(self) -> MessageReader:
         if self.tokenizer is None:
-            raise ConfigError("The server takes only messages, so a tokenizer is needed to count tokens.")
+            raise ConfigError(
+                "The server takes only messages, so a tokenizer is needed to count tokens: pass tokenizer=."
+            )
         return MessageReader(self.tokenizer)
 
 
-def _with_version(url: str) -> str:
-    """The URL, with `/v1` if it has no path.
+def _add_api_version(url: str) -> str:
+    """The URL, with `/v1` appended if it has no path.
 
     Example:
-        >>> _with_version("http://127.0.0.1:8000"), _with_version("https://host/api/v1/")
+        >>> _add_api_version("http://127.0.0.1:8000"), _add_api_version("https://host/api/v1/")
         ('http://127.0.0.1:8000/v1', 'https://host/api/v1')
     """
     url = url.rstrip("/")

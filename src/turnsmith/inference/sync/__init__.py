@@ -1,1 +1,1 @@
-"""The synchronous API over the async engines: `create_inference_engine` and what it returns."""
+"""The synchronous API over the async engines: `create_inference_engine` and the classes it returns."""

@@ -1,7 +1,7 @@
-"""The synchronous face of an engine: lists of texts in, texts and tokens out.
+"""The synchronous API over an async engine: lists of prompts in, texts and tokens out.
 
-A thin face: every call goes through the async seam `Engine.generate`, on one event loop that all calls of the face
-share. So calls from many threads are batched together, as episodes are.
+Every call awaits `Engine.generate` on one event loop, which all calls share. So calls from several threads are batched
+together, as episodes are.
 """
 
 from __future__ import annotations
@@ -25,64 +25,63 @@ from turnsmith.loop_thread import LoopThread
 if TYPE_CHECKING:
     import torch
 
-Text = str | Sequence[int]
+TextOrIds = str | Sequence[int]
 """Text, or its exact token ids."""
 Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
 class InferenceOutput:
-    """What an engine said to a list of prompts, one entry a prompt."""
+    """The responses to a list of prompts, one entry per prompt."""
 
     sequences: list[str]
-    """The texts, without the prompt and without control tokens."""
+    """The texts, without the prompts and without special tokens."""
     tokens: np.ndarray[Any, np.dtype[np.int64]]
     """The sampled ids, (batch, longest), padded on the right."""
     token_ids: list[list[int]]
-    """The same without padding; what `compute_log_probs` takes to be exact."""
+    """The same without padding; pass these to `compute_log_probs` for exact scores."""
     log_probs: list[list[float]]
-    """One for each sampled token, under the distribution it was sampled from."""
+    """One per sampled token, under the distribution it was sampled from."""
     stop_reasons: list[str]
-    """`stop` (the model ended) or `length` (it was cut)."""
+    """`stop` (a stop token was sampled) or `length` (`max_tokens` was reached)."""
     exact: bool = True
-    """Whether ids and log-probs are those that were sampled; False where a server gave only text."""
+    """Whether ids and log-probs are exactly those sampled; False if a server returned only text."""
 
 
 class BaseInferenceEngine:
-    """Any engine on the seam, together with its tokenizer, for plain synchronous code.
+    """The synchronous API of any `Engine`, together with its tokenizer.
 
-    `create_inference_engine` makes one from a model. Prompts are taken as they are written: no chat template is put
-    around them, and a control token that is spelled out in one counts as that token. For conversations there is
-    `MultiTurnInferenceEngine`.
+    `create_inference_engine` creates one from a model. Prompts are used verbatim: no chat template is applied, and a
+    special token written out in a prompt is encoded as that token. For conversations, use `MultiTurnInferenceEngine`.
 
     Example:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith import Chat, ScriptedEngine
         >>> from turnsmith.models import resolve
         >>> tokenizer = AutoTokenizer.from_pretrained(resolve("tiny"))
-        >>> with BaseInferenceEngine(ScriptedEngine(["left", "right"], Chat(tokenizer)), tokenizer) as face:
-        ...     face.generate(["Where to?", "And you?"]).sequences
+        >>> with BaseInferenceEngine(ScriptedEngine(["left", "right"], Chat(tokenizer)), tokenizer) as engine:
+        ...     engine.generate(["Where to?", "And you?"]).sequences
         ['left', 'left']
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, *, stop_token_ids: Sequence[int] | None = None) -> None:
         self.engine = engine
-        """The async seam."""
+        """The async engine."""
         self.tokenizer = tokenizer
-        stops = [tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids
-        self.stop_token_ids = tuple(int(token) for token in stops if token is not None)
+        stop_ids = [tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids
+        self.stop_token_ids = tuple(int(token) for token in stop_ids if token is not None)
         """Where `generate` stops; conversations stop where the chat template ends a turn."""
         self._loop = LoopThread("turnsmith-inference")
         self._calls = count()
 
     @cached_property
     def chat(self) -> Chat:
-        """The chat side of the tokenizer; an error for a model that has no chat template."""
+        """Converts conversations to tokens; raises ConfigError for a model without a chat template."""
         return Chat(self.tokenizer)
 
     def generate(
         self,
-        prompts: Sequence[Text],
+        prompts: Sequence[TextOrIds],
         max_tokens: int = 256,
         temperature: float = 0.7,
         top_p: float = 0.9,
@@ -92,19 +91,19 @@ class BaseInferenceEngine:
 
         Args:
             prompts: Texts, or token ids where they must be exact.
-            max_tokens: Most tokens to sample for each.
-            temperature: 0 takes the most likely token each time.
-            top_p: Sample from the most likely tokens that make up this much of the probability.
-            seed: The same seed and prompts give the same answers; equal prompts of one call still differ.
+            max_tokens: Maximum tokens to sample for each prompt.
+            temperature: Sampling temperature; 0 is greedy decoding.
+            top_p: Nucleus sampling: sample from the most likely tokens whose probabilities add up to this.
+            seed: The same seed and prompts give the same responses; equal prompts within a call get different ones.
         """
         sampling = make_sampling(max_tokens, temperature, top_p, seed)
         return self.run(self.generate_all(prompts, sampling))
 
-    def compute_log_probs(self, prompts: Sequence[Text], responses: Sequence[Text]) -> torch.Tensor:
-        """How likely the model is to answer each prompt with each response: sums over the response's tokens.
+    def compute_log_probs(self, prompts: Sequence[TextOrIds], responses: Sequence[TextOrIds]) -> torch.Tensor:
+        """Log-probability of each response given its prompt: the sum over the response's tokens.
 
-        Prompt and response are encoded apart and their tokens put together, so that the response's tokens are its own.
-        No end token is added. Temperature 1, no top-p.
+        Prompt and response are encoded separately and then concatenated. No end token is added. Temperature 1, no
+        top-p.
 
         Returns:
             float32, (batch,).
@@ -112,46 +111,50 @@ class BaseInferenceEngine:
         import torch
 
         if len(prompts) != len(responses):
-            raise ConfigError(f"{len(prompts)} prompts but {len(responses)} responses: give one for each.")
-        rows = [(self.encode(prompt), self._encode_more(said)) for prompt, said in zip(prompts, responses, strict=True)]
-        if any(not prompt for prompt, _ in rows):
-            raise EngineFailure("A prompt is empty: a log-prob needs at least one token before it.")
-        scores = self.run(self._score_all(rows))
-        return torch.tensor([sum(row) for row in scores], dtype=torch.float32)
+            raise ConfigError(f"{len(prompts)} prompts but {len(responses)} responses: pass one response per prompt.")
+        pairs = [
+            (self.encode(prompt), self._encode_response(response))
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        if any(not prompt for prompt, _ in pairs):
+            raise EngineFailure("A prompt is empty: scoring needs at least one token before the response.")
+        scores = self.run(self._score_all(pairs))
+        return torch.tensor([sum(log_probs) for log_probs in scores], dtype=torch.float32)
 
     async def generate_all(
         self,
-        prompts: Sequence[Text],
+        prompts: Sequence[TextOrIds],
         sampling: Sampling,
         *,
-        at_once: int | None = None,
+        max_concurrency: int | None = None,
         on_done: Callable[[], None] = lambda: None,
     ) -> InferenceOutput:
-        """Continue each prompt, with at most `at_once` in the engine at a time; `on_done` is called after each."""
+        """Continue each prompt, with at most `max_concurrency` in flight; calls `on_done` after each."""
         if isinstance(prompts, str):
-            raise ConfigError("prompts is one text: put it in a list.")
+            raise ConfigError("prompts is a string: pass a list of prompts.")
         call = next(self._calls)
 
-        async def ask(place: int) -> Generation:
-            # Equal prompts must not get equal answers.
-            seed = None if sampling.seed is None else zlib.crc32(f"{sampling.seed}/{place}".encode())
+        async def generate(index: int) -> Generation:
+            # A seed per prompt, so that equal prompts get different responses.
+            seed = None if sampling.seed is None else zlib.crc32(f"{sampling.seed}/{index}".encode())
             own = replace(sampling, stop_token_ids=self.stop_token_ids, seed=seed)
-            said = await self.engine.generate(self.encode(prompts[place]), own, session=f"generate-{call}-{place}")
+            prompt_ids = self.encode(prompts[index])
+            generation = await self.engine.generate(prompt_ids, own, session=f"generate-{call}-{index}")
             on_done()
-            return said
+            return generation
 
-        return self._output(await run_concurrently(ask, len(prompts), at_once))
+        return self._make_output(await run_concurrently(generate, len(prompts), max_concurrency))
 
-    def encode(self, text: Text) -> list[int]:
-        """A prompt's tokens, as the tokenizer encodes any text (with a start token where the model has one)."""
+    def encode(self, text: TextOrIds) -> list[int]:
+        """Encode a prompt, with the start token if the tokenizer adds one."""
         return list(self.tokenizer.encode(text)) if isinstance(text, str) else list(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, without control tokens."""
+        """Decode tokens to text, without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do async work on the event loop that all calls of this face share, and wait for it."""
+        """Run a coroutine on the event loop that all calls share, and wait for it."""
         return self._loop.run(work)
 
     def close(self) -> None:
@@ -169,33 +172,38 @@ class BaseInferenceEngine:
     ) -> None:
         self.close()
 
-    def _encode_more(self, text: Text) -> list[int]:
+    def _encode_response(self, text: TextOrIds) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False)) if isinstance(text, str) else list(text)
 
-    async def _score_all(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+    async def _score_all(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
         score = cast("Callable[..., Awaitable[list[float]]] | None", getattr(self.engine, "score", None))
         if score is None:
-            raise EngineFailure(f"{type(self.engine).__name__} cannot say how likely a given text is.")
-        return await run_concurrently(lambda place: score(*rows[place]), len(rows))
+            raise EngineFailure(f"{type(self.engine).__name__} cannot compute log-probs: it has no method `score`.")
+        return await run_concurrently(lambda index: score(*pairs[index]), len(pairs))
 
-    def _output(self, said: Sequence[Generation]) -> InferenceOutput:
-        ids = [list(one.token_ids) for one in said]
+    def _make_output(self, generations: Sequence[Generation]) -> InferenceOutput:
+        ids = [list(generation.token_ids) for generation in generations]
         padding = self.tokenizer.pad_token_id
         if padding is None:
             padding = self.stop_token_ids[0] if self.stop_token_ids else 0
         tokens = np.full((len(ids), max(map(len, ids), default=0)), padding, dtype=np.int64)
-        for row, own in zip(tokens, ids, strict=True):
-            row[: len(own)] = own
-        texts = [self.decode(own) for own in ids]
-        log_probs, reasons = [list(one.log_probs) for one in said], [one.stop_reason for one in said]
-        return InferenceOutput(texts, tokens, ids, log_probs, reasons, exact=all(one.exact for one in said))
+        for row, row_ids in zip(tokens, ids, strict=True):
+            row[: len(row_ids)] = row_ids
+        return InferenceOutput(
+            [self.decode(row_ids) for row_ids in ids],
+            tokens,
+            ids,
+            [list(generation.log_probs) for generation in generations],
+            [generation.stop_reason for generation in generations],
+            exact=all(generation.exact for generation in generations),
+        )
 
 
 def make_sampling(max_tokens: int, temperature: float, top_p: float, seed: int | None = None) -> Sampling:
-    """Check what a caller asked for and put it in one value.
+    """Validate sampling parameters.
 
     Example:
-        >>> make_sampling(16, 0.0, 0.9).top_p  # greedy: nothing is cut off, so log-probs are those of the whole
+        >>> make_sampling(16, 0.0, 0.9).top_p  # greedy: without top-p, log-probs are those of the full distribution
         1.0
     """
     if max_tokens < 1:
@@ -208,29 +216,29 @@ def make_sampling(max_tokens: int, temperature: float, top_p: float, seed: int |
 
 
 async def run_concurrently(
-    work: Callable[[int], Awaitable[Result]], number: int, at_once: int | None = None
+    work: Callable[[int], Awaitable[Result]], count: int, max_concurrency: int | None = None
 ) -> list[Result]:
-    """Do `work(0)` to `work(number - 1)`, starting the next as soon as one ends; results in order.
+    """Await `work(0)` to `work(count - 1)`, starting the next as soon as one is done; results in order.
 
     The first error cancels the rest and is raised.
 
     Example:
-        >>> async def square(place: int) -> int:
-        ...     return place * place
-        >>> asyncio.run(run_concurrently(square, 4, at_once=2))
+        >>> async def square(index: int) -> int:
+        ...     return index * index
+        >>> asyncio.run(run_concurrently(square, 4, max_concurrency=2))
         [0, 1, 4, 9]
     """
     results: dict[int, Result] = {}
-    places = iter(range(number))
+    indices = iter(range(count))
 
     async def worker() -> None:
-        for place in places:  # shared: each worker takes the next one that nobody has
-            results[place] = await work(place)
+        for index in indices:  # shared: each worker takes the next index
+            results[index] = await work(index)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(number if at_once is None else min(at_once, number)):
+            for _ in range(count if max_concurrency is None else min(max_concurrency, count)):
                 group.create_task(worker())
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    return [results[place] for place in range(number)]
+    return [results[index] for index in range(count)]

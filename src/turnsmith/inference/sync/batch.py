@@ -1,4 +1,4 @@
-"""Many prompts through one engine, with a progress bar."""
+"""Batch generation over many prompts, with a progress bar."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from turnsmith.errors import ConfigError
-from turnsmith.inference.sync.base import BaseInferenceEngine, InferenceOutput, Text, make_sampling
+from turnsmith.inference.sync.base import BaseInferenceEngine, InferenceOutput, TextOrIds, make_sampling
 
 
 class BatchInferenceManager:
-    """Keeps `batch_size` prompts in the engine at all times: when one is answered the next goes in, so that one long
-    answer never holds up the others.
+    """Keeps `batch_size` prompts in flight: the next is submitted as soon as one is done, so that a long response
+    does not hold up the others.
 
     Example:
         >>> from turnsmith.inference.sync.create import create_inference_engine
@@ -32,13 +32,13 @@ class BatchInferenceManager:
 
     def generate_batch(
         self,
-        prompts: Sequence[Text],
+        prompts: Sequence[TextOrIds],
         max_tokens: int = 256,
         temperature: float = 0.7,
         top_p: float = 0.9,
         seed: int | None = None,
     ) -> InferenceOutput:
-        """Continue each prompt; answers are in the order of the prompts. The bar is only shown in a terminal."""
+        """Continue each prompt; responses are in the order of the prompts. Shows a progress bar in a terminal."""
         sampling = make_sampling(max_tokens, temperature, top_p, seed)
         columns = (
             TextColumn("generating"),
@@ -51,6 +51,6 @@ class BatchInferenceManager:
             bar = progress.add_task("", total=len(prompts))
             return self.engine.run(
                 self.engine.generate_all(
-                    prompts, sampling, at_once=self.batch_size, on_done=lambda: progress.advance(bar)
+                    prompts, sampling, max_concurrency=self.batch_size, on_done=lambda: progress.advance(bar)
                 )
             )

@@ -1,49 +1,54 @@
-"""From a model's name to an engine."""
+"""Builds an inference engine from a model name or a server URL."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from turnsmith.errors import ConfigError
+from turnsmith.importing import import_object
+from turnsmith.inference.auto import auto_backend, auto_device
+from turnsmith.inference.engines.vllm_engine import VLLMEngine
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.engines import (
     OpenAIInferenceEngine,
     SGLangInferenceEngine,
-    SGLangServerInferenceEngine,
     TransformersInferenceEngine,
     VLLMInferenceEngine,
+    load_tokenizer,
 )
+from turnsmith.models import resolve
 
-_Face = Callable[..., BaseInferenceEngine]
-_LOCAL: dict[str, _Face] = {
+_ENGINES: dict[str, Callable[..., BaseInferenceEngine]] = {
     "transformers": TransformersInferenceEngine,
     "vllm": VLLMInferenceEngine,
     "sglang": SGLangInferenceEngine,
     "openai": OpenAIInferenceEngine,
 }
-_SERVERS: dict[str, _Face] = {"openai": OpenAIInferenceEngine, "sglang": SGLangServerInferenceEngine}
-"""For a model that is given as the URL of a server."""
+"""Each class takes the model (or the server's URL) and its settings as keywords."""
+_SERVERS = ("sglang", "openai")
+"""Backends that call a server; the others load the model themselves."""
 
 
 def create_inference_engine(
     model_path: str, backend: str = "auto", config: Mapping[str, Any] | None = None
 ) -> BaseInferenceEngine:
-    """Load a model into an engine. Close it, or use it in a `with`, so that no process is left behind.
+    """Load a model, or connect to a server. Use the engine in a `with` block, or close it, so that no process is left.
 
     Args:
         model_path: A folder, a Hugging Face id, a model that turnsmith builds itself (`tiny` or `smollm2`), or a
             server's URL.
-        backend: `transformers`, `vllm`, `sglang`, `openai`, or `auto`: openai for a URL, else vllm on a GPU where it is
-            installed, else transformers.
+        backend: `transformers`, `vllm`, `sglang` (a URL only), `openai`, `auto` (openai for a URL, else vllm on a GPU
+            and transformers on a CPU), or an engine of your own as `module:name`: a class that is called with the
+            model and its settings, and has `Engine.generate`.
         config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
+            With an engine of your own, `tokenizer` names the tokenizer, if it is not the model's.
 
     Raises:
-        ConfigError: If there is no such backend or setting.
+        ConfigError: If there is no such backend or setting, or the backend cannot load this kind of model.
         MissingDependency: If the backend is not installed.
 
     Example:
@@ -55,50 +60,47 @@ def create_inference_engine(
         Traceback (most recent call last):
         turnsmith.errors.ConfigError: The transformers engine has no setting dtyp. Did you mean dtype?
     """
-    faces = _SERVERS if is_url(model_path) else _LOCAL
-    chosen = backend if backend != "auto" else "openai" if faces is _SERVERS else choose_backend()
-    if chosen not in _LOCAL:
-        known = ", ".join([*_LOCAL, "auto"])
-        raise ConfigError(f"There is no backend {backend!r}: choose one of {known}.")
-    if chosen not in faces:
-        raise ConfigError(f"The {chosen} engine loads a model and takes no URL: use backend='openai' or 'sglang'.")
-    settings, known = dict(config or {}), _settings_of(chosen, faces)
+    if backend == "auto":
+        backend = "openai" if is_url(model_path) else auto_backend(auto_device())
+    if ":" in backend:
+        return _user_engine(model_path, backend, dict(config or {}))
+    if backend not in _ENGINES:
+        known = ", ".join([*_ENGINES, "auto"])
+        raise ConfigError(f"There is no backend {backend!r}: choose one of {known}, or module:name of your own.")
+    if is_url(model_path) and backend not in _SERVERS:
+        raise ConfigError(f"The {backend} engine loads a model and takes no URL: use backend='openai' or 'sglang'.")
+    if backend == "sglang" and not is_url(model_path):
+        raise ConfigError(
+            f"SGLang runs as a server: start one with `python -m sglang.launch_server --model-path {model_path}` and "
+            "pass its URL as the model, or use backend='vllm'."
+        )
+    settings = dict(config or {})
     for name in settings:
-        if name not in known:
-            raise ConfigError(_unknown(chosen, str(name), faces))
-    return faces[chosen](model_path, **settings)
+        if name not in _settings_of(backend):
+            raise ConfigError(_unknown_setting(backend, str(name)))
+    return _ENGINES[backend](model_path, **settings)
 
 
-def choose_backend() -> str:
-    """What `auto` means on this machine."""
-    if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("torch") is None:
-        return "transformers"
-    import torch
-
-    return "vllm" if torch.cuda.is_available() else "transformers"
-
-
-def _settings_of(backend: str, faces: Mapping[str, _Face]) -> list[str]:
-    if faces[backend] is VLLMInferenceEngine:
-        from turnsmith.inference.engines.vllm_engine import VLLMEngine
-
-        return _keywords(VLLMEngine)
-    if faces[backend] is SGLangInferenceEngine:
-        from turnsmith.inference.engines.sglang_engine import SGLangEngine
-
-        return _keywords(SGLangEngine)
-    return _keywords(faces[backend])
+def _user_engine(model_path: str, backend: str, settings: dict[str, Any]) -> BaseInferenceEngine:
+    engine_class = import_object(backend)
+    if not callable(getattr(engine_class, "generate", None)):
+        raise ConfigError(f"{backend} is not an engine: it needs an async method `generate`, as in `turnsmith.Engine`.")
+    tokenizer_name = settings.pop("tokenizer", model_path)
+    tokenizer, stop_token_ids = load_tokenizer(resolve(tokenizer_name), trust_remote_code=False)
+    return BaseInferenceEngine(engine_class(model_path, **settings), tokenizer, stop_token_ids=stop_token_ids)
 
 
-def _keywords(made: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(made).parameters.values()
+def _settings_of(backend: str) -> list[str]:
+    # VLLMInferenceEngine passes its keywords on to VLLMEngine.
+    engine = VLLMEngine if backend == "vllm" else _ENGINES[backend]
+    parameters = inspect.signature(engine).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def _unknown(backend: str, name: str, faces: Mapping[str, _Face]) -> str:
-    known = _settings_of(backend, faces)
+def _unknown_setting(backend: str, name: str) -> str:
+    known = _settings_of(backend)
     close = get_close_matches(name, known, 1)
     hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known)}."
-    elsewhere = [other for other in faces if other != backend and name in _settings_of(other, faces)]
-    owner = f" (the {elsewhere[0]} engine has)" if elsewhere else ""
+    other = next((other for other in _ENGINES if name in _settings_of(other)), "")
+    owner = f" (the {other} engine has)" if other else ""
     return f"The {backend} engine has no setting {name}{owner}. {hint}"

