@@ -71,7 +71,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     assert len(RunFolder.open(where / "killed").read_metrics()) < STEPS
     done = subprocess.run([*TURNSMITH, "resume", str(where / "killed")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "goes on after step " in done.stdout
+    assert "Resuming " in done.stdout
     return RunFolder.open(where / "killed")
 
 

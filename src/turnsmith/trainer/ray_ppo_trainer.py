@@ -1,4 +1,4 @@
-"""`RayPPOTrainer`: what the user's script holds. It builds verl's config, starts Ray and watches verl train."""
+"""`RayPPOTrainer`, in the user's process: builds verl's config, starts Ray, and follows verl's training."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ class RayPPOTrainer:
     """Trains a language model in the user's environment, with verl on Ray.
 
     Args:
-        config: All settings; nothing needs to be set.
-        environment: The environment's class, `"module:Name"`, or an instance (then its class and config are taken).
-        reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async, pays for a whole
-            episode; None: the rewards of the environment's own `step` count, each on the turn that earned it.
-        dataset: A `CustomEnvironmentDataset`, or tasks as it takes them, given to `reset(task=...)` in turn; None: only
-            seeds differ.
+        config: All settings; every one has a default.
+        environment: The environment's class, `"module:Name"`, or an instance (which stands for its class and config).
+        reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async: the reward of a whole
+            episode; None: the rewards that the environment's `step` returns, each on its own turn.
+        dataset: A `CustomEnvironmentDataset`, or tasks, passed to `reset(task=...)` in turn; None: only seeds differ.
         tools: Tools to offer besides the environment's own `@tool` methods.
-        validation: What `evaluation.every` evaluates on: another environment, or starts kept apart, as `dataset` takes
-            them (a `CustomEnvironmentDataset` may name its environment, too); None: the same environment, with seeds
-            that training does not come to.
+        validation: The held-out set for `evaluation.every`: another environment, or tasks as for `dataset` (a
+            `CustomEnvironmentDataset` may name its own environment); None: the same environment, with seeds that
+            training does not use.
         parser: Reads the model's tool calls; None: the parser that `inference.tool_format` names.
 
     Example:
@@ -84,17 +83,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.validation = Validation.of(validation, self.environment)
         self.validation.check(config, self.dataset)
         self.metrics_history: list[dict[str, Any]] = []
-        """One record for each optimizer step made so far."""
+        """The metrics of each optimizer step so far."""
         self.evaluations: list[dict[str, Any]] = []
-        """One record for each evaluation made so far, the one before training included."""
+        """The metrics of each evaluation so far, the one before training included."""
         self.run: RunFolder | None = None
-        """The run's folder, once training has started."""
+        """The run folder, once training has started."""
         self._cluster: Cluster | None = None
         self._runner: Any = None
-        self._servers: list[Any] = []  # kept, because an actor ends with its last handle
+        self._servers: list[Any] = []  # an actor ends with its last handle
         self._watchdog: Any = None
         self._view = ProgressView()
-        self._stopped: StoppedRun | None = None  # the run to go on with, until it has been started
+        self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
 
     @classmethod
     def resume(
@@ -110,16 +109,16 @@ made of whole groups. Set batch_size to a multiple of group_size.
         overrides: Sequence[str] = (),
         trust: bool = False,
     ) -> RayPPOTrainer:
-        """A trainer that goes on with a run which stopped, in the same folder, from its newest good checkpoint.
+        """A trainer that resumes a stopped run, in the same folder, from its newest good checkpoint.
 
-        What the folder holds of later steps is removed now. `fit()` then makes the steps that are left.
+        Records of later steps are removed from the folder now. `fit()` then trains for the remaining steps.
 
         Args:
             run_folder: The run's folder.
-            environment: Like `reward_fn`, `tools`, `curriculum` and `validation`: only needed if it cannot be imported
-                by its name.
+            environment: Like `reward_fn`, `tools`, `curriculum`, `validation` and `parser`: only needed if it cannot be
+                imported by its name.
             overrides: Settings to change, as in `["training.num_epochs=4"]`.
-            trust: Whether to load checkpoints that this user's turnsmith did not write: doing so runs code in them.
+            trust: Whether to load what this user's turnsmith did not write: doing so runs code in it.
 
         Example:
             >>> RayPPOTrainer.resume("runs/gone")
@@ -140,19 +139,19 @@ made of whole groups. Set batch_size to a multiple of group_size.
         )
         trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
         trainer.run, trainer._stopped = stopped.run, stopped
-        for sentence in [*stopped.warnings, f"{stopped.run.path} goes on after step {stopped.step}."]:
+        for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
             trainer._view.note(sentence)
         return trainer
 
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
-        """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the records of all steps.
+        """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the metrics of all steps.
 
-        Ctrl-C stops every process of the run and leaves its folder readable. A second call goes on from the first. In a
-        resumed run, a call that names no steps makes those that are left.
+        Ctrl-C stops every process of the run and leaves its folder readable. A second call continues from the first. In
+        a resumed run, a call without arguments trains for the remaining steps.
         """
         steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
-        if steps <= 0:  # of a resumed run
-            self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are made.")
+        if steps <= 0:  # only in a resumed run
+            self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are done.")
             return self.metrics_history
         began = time.monotonic()
         try:
@@ -178,11 +177,11 @@ made of whole groups. Set batch_size to a multiple of group_size.
         return Path(self._watch(self._runner.save.remote(str(Path(path).absolute()))))
 
     def load_checkpoint(self, path: str | Path, trust: bool = False) -> int:
-        """Load what `save_checkpoint(path)` saved (the newest that is whole, if several); return its step.
+        """Load what `save_checkpoint(path)` saved (the newest good one, if several); return its step.
 
         Args:
-            path: A checkpoint's own folder, a folder of checkpoints, or a run's folder.
-            trust: Whether to load what this user's turnsmith did not write: doing so runs code that is in its files.
+            path: A checkpoint's own folder, a folder of checkpoints, or a run folder.
+            trust: Whether to load what this user's turnsmith did not write: doing so runs code in its files.
         """
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
@@ -205,10 +204,10 @@ made of whole groups. Set batch_size to a multiple of group_size.
             try:
                 ray.get(self._runner.finish_trackers.remote(), timeout=_TRACKER_SECONDS)
             except RayError:
-                pass  # The runner may be what failed; its run ends all the same.
+                pass  # the task runner may be what failed
 
     def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, int]:
-        """How many steps, and how many make an epoch."""
+        """Number of steps, and of steps per epoch."""
         if self._stopped is not None and epochs is None and epoch_steps is None:
             return self._stopped.recipe.steps - self._stopped.step, self._stopped.recipe.steps_in_epoch
         epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
@@ -276,7 +275,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._stopped = None
 
     def _watch(self, reference: Any) -> Any:
-        """Show what happens until a call to the task runner ends; return its result or raise its error in words."""
+        """Show progress until a call to the task runner returns; raise its error as one of ours."""
         from ray.exceptions import RayError
 
         try:

@@ -87,7 +87,7 @@ def test_a_run_goes_back_to_its_newest_checkpoint(tmp_path: Path, capsys: pytest
     assert trainer.run == run
     assert trainer.config.training.steps_per_epoch == 2
     assert trainer._steps_to_make(None, None) == (4, 2)
-    assert capsys.readouterr().out == f"{run.path} goes on after step 4.\n"
+    assert capsys.readouterr().out == f"Resuming {run.path} after step 4.\n"
     assert run.read_events()[-1]["kind"] == "resumed"
 
 
@@ -124,7 +124,7 @@ def test_more_steps_can_be_asked_for(tmp_path: Path) -> None:
 def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = stopped_run(tmp_path)
     assert main(["resume", str(run.path), "training.num_epochs=2"]) == 0
-    assert f"All 4 steps of {run.path} are made." in capsys.readouterr().out
+    assert f"All 4 steps of {run.path} are done." in capsys.readouterr().out
 
 
 def test_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
-"""What a person sees while a run is going on: a live view in a terminal, one tidy line a step anywhere else.
+"""The progress of a run: a live view in a terminal, one line per step anywhere else.
 
-The view knows nothing of training; it is told phases and metrics and shows them. It must never be the reason that a
-run stops: a terminal that is narrow, closed or without Unicode costs the picture, not the run.
+Knows nothing of training; it is given phases and metrics. It must never stop a run: a terminal that is narrow, closed
+or without Unicode costs the view, not the run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ProgressView:
         self.close()
 
     def start(self, total_steps: int, header: str) -> None:
-        """Begin: `header` says in one line what is being trained."""
+        """Begin; `header` says in one line what is being trained."""
         self.close()
         self._total_steps, self._stepped, self._phase = total_steps, False, ""
         live = can_draw_live(self._file or sys.stdout) if self._wants_live is None else self._wants_live
@@ -72,22 +72,24 @@ class ProgressView:
 
         self._panel = Panel(total_steps, header)
         console = Console(file=self._file, highlight=False)
-        # Anything that others print while the view is up goes above it; four redraws a second keep the clock going.
+        # What others print meanwhile goes above the view; four redraws a second keep the clock running.
         self._live = Live(self._panel, console=console, refresh_per_second=4, vertical_overflow="crop")
         self._live.start()
-        atexit.register(self.close)  # A run that dies must not leave the terminal without a cursor.
+        atexit.register(self.close)  # a run that dies must not leave the terminal without a cursor
 
     def phase(self, name: str) -> None:
-        """Say what is being done now, such as `loading model` or `generate`."""
+        """Show the current phase, such as `loading model` or `generate`."""
         with self._lock:
             changed, self._phase = name != self._phase, name
             if self._panel is not None:
                 self._panel.begin_phase(name)
-            elif changed and not self._stepped:  # In a log only the start needs it; the steps say where time went.
+            elif (
+                changed and not self._stepped
+            ):  # a log needs it only during the start; the lines of the steps have their times
                 self._print(f"{name} ...")
 
     def step(self, metrics: Mapping[str, Any]) -> None:
-        """Show the metrics of a step that is done."""
+        """Show the metrics of a finished step."""
         with self._lock:
             self._stepped = True
             if self._panel is not None:
@@ -96,20 +98,20 @@ class ProgressView:
                 self._print(plain_line(metrics, self._total_steps))
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Show what an evaluation found."""
+        """Show the metrics of an evaluation."""
         with self._lock:
             if self._panel is not None:
                 self._panel.add_evaluation(record)
             self._print(evaluation_line(record))
 
     def note(self, text: str) -> None:
-        """Say something that should stay to be read, such as a warning."""
+        """Print something that should stay visible, such as a warning."""
         with self._lock:
             width = None if self._live is None else self._live.console.width - 1
             self._print(text if width is None else "\n".join(wrapped(text, width)))
 
     def finish(self, summary: str = "") -> None:
-        """End the view, leave its last picture standing, and say how the run ended."""
+        """End the view, leave its last state on the screen, and print how the run ended."""
         with self._lock:
             if self._panel is not None:
                 self._panel.end()
@@ -118,14 +120,14 @@ class ProgressView:
                 self._print(summary)
 
     def close(self) -> None:
-        """Give the terminal back. Safe to call at any time and more than once."""
+        """Release the terminal. Safe to call at any time and more than once."""
         live, self._live = self._live, None
         self._panel = None
         if live is not None:
             atexit.unregister(self.close)
             try:
                 live.stop()
-            except (OSError, ValueError):  # The terminal is gone.
+            except (OSError, ValueError):  # the terminal is gone
                 pass
 
     def _print(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the progress view says, as plain strings and numbers: one line a step, shares of the step's time."""
+"""The texts of the progress view: one line per step, and the times of its phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnsmith.text import duration, number
 
 
 def phase_times(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Name and seconds of each phase that took time worth showing in this step, the longest first."""
+    """Name and seconds of each phase of the step that is long enough to show, the longest first."""
     times = [
         (name[5:], seconds) for name, seconds in metrics.items() if name.startswith("time/") and name != "time/step"
     ]
@@ -19,7 +19,7 @@ def phase_times(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def outcome_counts(metrics: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Outcome and number of episodes, the most frequent first; outcomes that did not happen are left out."""
+    """Outcomes and their number of episodes, the most frequent first."""
     counts = [(name[9:], count) for name, count in metrics.items() if name.startswith("episodes/")]
     return sorted(((name, int(n)) for name, n in counts if name != "total" and n), key=lambda item: -item[1])
 

@@ -1,4 +1,4 @@
-"""verl's agent loop, which runs our one episode loop and hands its tokens and rewards over as they are."""
+"""verl's agent loop: runs our one episode loop, and passes its tokens and rewards to verl unchanged."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from turnsmith.trajectory import Decision, Trajectory
 
 @dataclass
 class EpisodeContext:
-    """What the episodes of one process share. verl builds an agent loop for each episode and gives it no way to be
-    handed anything of ours, so they meet here.
+    """What the episodes of one process share. verl builds an agent loop for each episode and can pass it nothing of
+    ours, so it is a global of the process.
     """
 
     plan: EpisodePlan
     chat: Chat
     finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
-    activity: InFlightEpisodes = field(default_factory=InFlightEpisodes)
+    in_flight: InFlightEpisodes = field(default_factory=InFlightEpisodes)
 
 
-_room: EpisodeContext | None = None
+_context: EpisodeContext | None = None
 
 
-def set_episode_context(room: EpisodeContext) -> None:
-    """Set what this process's episodes share; called once by the worker before any episode."""
-    global _room
-    _room = room
+def set_episode_context(context: EpisodeContext) -> None:
+    """Set what this process's episodes share; the worker calls it once, before any episode."""
+    global _context
+    _context = context
 
 
 class EpisodeOutput(AgentLoopOutput):
-    """verl's output with a reward for each token: the base class keeps only one, on the very last token."""
+    """verl's output with a reward for each token: the base class keeps only one, on the last token."""
 
     token_rewards: list[float]
     anchors: list[int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields verl stores, with our rewards in `rm_scores`."""
+        """The fields that verl stores, with our rewards in `rm_scores`."""
         output = super().as_dict()
         output["rm_scores"] = torch.tensor(output.pop("token_rewards"), dtype=torch.float32)
         anchors = output.pop("anchors", None)
@@ -64,44 +64,44 @@ class EpisodeAgentLoop(AgentLoopBase):
     """Runs one episode for verl."""
 
     def __init__(self, server_manager: Any, **unused: Any) -> None:
-        # The base class would build a chat renderer for each episode; ours is shared by the process.
+        # The base class would build a chat renderer for each episode; the process shares ours.
         self.engine = server_manager
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """Run the episode of one dataset row and hand it to verl.
+        """Run the episode of one dataset row and pass it to verl.
 
-        One that is masked gives verl nothing: verl trains on the others of its group, and fills the batch up with rows
-        that train nothing. One that is dropped raises, by which verl knows that its whole group is to be replaced.
+        A masked episode returns nothing: verl trains on the others of its group, and pads the batch with rows that have
+        no effect. A dropped one raises, so that verl replaces its whole group.
         """
-        if _room is None:
-            raise TrainingFailure("No episode plan in this process: episodes must run in an EpisodeWorker.")
-        plan = _room.plan
+        if _context is None:
+            raise TrainingFailure("This process has no episode plan: episodes must run in an EpisodeWorker.")
+        plan = _context.plan
         start = EpisodeStart(
             episode_id=episode_name(row["uid"], row["session_id"]),
             group_id=str(row["index"]),
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
         )
-        _room.activity.enter(start.episode_id, "environment")
+        _context.in_flight.enter(start.episode_id, "environment")
         try:
-            engine = TrackedEngine(self.engine, _room.activity, start.episode_id)
-            played = await play_episode(start, plan.rollout, engine, _room.chat)
+            engine = TrackedEngine(self.engine, _context.in_flight, start.episode_id)
+            result = await play_episode(start, plan.rollout, engine, _context.chat)
         finally:
-            _room.activity.end(start.episode_id)
-        mask_untrainable(played.trajectory)
-        _room.finished.append(played)
-        decision = played.trajectory.decision
+            _context.in_flight.end(start.episode_id)
+        mask_untrainable(result.trajectory)
+        _context.finished.append(result)
+        decision = result.trajectory.decision
         if decision is Decision.DROPPED:
-            raise GroupDropped(f"{start.episode_id} ended in {played.trajectory.outcome}; its group is replaced.")
-        return to_verl_output(played.trajectory, with_anchors=plan.credit == "anchored") if decision.is_counted else []
+            raise GroupDropped(f"{start.episode_id} ended as {result.trajectory.outcome}; its group is replaced.")
+        return to_verl_output(result.trajectory, with_anchors=plan.credit == "anchored") if decision.is_counted else []
 
 
 class GroupDropped(TurnsmithError):
-    """Tells verl that a group is to be thrown away."""
+    """Tells verl to replace a group."""
 
 
 def mask_untrainable(trajectory: Trajectory) -> None:
-    """Mask an episode that has nothing to train on, whatever the failure policy says of it."""
+    """Mask an episode that cannot be trained on, whatever the failure policy says."""
     if not trajectory.decision.is_counted:
         return
     if not trajectory.turns:
@@ -110,13 +110,13 @@ def mask_untrainable(trajectory: Trajectory) -> None:
     elif not trajectory.exact:
         trajectory.decision = Decision.MASKED
         trajectory.error = (
-            "Its engine gave text, or log-probs of another distribution, so its tokens are not those that it sampled. "
-            "Use such an engine for evaluation only."
+            "Its engine returned only text, or log-probs of another distribution, so its tokens are not exact. Use "
+            "such an engine for evaluation only."
         )
 
 
 def to_verl_output(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
-    """What verl trains on, from a recorded episode."""
+    """A recorded episode as verl trains on it."""
     tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
     versions = [version for turn in trajectory.turns for version in turn.versions]
     return EpisodeOutput(

@@ -1,4 +1,4 @@
-"""What every episode of a run has in common."""
+"""What all episodes of a run have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnsmith.trainer.dataset import Curriculum
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """Sent once to each process that runs episodes. Imports no verl, so that the user's process can make it."""
+    """Sent once to each process that runs episodes. Imports no verl, so that the user's process can build it."""
 
     rollout: RolloutSpec
     """Without a parser, the process that runs the episodes makes the one that `tool_format` names."""
@@ -21,4 +21,4 @@ class EpisodePlan:
     credit: str = "episode"
     """`training.credit`."""
     curriculum: Curriculum | None = None
-    """What chooses the starts, if not a list of them."""
+    """Chooses the starts, if the dataset has one."""

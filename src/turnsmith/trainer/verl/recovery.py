@@ -1,4 +1,4 @@
-"""What a training run does about faults: groups that are replaced, processes that are lost, a last checkpoint."""
+"""Recovery from faults during training: replaced groups, lost processes, a last checkpoint."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _AGAIN_SECONDS = 0.2
 _SYNC_SECONDS = 300.0
 _SAVE_SECONDS = 600.0
 NOTHING_TO_TRAIN_ON = "no materializable trajectories"
-"""What verl's synchronous replay buffer says of a batch in which every episode failed; the other one says nothing."""
+"""The error of verl's synchronous replay buffer when every episode of a batch failed; the other raises none."""
 _MOST_REPLACED = 8
-"""Groups that may be replaced in a step, for each group that it needs: more means that nothing ever works."""
+"""Limit on replaced groups in a step, per group that it needs: more means that nothing works."""
 
 
 def episode_names(batch: Any) -> list[str]:
-    """The names of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{index}`."""
+    """The ids of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{index}`."""
     return [episode_name(*key.rsplit("_", 2)[:2]) for key in batch.keys]
 
 
 def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
-    """Let a replay buffer replace every group in which an episode was dropped, but not for ever.
+    """Make a replay buffer replace every group in which an episode was dropped, up to a limit.
 
-    verl's synchronous one replaces only groups of which nothing is left; others stay, and what is missing in them is
-    filled up silently. Returns a function to call at the beginning of each step.
+    verl's synchronous buffer replaces only groups of which nothing is left; it keeps others and pads them silently.
+    Returns a function to call at the beginning of each step.
     """
     find, refill = buffer._terminal_eviction_reasons, buffer.refill_fn
     replaced = 0
@@ -53,8 +53,8 @@ def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
         replaced += number
         if replaced > _MOST_REPLACED * batch_size:
             raise TrainingFailure(
-                f"{replaced} groups were dropped in one step, and it still has too few: mend what fails, or set the "
-                "policy in `failures` to mask."
+                f"{replaced} groups were dropped in one step, and it still has too few: fix what fails, or use mask "
+                "instead of drop in `failures`."
             )
         return refill(number)
 
@@ -67,15 +67,15 @@ def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
 
 
 def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None]) -> None:
-    """Let a replay buffer give a batch away only when the records of its episodes are safe, too.
+    """Make a replay buffer hand out a batch only when the records of its episodes have arrived as well.
 
-    A worker that is lost in between has put its episodes into the queue, but how they went is lost with it. Then the
-    batch is put back, the worker's groups are played again, and the same groups make up the batch in the end.
+    A worker that dies in between has put its episodes into the queue, but their records are lost with it. Then the
+    batch is put back, the worker's groups are replayed, and the batch is made of the same groups in the end.
 
     Args:
         buffer: verl's replay buffer.
-        finish: Takes over the records of the groups that it is given; returns whether all of them came.
-        replace_lost: Starts new workers for those that are gone, and sends them what these had in hand.
+        finish: Collects the records of the given groups; returns whether all of them arrived.
+        replace_lost: Replaces lost workers, and sends the new ones their groups.
     """
     sample, materialize = buffer.sample, buffer._materialize_batch
     chosen: list[str] = []
@@ -94,29 +94,29 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
             tags = [{"is_prompt": True, "status": "finished", "global_steps": global_steps} for _ in chosen]
             transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
             replace_lost()
-            time.sleep(_AGAIN_SECONDS)  # that a worker is gone may be known here a moment later
+            time.sleep(_AGAIN_SECONDS)  # the loss of a worker may be known here a moment later
 
     buffer._materialize_batch, buffer.sample = remember, sample_and_finish
 
 
 class Recovery:
-    """Looks after a trainer's processes, and remembers the last state that a checkpoint may be made of.
+    """Replaces lost processes of a trainer, and knows the last state that a checkpoint can be made of.
 
     Args:
         trainer: An EpisodeTrainer.
-        tell: Called with a sentence when something was lost.
+        warn: Called with a sentence when something was lost.
     """
 
-    def __init__(self, trainer: Any, tell: Callable[[str], None]) -> None:
+    def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
         self._trainer = trainer
-        self._tell = tell
+        self._warn = warn
         self._looked = 0.0
         self._asked: list[Any] = []
         self._safe: tuple[int, dict[str, Any]] | None = None
         self._version = 0
 
     def look(self) -> None:
-        """Replace workers that are gone and send weights to servers that were started again; called while waiting."""
+        """Replace lost workers, and send weights to restarted servers; called while the trainer waits."""
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -126,11 +126,11 @@ class Recovery:
             self._asked = [server.lacks_weights.remote() for server in servers if hasattr(server, "lacks_weights")]
         done, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
         if any(map(_answer, done)):
-            self._tell("A rollout server was lost and started again; it gets the weights of now.")
+            self._warn("A rollout server died and was restarted; sending it the current weights.")
             self.sync(lambda: self._trainer.checkpoint_manager.update_weights(self._version), self._version)
 
     def sync(self, send: Callable[[], Any], version: int) -> None:
-        """Send the weights of a version to the rollout servers, again where one is lost meanwhile."""
+        """Send the weights to the rollout servers, again if one dies meanwhile."""
         self._version = version
         until = time.monotonic() + _SYNC_SECONDS
         while True:
@@ -140,23 +140,23 @@ class Recovery:
             except RayError as error:
                 if not _is_lost_server(error) or time.monotonic() > until:
                     raise
-                self._tell("A rollout server was lost while it got new weights; they are sent again.")
+                self._warn("A rollout server died while it received new weights; sending them again.")
                 time.sleep(_LOOK_SECONDS)
 
     def step_done(self) -> None:
-        """The model is now what the records say; a checkpoint may be made of it until the next update begins."""
+        """Note that model and records agree: a checkpoint can be made until the next update begins."""
         trainer = self._trainer
-        # A copy: what a curriculum is told of the next groups must not reach it.
+        # A copy: the curriculum's history of later groups must not get into it.
         self._safe = (trainer.global_steps, copy.deepcopy(trainer.train_dataloader.state_dict()))
 
     def update_begins(self) -> None:
-        """From here on the model is between two steps."""
+        """Note that the model is between two steps from now on."""
         self._safe = None
 
     def save(self, folder: Path) -> str:
-        """Save the state after the last step, if it is still there; return a sentence about it, or nothing.
+        """Save the state after the last good step, if it is still there; return a sentence about it, or nothing.
 
-        Never raises, and does not wait for ever: what has failed may be what saving needs.
+        Never raises, and does not wait for ever: what failed may be needed to save.
         """
         if self._safe is None or not self._trainer.saves_late or (folder / f"global_step_{self._safe[0]}").exists():
             return ""
@@ -164,13 +164,13 @@ class Recovery:
         trainer.emit("phase", SAVING)
 
         def write() -> None:
-            # The loader has moved on since: the groups of the step that failed are to be played again.
+            # The data loader has moved on since: the groups of the failed step must be played again.
             trainer.global_steps, trainer.train_dataloader = step, _Position(position)
             try:
                 trainer.save(folder)
                 saved.set()
-            except Exception as error:  # noqa: BLE001  (the reason to stop is another one, and is told already)
-                self._tell(f"The state after step {step} could not be saved: {type(error).__name__}.")
+            except Exception as error:  # noqa: BLE001  (the run stops for another reason, which is reported already)
+                self._warn(f"The state after step {step} could not be saved: {type(error).__name__}.")
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
@@ -179,7 +179,7 @@ class Recovery:
 
 
 class _Position:
-    """Stands where the data loader is, and says where it was."""
+    """Replaces the data loader, and returns an earlier state of it."""
 
     def __init__(self, position: dict[str, Any]) -> None:
         self._position = position
@@ -191,10 +191,10 @@ class _Position:
 def _answer(reference: Any) -> bool:
     try:
         return bool(ray.get(reference))
-    except RayActorError:  # still being started
+    except RayActorError:  # still starting
         return False
 
 
 def _is_lost_server(error: RayError) -> bool:
-    """Whether the rank that sends weights is there, and only what it sent them to is gone."""
+    """Whether the rank that sends weights is alive, and only the server it sent them to is gone."""
     return isinstance(error, RayTaskError) and isinstance(error.cause, RayActorError)

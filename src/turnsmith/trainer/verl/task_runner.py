@@ -89,7 +89,7 @@ class TaskRunner:
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             lambda sentence: self._emit("warning", sentence),
         )
-        self._workers.meanwhile = self._trainer.care.look
+        self._workers.meanwhile = self._trainer.recovery.look
         self._emit("phase", "ready")
 
     def train_until(self, step: int) -> None:
@@ -97,7 +97,7 @@ class TaskRunner:
         try:
             self._trainer.continue_until(step)
         except Exception:
-            saved = self._trainer.care.save(Path(self._trainer.config.trainer.default_local_dir))
+            saved = self._trainer.recovery.save(Path(self._trainer.config.trainer.default_local_dir))
             if saved:
                 self._emit("warning", saved)
             raise

@@ -1,4 +1,4 @@
-"""verl's V1 trainer, with our reports, our checkpoints' place and no two-second sleeps."""
+"""verl's V1 trainer, with our metrics, records and checkpoints, and without its two-second polling."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from turnsmith.trainer.verl.recovery import (
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 
 Emit = Callable[[str, Any], None]
-"""Called with what happened (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`) and its content."""
+"""Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
 
 _POLL_SHARE = 0.02
 _POLL_SECONDS = (0.005, 0.5)
 
 
 class EpisodeTrainer(trainer_base.PPOTrainer):
-    """Trains on episodes. Everything that learns is verl's; this class only watches and names things.
+    """Trains on episodes. verl does all the learning; this class adds records, checkpoints and recovery.
 
-    Abstract: `schedules` says when episodes are played and when the model learns.
+    Abstract: `schedules` has a subclass for each `training.schedule`.
     """
 
     carries = False
-    """Whether an episode may go on while the model learns, and be trained on in a later step than it began in."""
-    agent_loop_manager: Any  # an EpisodeWorkers, which has the face of verl's manager but not its base class
+    """Whether an episode may continue during an update, and be trained on in a later step than it began in."""
+    agent_loop_manager: Any  # an EpisodeWorkers: the interface of verl's manager, but not its base class
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         steps_in_epoch: int,
         evaluating: EvaluationSchedule | None = None,
     ) -> None:
-        # verl builds its server manager by this name in its own module; ours needs no balancer process.
+        # verl looks this name up in its own module; ours needs no load-balancer process.
         trainer_base.LLMServerManager = PooledServerManager
         super().__init__(config)
         self.emit = emit
         self.plan = plan
         set_curriculum(plan.curriculum)
         self.saving = saving
-        self._draft: PendingCheckpoint | None = None
+        self._pending: PendingCheckpoint | None = None
         self.steps_in_epoch = steps_in_epoch
         register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
-        self.watch = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
+        self.monitor = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
-        self.care = Recovery(self, lambda sentence: emit("warning", sentence))
+        self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
         if plan.rollout.failures.drops:
@@ -83,8 +83,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         began = time.monotonic()
 
         def wait_for_next_poll(partition_id: str, last_debug_time: float) -> float:
-            # verl sleeps for 2 s between looks. A share of what was already waited costs at most that share.
-            self.care.look()
+            # verl sleeps for 2 s between polls. Sleeping a share of the time waited so far costs at most that share.
+            self.recovery.look()
             waited = time.monotonic() - self._sampling_since
             time.sleep(min(max(_POLL_SHARE * waited, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
             return last_debug_time
@@ -95,15 +95,15 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:
-        # Named by where they start, and not by chance as in verl: the same run again has the same names, from which
-        # the seeds of its sampling are made.
+        # Ids from the dataset's index, and not random as in verl: a repeated run has the same ids, from which sampling
+        # seeds are derived.
         batch: Any = super()._fetch_one_gen_batch()
         names = [f"{int(index):08d}" for index in batch["index"]]
         batch["uid"] = get_tensordict({"uid": names})["uid"]
         return batch
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Episodes come in the order in which they ended. Sums of floats must not depend on that.
+        # Episodes come in the order in which they finished, and sums of floats must not depend on that.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
         self.balance = self.agent_loop_manager.ledger.close(self.global_steps, episode_names(batch))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
@@ -114,33 +114,33 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         if self.global_steps == 0 and self.evaluations.is_due(0, last=False):
             self.evaluations.report(self.evaluations.make(0, self.agent_loop_manager))
         self.fit(self.agent_loop_manager)
-        # verl leaves its counter one past the last step, and counts up again when it starts.
+        # verl leaves its counter one past the last step, and increments it again when it starts.
         self.global_steps = step
 
     def on_step_begin(self) -> None:
-        """Tell that a step begins."""
+        """Report that a step begins."""
         super().on_step_begin()
         self._begin_step()
         self.emit("phase", "generate")
 
     def on_sample_begin(self) -> None:
-        """Remember when waiting for episodes began."""
+        """Note when waiting for episodes began."""
         super().on_sample_begin()
         self._sampling_since = time.monotonic()
 
     def on_sample_end(self) -> None:
-        """Tell the curriculum how the step's episodes went, now that all of them have ended."""
+        """Record the step's groups for the curriculum, now that all of them have finished."""
         self.train_dataset.record(self.episodes.groups)
         super().on_sample_end()
 
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
-        """Record the step's episodes; False: a process was lost with some of them, which are played again."""
+        """Record the step's episodes; False: a process was lost with some of them, which are replayed."""
         report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None)
         self.episodes = report or EpisodeReport()
         return report is not None
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """One optimizer step; a batch in which every episode failed stops the run with the first failure in words."""
+        """One optimizer step; if every episode of the batch failed, stop the run with the first failure."""
         try:
             return super().step(metrics, timing_raw)
         except RuntimeError as error:
@@ -152,7 +152,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, []).as_dict())
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
-                f"({dict(report.outcomes)}). The first one failed with: {report.first_error or 'no turn was taken'}"
+                f"({dict(report.outcomes)}). The first failure: {report.first_error or 'no turn was taken'}"
             ) from error
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -177,25 +177,25 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return batch
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.care.update_begins()
+        self.recovery.update_begins()
         self.emit("phase", "update_critic")
         return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.care.update_begins()
+        self.recovery.update_begins()
         self.emit("phase", "update_actor")
         return super()._update_actor(batch, metrics)
 
     def on_step_end(self) -> None:
-        """Send the new weights to the rollout servers, and save when it is time."""
+        """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
         self.emit("phase", "sync_weights")
-        self.care.sync(super().on_step_end, self.global_steps)
+        self.recovery.sync(super().on_step_end, self.global_steps)
         if self.saving.every and (self._is_last or self.global_steps % self.saving.every == 0):
             self._begin_checkpoint()
 
     @property
     def saves_late(self) -> bool:
-        """Whether a run that a fault stops saves the state after its last step."""
+        """Whether a run that fails saves the state after its last good step."""
         return bool(self.saving.every)
 
     @property
@@ -205,14 +205,14 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _begin_checkpoint(self) -> None:
         self.emit("phase", "save_checkpoint")
         with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
-            self._draft = self._write(Path(self.config.trainer.default_local_dir))
+            self._pending = self._write(Path(self.config.trainer.default_local_dir))
 
     def _evaluate(self) -> dict[str, Any]:
-        """Evaluate if it is time, with the weights that the servers have just got; save the model if it is the best."""
+        """Evaluate if it is due, with the servers' new weights; save a checkpoint if it is the best so far."""
         if not self.evaluations.is_due(self.global_steps, last=self._is_last):
             return {}
         evaluation = self.evaluations.make(self.global_steps, self.agent_loop_manager)
-        if self.saving.every and self._draft is None and self.evaluations.is_best(evaluation):
+        if self.saving.every and self._pending is None and self.evaluations.is_best(evaluation):
             self._begin_checkpoint()
         return evaluation
 
@@ -226,24 +226,24 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         if self.balance is not None:
             self.emit("ledger", self.balance.as_dict())
         self.emit("step", record)
-        self.care.step_done()
+        self.recovery.step_done()
         if evaluation:
             self.evaluations.report(evaluation)
-        for warning in self.watch.step(record, self.episodes):
+        for warning in self.monitor.step(record, self.episodes):
             self.emit("warning", warning.content())
-        if self._draft is not None:
-            # Not before the step is recorded: who goes on from a checkpoint finds all steps up to it in the run folder.
-            saved = self._commit(self._draft)
+        if self._pending is not None:
+            # Only after the step is recorded: the run folder has every step up to a checkpoint.
+            saved = self._commit(self._pending)
             self.evaluations.saved(evaluation)
             prune(saved.parent, self.saving.keep_last_n, global_steps)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs besides what verl saves, in plain values."""
+        """State for a checkpoint that verl does not save, in plain values."""
         kl_coef = self.kl_ctrl_in_reward.value if self.config.algorithm.use_kl_in_reward else None
         return {"step": self.global_steps, "kl_coef": kl_coef}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
         if self.config.algorithm.use_kl_in_reward and state.get("kl_coef") is not None:
             self.kl_ctrl_in_reward.value = float(state["kl_coef"])
 
@@ -252,29 +252,29 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return self._commit(self._write(folder))
 
     def _write(self, folder: Path) -> PendingCheckpoint:
-        draft = PendingCheckpoint(folder, self.global_steps)
-        self.config.trainer.default_local_dir, usual = str(draft.path.parent), self.config.trainer.default_local_dir
+        pending = PendingCheckpoint(folder, self.global_steps)
+        self.config.trainer.default_local_dir, usual = str(pending.path.parent), self.config.trainer.default_local_dir
         try:
             self._save_checkpoint()
         finally:
             self.config.trainer.default_local_dir = usual
-        draft.hash_early()
-        complete(draft.path, self.saving, self.state())
-        draft.seal(lambda sentence: self.emit("warning", sentence))
-        return draft
+        pending.hash_early()
+        complete(pending.path, self.saving, self.state())
+        pending.seal(lambda sentence: self.emit("warning", sentence))
+        return pending
 
-    def _commit(self, draft: PendingCheckpoint) -> Path:
-        self._draft = None
-        saved = draft.commit()
+    def _commit(self, pending: PendingCheckpoint) -> Path:
+        self._pending = None
+        saved = pending.commit()
         self.emit("checkpoint", str(saved))
         return saved
 
     def load(self, checkpoint: Path) -> None:
-        """Load a checkpoint's own folder and give its weights to the rollout servers."""
+        """Load the checkpoint in this folder and send its weights to the rollout servers."""
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
-        self.train_dataloader_it = None  # or the one in use would go on from where it is
-        # verl decorates it: outside an event loop it has run when it returns.
-        self.care.sync(lambda: self.checkpoint_manager.update_weights(self.global_steps), self.global_steps)
+        self.train_dataloader_it = None  # else the iterator in use would continue from where it is
+        # verl decorates it: called outside an event loop, it has run when it returns.
+        self.recovery.sync(lambda: self.checkpoint_manager.update_weights(self.global_steps), self.global_steps)

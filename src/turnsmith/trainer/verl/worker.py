@@ -1,4 +1,4 @@
-"""What runs episodes in one process, the task runner's own or an actor's."""
+"""Runs the episodes of one process: the task runner's own, or a Ray actor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ig
 
 @dataclass
 class Finished:
-    """What ended in a worker since it was last asked."""
+    """What a worker has finished since it was last asked."""
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
     entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
@@ -38,30 +38,30 @@ class Finished:
 
 
 class EpisodeWorker(_VerlWorker):
-    """verl's agent-loop worker, which also keeps what its episodes recorded until a step is over."""
+    """verl's agent-loop worker, which also keeps the records of its episodes until a step is over."""
 
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
         rollout = replace(plan.rollout, parser=parser)
-        self.room = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
-        set_episode_context(self.room)
+        self.context = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
+        set_episode_context(self.context)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
-        """Write the episodes that ended to the run folder, and say how they went.
+        """Write finished episodes to the run folder, and report on them.
 
         Args:
-            step: The step that they are trained in.
-            groups: Only episodes of these groups, and of groups that were dropped; the others wait for their step.
+            step: The step that trains on them.
+            groups: Only episodes of these groups and of dropped groups; the others wait for their step.
         """
-        finished, self.room.finished = split_settled(
-            self.room.finished, groups, self.config.actor_rollout_ref.rollout.n
+        finished, self.context.finished = split_settled(
+            self.context.finished, groups, self.config.actor_rollout_ref.rollout.n
         )
         settle_groups(finished)
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
-            await asyncio.to_thread(write_episodes, self.room.plan.run_dir, step, attempts, part=self.part)
+            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=self.part)
         return Finished(
             report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
         )
@@ -69,20 +69,20 @@ class EpisodeWorker(_VerlWorker):
     async def evaluate(
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
     ) -> list[Trajectory]:
-        """Play this worker's share of an evaluation. Training hears nothing of these episodes."""
-        plan, name = replace(plan, parser=self.room.plan.rollout.parser), "evaluation"
-        engine = TrackedEngine(self.llm_client, self.room.activity, name)
+        """Play this worker's share of an evaluation. Training does not see these episodes."""
+        plan, name = replace(plan, parser=self.context.plan.rollout.parser), "evaluation"
+        engine = TrackedEngine(self.llm_client, self.context.in_flight, name)
         mine = plan.starts()[place::workers]
         try:
-            return (await run_evaluation(environment, engine, self.room.chat, plan, starts=mine)).trajectories
+            return (await run_evaluation(environment, engine, self.context.chat, plan, starts=mine)).trajectories
         finally:
-            self.room.activity.end(name)
+            self.context.in_flight.end(name)
 
     async def pulse(self) -> tuple[int, str]:
-        """How often an episode of this process has got on so far, and where those that run are."""
-        return self.room.activity.transitions, self.room.activity.describe()
+        """A counter of progress, and what this process's episodes are doing."""
+        return self.context.in_flight.transitions, self.context.in_flight.describe()
 
     async def stay(self) -> None:
-        """Never return: this call fails when the process is gone, and only then."""
+        """Never return: this call fails when the process dies, and only then."""
         enable_stack_dump("process that runs episodes")
         await asyncio.Event().wait()

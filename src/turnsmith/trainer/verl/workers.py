@@ -1,6 +1,6 @@
-"""The processes that run episodes: the task runner's own, or as many Ray actors as the settings ask for.
+"""The processes that run episodes: the task runner's own, or `ray.num_actors` Ray actors.
 
-An actor that is lost is replaced, and the groups that it had in hand are played again from their starts.
+A lost actor is replaced, and its groups in flight are replayed from their starts.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from turnsmith.trajectory import Decision, Outcome
 _MOST_LOSSES = 5
 _LOOK_SECONDS = 1.0
 PARTITION = "train"
-"""The part of the queue that training takes its batches from."""
+"""The partition of TransferQueue that training takes its batches from."""
 
 
 @dataclass
-class _Crew:
-    """One actor, and what it was given since the last step was finished."""
+class _Slot:
+    """One actor, and the groups that it is working on."""
 
     actor: Any
     watch: Any
-    """A call that ends only when the actor is gone."""
+    """A call that ends only when the actor dies."""
     given: list[TensorDict] = field(default_factory=list[TensorDict])
     since: float = field(default_factory=time.monotonic)
     losses: int = 0
     pulse: list[Any] = field(default_factory=list[Any])
-    moves: Any = (0, "")
+    progress: Any = (0, "")
 
 
 class EpisodeWorkers:
-    """What verl's trainer sends its prompts to; the face verl calls an agent-loop manager.
+    """What verl's trainer dispatches its prompts to, in place of verl's agent-loop manager.
 
     Args:
         plan: What all episodes have in common.
         config: verl's config.
-        engine: What generates, for every worker.
+        engine: The engine of every worker.
         num_actors: How many processes; 0: this one.
-        ledger: Where episodes that are sent off and that are over are noted.
-        tell: Called with a sentence when a process is lost.
+        ledger: Where dispatched and finished episodes are recorded.
+        warn: Called with a sentence when a process is lost.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class EpisodeWorkers:
         engine: Any,
         num_actors: int,
         ledger: Ledger,
-        tell: Callable[[str], None] = lambda sentence: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.ledger = ledger
         self.meanwhile: Callable[[], None] = lambda: None
-        """Called now and then while this waits for episodes."""
-        self._tell = tell
+        """Called about once a second while this waits for episodes."""
+        self._warn = warn
         self._group_size = int(config.actor_rollout_ref.rollout.n)
         self._local: EpisodeWorker | None = None
-        self._crew: list[_Crew] = []
+        self._slots: list[_Slot] = []
         self._lost = 0
         self._finished = Finished()
         if num_actors == 0:
@@ -88,38 +88,40 @@ class EpisodeWorkers:
         self._start = lambda place: _actor(place, plan, config, engine)
         for place in range(num_actors):
             actor = self._start(place)
-            self._crew.append(_Crew(actor, actor.stay.remote()))
+            self._slots.append(_Slot(actor, actor.stay.remote()))
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Start the episodes of a batch of groups; they end in the replay buffer."""
+        """Start the episodes of a batch of groups; they end up in the replay buffer."""
         self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
         if self._local:
             self._here(self._local.generate_sequences(prompts))
             return
         self.replace_lost()
-        sent = [_send(crew, chunk) for crew, chunk in zip(self._crew, prompts.chunk(len(self._crew)), strict=False)]
+        sent = [_send(slot, chunk) for slot, chunk in zip(self._slots, prompts.chunk(len(self._slots)), strict=False)]
         for answer in sent:
             _see(answer)
 
     def finish_step(self, step: int, groups: Collection[str] | None = None) -> EpisodeReport | None:
-        """Record what ended in this step, in every worker, and add up how it went.
+        """Record the finished episodes of every worker, and merge their reports.
 
-        Where episodes may go on over steps, `groups` are those that the step is made of.
+        Args:
+            step: The step that trains on them.
+            groups: The groups of the step, with a schedule in which episodes continue over several steps.
 
-        Returns None if a worker was lost before it could say: then its groups have to be played again, and this is
-        called again after that.
+        Returns:
+            None if a worker was lost before it could report: its groups are replayed, and this is called again.
         """
         if self._local:
             self._finished += self._here(self._local.finish_step(step, groups))
-        asked = [(crew, crew.actor.finish_step.remote(step, groups)) for crew in self._crew]
+        asked = [(slot, slot.actor.finish_step.remote(step, groups)) for slot in self._slots]
         is_whole = True
-        for crew, answer in asked:
+        for slot, answer in asked:
             try:
                 handed: Finished = ray.get(answer)  # type: ignore[assignment]
                 self._finished += handed
                 over = {group_name(entry.episode_id) for entry in handed.entries}
-                under_way = {uid for chunk in crew.given for uid in _uids(chunk)} - over
-                crew.given, crew.losses = _rows(crew.given, under_way), 0
+                under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
+                slot.given, slot.losses = _rows(slot.given, under_way), 0
             except RayActorError:
                 is_whole = False
         if not is_whole:
@@ -131,65 +133,65 @@ class EpisodeWorkers:
         return finished.report
 
     def evaluate(self, environment: EnvironmentSpec, plan: EvaluationPlan) -> EvaluationResult:
-        """Play the episodes of an evaluation, shared out over the workers, with the weights of the rollout servers."""
+        """Play the episodes of an evaluation, divided over the workers, with the current weights of the servers."""
         began = time.perf_counter()
         if self._local:
             finished = self._here(self._local.evaluate(environment, plan, 0, 1))
         else:
-            count = len(self._crew)
-            shares = [crew.actor.evaluate.remote(environment, plan, n, count) for n, crew in enumerate(self._crew)]
+            count = len(self._slots)
+            shares = [slot.actor.evaluate.remote(environment, plan, n, count) for n, slot in enumerate(self._slots)]
             finished = [one for n, share in enumerate(shares) for one in self._share(n, share, environment, plan)]
         return plan.result(finished, time.perf_counter() - began)
 
     def replace_lost(self) -> None:
-        """Start a new actor for each that is gone, and send it what the old one had in hand."""
-        if not self._crew:
+        """Replace each lost actor, and send the new one the groups that the old one was working on."""
+        if not self._slots:
             return
-        gone, _ = ray.wait([crew.watch for crew in self._crew], num_returns=len(self._crew), timeout=0)
-        for place, crew in enumerate(self._crew):
-            if crew.watch in gone:
-                self._replace(place, crew)
+        gone, _ = ray.wait([slot.watch for slot in self._slots], num_returns=len(self._slots), timeout=0)
+        for place, slot in enumerate(self._slots):
+            if slot.watch in gone:
+                self._replace(place, slot)
 
     def pulse(self) -> tuple[int, str]:
-        """How often an episode has got on so far, and where those that run are; never waits for an actor."""
+        """A counter of progress, and what the episodes are doing; never waits for an actor."""
         if self._local:
-            activity = self._local.room.activity
-            return activity.transitions, activity.describe()
-        for crew in self._crew:
-            for answer in ray.wait(crew.pulse, timeout=0)[0] if crew.pulse else ():
+            in_flight = self._local.context.in_flight
+            return in_flight.transitions, in_flight.describe()
+        for slot in self._slots:
+            for answer in ray.wait(slot.pulse, timeout=0)[0] if slot.pulse else ():
                 try:
-                    crew.moves = ray.get(answer)
+                    slot.progress = ray.get(answer)
                 except RayActorError:
-                    crew.moves = (crew.moves[0], "lost")
-                crew.pulse = []
-            if not crew.pulse:
-                crew.pulse = [crew.actor.pulse.remote()]
-        told = [f"worker {place}: {crew.moves[1]}" for place, crew in enumerate(self._crew)]
-        return sum(crew.moves[0] for crew in self._crew), "; ".join(told)
+                    slot.progress = (slot.progress[0], "lost")
+                slot.pulse = []
+            if not slot.pulse:
+                slot.pulse = [slot.actor.pulse.remote()]
+        states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
+        return sum(slot.progress[0] for slot in self._slots), "; ".join(states)
 
     def _share(self, place: int, share: Any, environment: EnvironmentSpec, plan: EvaluationPlan) -> Any:
         try:
             return self._get(share)
         except RayActorError:
             self.replace_lost()
-            return self._get(self._crew[place].actor.evaluate.remote(environment, plan, place, len(self._crew)))
+            return self._get(self._slots[place].actor.evaluate.remote(environment, plan, place, len(self._slots)))
 
-    def _replace(self, place: int, crew: _Crew) -> None:
-        crew.losses += 1
-        if crew.losses > _MOST_LOSSES:
+    def _replace(self, place: int, slot: _Slot) -> None:
+        slot.losses += 1
+        if slot.losses > _MOST_LOSSES:
             raise TrainingFailure(
-                f"The process that runs episodes was lost {crew.losses} times in one step: see whether the machine is "
-                "out of memory, or whether the environment ends its process."
+                f"A process that runs episodes was lost {slot.losses} times in one step: check whether the machine is "
+                "out of memory, or whether the environment kills its process."
             )
-        self._tell(f"Process {place} that runs episodes was lost; its groups are played again in a new one.")
-        crew.actor = self._start(place)
-        crew.watch, crew.pulse = crew.actor.stay.remote(), []
-        waiting = put_back_groups([uid for chunk in crew.given for uid in _uids(chunk)])
-        for chunk in crew.given:
-            self._note_lost(chunk, waiting, time.monotonic() - crew.since)
-        rows = _rows(crew.given, waiting)
-        crew.given, crew.since = [], time.monotonic()
-        for answer in [_send(crew, row) for row in rows]:
+        self._warn(f"Episode process {place} was lost; replaying its groups in a new one.")
+        slot.actor = self._start(place)
+        slot.watch, slot.pulse = slot.actor.stay.remote(), []
+        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk)])
+        for chunk in slot.given:
+            self._note_lost(chunk, waiting, time.monotonic() - slot.since)
+        rows = _rows(slot.given, waiting)
+        slot.given, slot.since = [], time.monotonic()
+        for answer in [_send(slot, row) for row in rows]:
             _see(answer)
 
     def _note_lost(self, chunk: TensorDict, waiting: set[str], seconds: float) -> None:
@@ -198,7 +200,7 @@ class EpisodeWorkers:
             self._lost += len(names) if uid in waiting else 0
             if uid in waiting:
                 self.ledger.lose(names, seconds)
-            else:  # its group was dropped, and how its episodes ended is lost with the process
+            else:  # its group was dropped, and the records of its episodes are lost with the process
                 attempt = Attempt(Outcome.WORKER_LOST.value, 0, seconds)
                 self.ledger.end(LedgerEntry(name, "", Decision.DROPPED, [attempt]) for name in names)
 
@@ -206,14 +208,14 @@ class EpisodeWorkers:
         return [episode_name(uid, session) for session in range(self._group_size)]
 
     def _here(self, coroutine: Any) -> Any:
-        """Wait for something that this process's own worker does, and look after the other processes meanwhile."""
+        """Wait for this process's own worker, and call `meanwhile` in between."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while not wait([future], timeout=_LOOK_SECONDS).done:
             self.meanwhile()
         return future.result()
 
     def _get(self, reference: Any) -> Any:
-        """The same for an actor."""
+        """Wait for an actor, and call `meanwhile` in between."""
         while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
             self.meanwhile()
         return ray.get(reference)
@@ -224,17 +226,17 @@ def _uids(prompts: TensorDict) -> list[str]:
 
 
 def _rows(chunks: list[TensorDict], wanted: set[str]) -> list[TensorDict]:
-    """Those groups of some batches that are wanted, one by one."""
+    """The wanted groups of some batches, one by one."""
     return [chunk[n : n + 1] for chunk in chunks for n, uid in enumerate(_uids(chunk)) if uid in wanted]
 
 
-def _send(crew: _Crew, prompts: TensorDict) -> Any:
-    crew.given.append(prompts.clone())  # the worker takes fields out of what it is sent
-    return crew.actor.generate_sequences.remote(prompts)
+def _send(slot: _Slot, prompts: TensorDict) -> Any:
+    slot.given.append(prompts.clone())  # the worker removes fields from what it is sent
+    return slot.actor.generate_sequences.remote(prompts)
 
 
 def _see(answer: Any) -> None:
-    """Raise what went wrong with a call; that its process is gone is noticed elsewhere."""
+    """Raise the error of a call; a lost process is noticed elsewhere."""
     try:
         ray.get(answer)
     except RayActorError:
@@ -249,13 +251,13 @@ def _actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Any:
 
 
 def put_back_groups(uids: Collection[str] | None = None) -> set[str]:
-    """Mark groups in the queue as not yet played, and take out what it holds of their episodes.
+    """Mark groups in the queue as pending, and remove their episodes from it.
 
     Args:
-        uids: Which; None: all, and also the episodes of groups that the queue no longer knows.
+        uids: Which groups; None: all, and also episodes of groups that the queue no longer knows.
 
     Returns:
-        Those of them that the queue still waits for or holds.
+        The groups among them that are still in the queue.
     """
     held = (transfer_queue.kv_list(PARTITION) or {}).get(PARTITION, {})
     groups = {key for key, tag in held.items() if tag.get("is_prompt", False) and (uids is None or key in uids)}
