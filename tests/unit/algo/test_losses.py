@@ -160,6 +160,8 @@ def test_a_mask_of_another_shape_is_refused(function: Callable) -> None:
     ones = torch.ones(2, 3)
     with pytest.raises(ValueError, match=r"response_mask is \(2, 1\)"):
         function(ones, ones, ones, torch.ones(2, 1), 0.1)
+    with pytest.raises(ValueError, match=r"is \(2, 1\), but \w+ is \(2, 3\)"):
+        function(ones, ones, torch.ones(2, 1), ones, 0.1)
 
 
 def test_the_fractions_count_the_tokens_on_a_clipped_branch() -> None:
