@@ -81,7 +81,7 @@ def _scan_rows(
         torch.add(unit, on, alpha=gamma * lam - 1, out=factor)
         torch.mul(factor, reward, out=own)
         value = None if values is None else torch.mul(values[:, block], on, out=masked_values[:, first:columns])
-        if value is not None and lam != 1:
+        if value is not None:
             own.add_(value, alpha=gamma * (1 - lam))
         for column in range(columns - 1, first - 1, -1):
             flow_at[column].addcmul_(decay_at[column], flow_at[column + 1])

@@ -68,8 +68,8 @@ def all_finite(tensor: Tensor) -> bool:
     """Whether the tensor has neither NaN nor infinity; reads it once and makes no copy.
 
     Example:
-        >>> all_finite(torch.tensor([1.0, float("-inf"), float("inf")]))
-        False
+        >>> all_finite(torch.tensor([1.0, float("-inf"), float("inf")])), all_finite(torch.tensor([3e38, 3e38]))
+        (False, True)
     """
     # A finite sum has only finite terms. The converse is false, because large terms may overflow: then look again.
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

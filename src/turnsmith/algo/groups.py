@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -71,17 +72,27 @@ def group_deviations(scores: Tensor, group: Tensor, weights: Tensor | None = Non
     finite = torch.isfinite(scores)
     ones = finite.to(scores.dtype)
     weights = ones if weights is None else weights.to(scores.dtype) * ones
-    size = int(group.max()) + 1 if group.numel() else 0
-    empty = scores.new_zeros(size)
-    # gather rather than smallest[group], which would start threads even for tensors this small.
-    smallest = torch.full_like(empty, torch.inf).scatter_reduce(0, group, scores.where(finite, torch.inf), "amin")
-    above = (scores - smallest.gather(0, group)).where(finite, 0.0)
-    weight = empty.scatter_add(0, group, weights)
-    mean = empty.scatter_add(0, group, above * weights) / weight.where(weight > 0, 1.0)
-    deviation = (above - mean.gather(0, group)).where(finite, 0.0)
-    count = empty.scatter_add(0, group, ones)
-    variance = empty.scatter_add(0, group, deviation.square()) / (count - 1).clamp(min=1)
-    return Deviations(deviation, variance.sqrt().gather(0, group), count.gather(0, group))
+    smallest = over_group(scores.where(finite, torch.inf), group, "amin")
+    above = (scores - smallest).where(finite, 0.0)
+    weight = over_group(weights, group)
+    mean = over_group(above * weights, group) / weight.where(weight > 0, 1.0)
+    deviation = (above - mean).where(finite, 0.0)
+    count = over_group(ones, group)
+    variance = over_group(deviation.square(), group) / (count - 1).clamp(min=1)
+    return Deviations(deviation, variance.sqrt(), count)
+
+
+def over_group(numbers: Tensor, group: Tensor, reduce: Literal["sum", "amin", "amax"] = "sum") -> Tensor:
+    """Sum, minimum or maximum of each number's group, in the shape of the numbers.
+
+    Example:
+        >>> over_group(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 1, 0]))
+        tensor([5., 2., 5.])
+    """
+    groups = int(group.max()) + 1 if group.numel() else 0
+    identity = {"sum": 0.0, "amin": torch.inf, "amax": -torch.inf}[reduce]
+    # gather rather than indexing, which would start threads even for tensors this small.
+    return numbers.new_full((groups,), identity).scatter_reduce(0, group, numbers, reduce).gather(0, group)
 
 
 def to_tokens(per_episode: Tensor, response_mask: Tensor, dtype: torch.dtype) -> Tensor:

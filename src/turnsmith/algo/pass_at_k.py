@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from turnsmith.algo.episodes import episode_scores
-from turnsmith.algo.groups import group_deviations, group_numbers, to_tokens
+from turnsmith.algo.groups import group_deviations, group_numbers, over_group, to_tokens
 from turnsmith.algo.shapes import require_same_shape, working_dtype
 
 
@@ -39,19 +39,13 @@ def compute_pass_at_k_advantage(
         group = group_numbers(index, token_level_rewards)
         scores = episode_scores(token_level_rewards)
         score = scores.where(torch.isfinite(scores), -torch.inf)
-        best = _largest(score, group)
-        is_best = score == best
-        second = _largest(score.where(~is_best, -torch.inf), group)
+        is_best = score == over_group(score, group, "amax")
+        second = over_group(score.where(~is_best, -torch.inf), group, "amax")
         # In a tie `second` is the third best, and the lead over it must not count.
-        number_of_best = torch.zeros_like(best).scatter_add(0, group, is_best.to(best.dtype)).gather(0, group)
-        leads = is_best & (number_of_best == 1) & torch.isfinite(second)
+        is_alone = over_group(is_best.to(score.dtype), group) == 1
+        leads = is_best & is_alone & torch.isfinite(second)
         lead = (score - second).where(leads, 0.0)
         if normalise_by_std:
             lead = lead / (group_deviations(scores, group).std + epsilon)
         advantages = to_tokens(lead, response_mask, working_dtype(token_level_rewards))
     return advantages, advantages
-
-
-def _largest(scores: Tensor, group: Tensor) -> Tensor:
-    """Largest score in each episode's group, `(batch,)`."""
-    return torch.full_like(scores, -torch.inf).scatter_reduce(0, group, scores, "amax").gather(0, group)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from turnsmith.algo.discounting import lambda_returns
 from turnsmith.algo.episodes import nonfinite_episodes, zero_episodes
-from turnsmith.algo.groups import group_deviations, group_numbers
+from turnsmith.algo.groups import group_deviations, group_numbers, over_group
 from turnsmith.algo.shapes import require_same_shape, working_dtype
 from turnsmith.algo.turns import Turns, find_turns
 
@@ -120,22 +120,16 @@ def _against_last_turns(own: Tensor, row: Tensor, group: Tensor, last: Tensor, a
 
     All tensors are `(valid turns,)`. A group has at most one such episode, its longest.
     """
-    longest = torch.zeros(int(row.max()) + 1, dtype=torch.bool, device=row.device)
-    longest[row[alone]] = True
-    others = last & ~longest[row]
-    # With weight 0 the lone turns are compared with the mean without entering it.
-    weights = torch.cat([torch.ones_like(own[others]), torch.zeros_like(own[alone])])
-    compared = group_deviations(
-        torch.cat([own[others], own[alone]]), torch.cat([group[others], group[alone]]), weights
-    ).deviation[-int(alone.sum()) :]
-    has_others = torch.zeros(int(group.max()) + 1, dtype=torch.bool, device=row.device)
-    has_others[group[others]] = True
-    return compared.where(has_others[group[alone]], 0.0)
+    is_longest = over_group(alone.to(own.dtype), row) > 0
+    others = last & ~is_longest
+    weights = others.to(own.dtype)
+    # With weight 0 the lone turns are compared with the mean without entering it; NaN leaves out all other turns.
+    deviation = group_deviations(own.where(others | alone, torch.nan), group, weights).deviation
+    return deviation.where(over_group(weights, group) > 0, 0.0)[alone]
 
 
 def _root_mean_square(advantages: Tensor, valid: Tensor, group: Tensor) -> Tensor:
     """sqrt(sum of A^2 / (turns - 1)) over the turns of each episode's group, `(batch,)`."""
-    squares, count = advantages.square().sum(dim=1), valid.sum(dim=1, dtype=torch.float64)
-    empty = squares.new_zeros(int(group.max()) + 1 if group.numel() else 0)
-    total, turns = empty.scatter_add(0, group, squares), empty.scatter_add(0, group, count)
-    return (total / (turns - 1).clamp(min=1)).sqrt().gather(0, group)
+    squares = over_group(advantages.square().sum(dim=1), group)
+    turns = over_group(valid.sum(dim=1, dtype=torch.float64), group)
+    return (squares / (turns - 1).clamp(min=1)).sqrt()

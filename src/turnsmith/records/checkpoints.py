@@ -211,7 +211,7 @@ def prune(folder: Path, last_n: int, step: int) -> None:
             # one is no reason to stop a run.
             with suppress(OSError):
                 hidden = (folder / f"global_step_{old}").rename(folder / f"{_WRITING}{old}")
-                shutil.rmtree(hidden, ignore_errors=True)
+                shutil.rmtree(hidden)
 
 
 def _verified(path: Path, step: int, trust: bool) -> Checkpoint:

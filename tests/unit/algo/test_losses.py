@@ -160,6 +160,19 @@ def test_a_mask_of_another_shape_is_refused(function: Callable) -> None:
     ones = torch.ones(2, 3)
     with pytest.raises(ValueError, match=r"response_mask is \(2, 1\)"):
         function(ones, ones, ones, torch.ones(2, 1), 0.1)
+    with pytest.raises(ValueError, match=r"is \(2, 1\), but \w+ is \(2, 3\)"):
+        function(ones, ones, torch.ones(2, 1), ones, 0.1)
+
+
+def test_the_fractions_count_the_tokens_on_a_clipped_branch() -> None:
+    """Of four model tokens one is clipped, one dual-clipped; a fifth would be both, but is not the model's."""
+    log_ratio = torch.tensor([[0.0, 2.0, 2.0, -2.0, 2.0]])
+    advantages, mask = torch.tensor([[-1.0, 1.0, -1.0, 1.0, -1.0]]), torch.tensor([[1, 1, 1, 1, 0]])
+    _, metrics = algo.compute_policy_loss(torch.zeros(1, 5), log_ratio, advantages, mask)
+    assert metrics == {"clip_fraction": 0.25, "kl": -0.5, "dual_clip_fraction": 0.25}
+    assert (
+        "dual_clip_fraction" not in algo.compute_policy_loss(log_ratio, log_ratio, advantages, mask, dual_clip=None)[1]
+    )
 
 
 def test_weights_multiply_the_token_losses() -> None:
@@ -186,6 +199,13 @@ def test_k3_is_exact_for_small_drift_in_float32(drift: float) -> None:
     ref, zero = torch.tensor(drift), torch.tensor(0.0)
     exact = math.fsum([float(ref) ** n / math.factorial(n) for n in range(2, 12)])
     assert algo.kl_estimate(zero, ref, "k3").item() == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("drift", [0.09, -0.09])
+def test_every_term_of_the_series_for_k3_counts(drift: float) -> None:
+    exact = math.fsum([drift**n / math.factorial(n) for n in range(2, 16)])
+    value = algo.kl_estimate(torch.zeros((), dtype=torch.float64), torch.tensor(drift, dtype=torch.float64), "k3")
+    assert value.item() == pytest.approx(exact, rel=8e-9)
 
 
 @pytest.mark.parametrize("name", ["k1", "k2", "k3", "abs"])

@@ -121,6 +121,15 @@ def test_equal_last_rewards_give_exactly_zero_however_long_the_episodes_are() ->
     assert not algo.compute_turn_return_advantage(rewards, mask, [0, 0, 0], 1.0)[0].any()
 
 
+def test_lone_turns_equal_to_the_others_last_turns_give_exactly_zero_whatever_came_before() -> None:
+    """Turn 2 of the last episode is compared with three last turns of the same return, and with nothing else."""
+    mask = torch.tensor([[1, 0, 0], [1, 0, 0], [1, 0, 0], [1, 0, 1]])
+    for early in torch.linspace(-3, 3, 41).tolist():
+        rewards = torch.tensor([[0.1, 0, 0], [0.1, 0, 0], [0.1, 0, 0], [early, 0, 0.1]])
+        advantages, _ = algo.compute_turn_return_advantage(rewards, mask, [0] * 4, 1.0)
+        assert advantages[3, 2] == 0
+
+
 @every
 def test_a_group_of_one_gives_exactly_zero(kind: str) -> None:
     rewards, mask = torch.randn(3, 5), torch.tensor([[1, 1, 0, 1, 0]]).repeat(3, 1)
@@ -249,6 +258,12 @@ def test_inputs_are_not_modified(kind: str) -> None:
     copies = rewards.clone(), mask.clone()
     ESTIMATORS[kind](rewards, mask, [0, 0, 0])
     torch.testing.assert_close((rewards, mask), copies, equal_nan=True, rtol=0, atol=0)
+
+
+@every
+def test_a_mask_of_another_shape_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"response_mask is \(3, 1\), but token_level_rewards is \(3, 2\)"):
+        ESTIMATORS[kind](torch.ones(3, 2), torch.ones(3, 1), [0, 0, 0])
 
 
 def test_mismatched_inputs_are_refused() -> None:

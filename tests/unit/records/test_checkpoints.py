@@ -272,6 +272,80 @@ def test_a_checkpoint_is_written_unsigned_if_the_key_cannot_be_created(
     assert newest_checkpoint(tmp_path / "saved", trust=True).step == 1
 
 
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The path of everything that is flushed to disk from here on, and whether the checkpoint had its name by then."""
+    paths: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        named = Path(path.partition("/.writing")[0], "global_step_7").exists()
+        paths.append((path, named))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_all_of_a_checkpoint_is_on_disk_before_it_gets_its_name(
+    tmp_path: Path, flushed: list[tuple[str, bool]]
+) -> None:
+    final = save(tmp_path, 7)
+    hidden = tmp_path / ".writing-7" / "global_step_7"
+    before = [path for path, named in flushed if not named]
+    for entry in (final, *final.rglob("*")):
+        if entry.name not in ("manifest.json", "trainer.json"):  # written beside and renamed, under another name
+            assert before.count(str(hidden / entry.relative_to(final))) == 1, entry
+    assert any(".manifest.json." in path for path in before)
+    assert (str(tmp_path), True) in flushed, "the rename itself"
+
+
+def test_files_hashed_early_are_hashed_again_only_if_they_change(
+    tmp_path: Path, flushed: list[tuple[str, bool]]
+) -> None:
+    pending = PendingCheckpoint(tmp_path, 7)
+    for name in ("same.pt", "changed.pt"):
+        (pending.path / name).write_bytes(b"x" * 1000)
+    pending.hash_early()
+    changed = pending.path / "changed.pt"
+    changed.write_bytes(b"y" * 1000)
+    os.utime(changed, (1, 1))
+    pending.seal()
+    pending.commit()
+    assert newest_checkpoint(tmp_path).signed
+    names = [Path(path).name for path, _ in flushed]
+    assert (names.count("same.pt"), names.count("changed.pt")) == (1, 2)
+
+
+def test_the_order_of_a_manifests_entries_does_not_matter(tmp_path: Path) -> None:
+    manifest = save(tmp_path, 4) / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"] = dict(reversed(content["files"].items()))
+    manifest.write_text(json.dumps(dict(reversed(content.items()))))
+    assert newest_checkpoint(tmp_path).signed
+
+
+def test_pruning_leaves_nothing_behind(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    prune(tmp_path, 1, 3)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name != "user"] == ["global_step_3"]
+
+
+def test_rewinding_to_the_best_step_keeps_it_and_to_an_earlier_one_forgets_it(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run")
+    for step in (1, 2):
+        save(run.checkpoints_dir, step)
+    mark_best(run.checkpoints_dir, 2, 0.5)
+    rewind(run, 2)
+    best = best_checkpoint(run.checkpoints_dir)
+    assert best is not None
+    assert best.step == 2
+    rewind(run, 1)
+    save(run.checkpoints_dir, 2)
+    assert best_checkpoint(run.checkpoints_dir) is None
+
+
 def test_rewinding_deletes_all_later_steps(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
     for step in (1, 2, 3):

@@ -82,6 +82,19 @@ def test_a_big_step_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_episodes(file) == written
 
 
+@pytest.mark.parametrize(("limit", "row_groups"), [(60, 2), (119, 2), (120, 1)])
+def test_a_block_is_full_at_its_limit(
+    limit: int, row_groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "_TOKENS_IN_BLOCK", limit)
+    written = [Trajectory(episode_id=name) for name in ("a", "b")]
+    for episode in written:
+        episode.tokens.open(range(60))
+    file = write_episodes(tmp_path, 1, written)
+    assert pq.ParquetFile(file).metadata.num_row_groups == row_groups
+    assert read_episodes(file) == written
+
+
 def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> None:
     odd = Trajectory(actions=["\ud800"], states=["ok"], messages=[{"role": "user", "content": "\udfff"}])
     odd.infos = [{"object": object(), "nan": float("nan")}]

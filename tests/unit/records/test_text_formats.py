@@ -30,6 +30,19 @@ def test_json_keeps_fifty_levels_and_writes_what_is_deeper_as_a_string() -> None
     assert value == "[]"
 
 
+def test_an_array_counts_as_one_level() -> None:
+    class Array:
+        def tolist(self) -> object:
+            return [1]
+
+    value: object = Array()
+    for _ in range(48):
+        value = [value]
+    assert to_json(value) == "[" * 49 + "1" + "]" * 49
+    assert '["[1]"]' in to_json([value])
+    assert "Array" in to_json([[value]])
+
+
 def test_json_has_no_subclasses_of_plain_types() -> None:
     assert to_json({"colour": Colour.RED, "yes": True, "none": None}) == '{"colour":"red","yes":true,"none":null}'
 
