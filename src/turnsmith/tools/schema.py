@@ -14,7 +14,6 @@ from typing import Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.tools.bounds import BadArguments
-from turnsmith.tools.docstring import read_docstring
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def signature_of(function: Callable[..., Any], *, bound: bool = False) -> Signat
     """
     name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
     parameters = list(inspect.signature(function).parameters.values())[1 if bound else 0 :]
-    summary, described = read_docstring(function.__doc__)
+    summary, described = _read_docstring(function.__doc__)
     hints = _hints(name, function)
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
@@ -86,6 +85,16 @@ def signature_of(function: Callable[..., Any], *, bound: bool = False) -> Signat
         hint = hints.get(parameter.name, Any)
         fields[parameter.name] = _field(hint, described.get(parameter.name), parameter.name in defaults)
     return _build(name, summary, fields, defaults, extra)
+
+
+def _read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """The first paragraph and the argument descriptions of a Google, NumPy, Sphinx or Epydoc docstring."""
+    from docstring_parser import parse
+
+    docstring = parse(text or "")
+    summary = (docstring.description or "").strip().partition("\n\n")[0]
+    arguments = {argument.arg_name: " ".join((argument.description or "").split()) for argument in docstring.params}
+    return " ".join(summary.split()), arguments
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:

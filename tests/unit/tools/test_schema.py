@@ -103,6 +103,99 @@ def test_the_schema_of_every_kind_of_type() -> None:
     }
 
 
+GOOGLE = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+Args:
+    customer (str): Who bought,
+        by name: the family name first.
+    limit (int, optional): How many.
+
+Returns:
+    list: The orders.
+"""
+NUMPY = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+Parameters
+----------
+customer : str
+    Who bought,
+    by name: the family name first.
+limit : int, optional
+    How many.
+
+Returns
+-------
+list
+    The orders.
+"""
+SPHINX = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+:param str customer: Who bought,
+    by name: the family name first.
+:param limit: How many.
+:type limit: int
+:returns: The orders.
+"""
+EPYDOC = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+@param customer: Who bought,
+    by name: the family name first.
+@type customer: str
+@param limit: How many.
+@return: The orders.
+"""
+
+
+@pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, SPHINX, EPYDOC], ids=["Google", "NumPy", "Sphinx", "Epydoc"])
+def test_every_docstring_style_describes_the_tool_and_its_arguments(docstring: str) -> None:
+    def find(customer: str, limit: int = 5) -> None: ...
+
+    find.__doc__ = docstring
+    signature = signature_of(find)
+    assert signature.description == "Find orders of one customer."
+    assert signature.parameters["properties"] == {
+        "customer": {"description": "Who bought, by name: the family name first.", "type": "string"},
+        "limit": {"default": 5, "description": "How many.", "type": "integer"},
+    }
+
+
+@pytest.mark.parametrize(
+    "docstring", [None, "", "Find orders.", "Find orders.\n\nArgs:\n    not an entry\n", "Find: @:"]
+)
+def test_a_docstring_without_argument_descriptions_is_accepted(docstring: str | None) -> None:
+    def find(customer: str) -> None: ...
+
+    find.__doc__ = docstring
+    signature = signature_of(find)
+    assert signature.description == (docstring or "").partition("\n")[0]
+    assert signature.parameters["properties"] == {"customer": {"type": "string"}}
+
+
+def test_a_description_beside_the_type_gives_way_to_the_docstring() -> None:
+    def find(customer: Annotated[str, "From the type."], limit: Annotated[int, "How many."] = 5) -> None:
+        """Find orders.
+
+        Args:
+            customer: From the docstring.
+        """
+
+    properties = signature_of(find).parameters["properties"]
+    assert properties["customer"]["description"] == "From the docstring."
+    assert properties["limit"]["description"] == "How many."
+
+
 def good() -> dict[str, Any]:
     return {
         "text": "t",
