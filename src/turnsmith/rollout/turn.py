@@ -47,7 +47,7 @@ class EpisodeTools:
     def __init__(self, environment: Any, given: ToolRegistry | None, parser: ActionParser) -> None:
         own = environment.remote_tools if isinstance(environment, RemoteEnvironment) else tools_of(environment)
         if own or given is None:
-            given = ToolRegistry([*(given or ()), *own], bounds=given.bounds if given else None)
+            given = ToolRegistry([*(given or ()), *own])
         self.registry = given
         self.parser = parser
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnsmith.text import replace_surrogates
-from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.arguments import BadArguments
 
 
 def explain(error: Any, parameters: dict[str, Any]) -> str:
@@ -85,7 +85,7 @@ def check_schema(arguments: dict[str, Any], parameters: dict[str, Any]) -> dict[
     Example:
         >>> check_schema({}, {"properties": {"city": {"type": "string"}}, "required": ["city"]})
         Traceback (most recent call last):
-        turnsmith.tools.bounds.BadArguments: The argument city is missing.
+        turnsmith.tools.arguments.BadArguments: The argument city is missing.
     """
     properties: dict[str, Any] = parameters.get("properties") or {}
     for name in parameters.get("required") or ():

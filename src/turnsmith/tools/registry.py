@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError, describe_failure
 from turnsmith.loop_thread import run_blocking
-from turnsmith.tools.bounds import BadArguments, Bounds
+from turnsmith.tools.arguments import BadArguments, check_arguments
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
 from turnsmith.tools.error_messages import check_schema, unknown_tool
 from turnsmith.tools.execution import ToolTimeout, run_tool
@@ -53,8 +53,7 @@ class ToolRegistry:
         (False, 'There is no tool divde. Did you mean divide?')
     """
 
-    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = (), *, bounds: Bounds | None = None) -> None:
-        self.bounds = bounds or Bounds()
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
         self._entries: dict[str, _Entry] = {}
         for each in tools:
             self.register(each)
@@ -136,7 +135,7 @@ class ToolRegistry:
         if entry is None:
             return ToolResult(False, unknown_tool(call.name, self._entries))
         try:
-            arguments = entry.check(self.bounds.check(call.arguments))
+            arguments = entry.check(check_arguments(call.arguments))
         except BadArguments as mistake:
             return ToolResult(False, str(mistake))
         limit = entry.tool.time_limit

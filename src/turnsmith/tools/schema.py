@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from turnsmith.errors import ConfigError
-from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.arguments import BadArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Signature:
         {'customer': 'Ann', 'limit': 3}
         >>> signature.check({"customer": "Ann", "limit": "all"})
         Traceback (most recent call last):
-        turnsmith.tools.bounds.BadArguments: The argument limit must be a valid integer, not 'all'.
+        turnsmith.tools.arguments.BadArguments: The argument limit must be a valid integer, not 'all'.
     """
 
     description: str

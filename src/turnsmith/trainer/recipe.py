@@ -20,7 +20,6 @@ from turnsmith.errors import RecordError
 from turnsmith.importing import import_name
 from turnsmith.records.files import write_text
 from turnsmith.records.signing_key import signature, signing_key
-from turnsmith.tools.bounds import Bounds
 from turnsmith.tools.registry import ToolRegistry
 
 _FILE = "resume.json"
@@ -65,8 +64,6 @@ class Recipe:
         if tools is not None:
             names = [recipe.name("tools", tool) for tool in tools]
             recipe.tools = [name for name in names if name]
-            if tools.bounds != Bounds():
-                recipe.nameless["tools"] = "a registry with bounds of its own"
         if environment.config is not None and environment.config != settings:
             recipe.environment_settings = recipe._plain(environment.config)
         elif not isinstance(settings, EnvironmentConfig):

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from turnsmith.errors import ConfigError
-from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.arguments import BadArguments
 from turnsmith.tools.schema import signature_of
 
 

@@ -28,7 +28,6 @@ from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
 from turnsmith.threads import ThreadPool
-from turnsmith.tools.bounds import Bounds
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import LATE, ToolRegistry
 from turnsmith.tools.tool import Tool, tools_of
@@ -37,8 +36,6 @@ _THREADS = 128
 _TICK = 0.1
 _LAST_SECONDS = 0.8
 """For closing what is still open when nobody listens any more; the keeper waits a little longer than this."""
-_CHECKED = Bounds(depth=1000, size=2**24, string=2**24, digits=4000, items=2**20)
-"""The episode's own bounds were applied before the call came here."""
 
 
 def serve(connection: int, busy: memoryview, only: str = "") -> None:
@@ -213,7 +210,7 @@ class _Worker:
         offered = m.pack(f"{spec.name}: its tools", list(map(_offered, tools)))
         for tool in tools:  # what the model is shown is cut on the other side, where its tokens can be counted
             tool.max_output_tokens = MOST_TEXT // 4
-        hosted.tools = ToolRegistry(tools, bounds=_CHECKED)
+        hosted.tools = ToolRegistry(tools)
         return m.ResetReply(request.call, observation, host.prompt_prefix(), offered)
 
     async def _use(self, request: m.UseTool, hosted: _Hosted) -> m.Reply:
