@@ -292,7 +292,7 @@ def test_a_text_that_is_too_long_is_not_read(parser):
     "parser", [JSONActionParser(), ReActActionParser(), FunctionCallingParser(), PlainTextParser()]
 )
 def test_half_characters_are_replaced(parser):
-    assert parser.parse("a\ud800b\udfff\ud800").text == "a\ufffdb\ufffd"
+    assert parser.parse("a\ud800b\udfff\ud800").text == "a\ufffdb\ufffd\ufffd"
 
 
 @pytest.mark.parametrize("parser", [JSONActionParser(), ReActActionParser(), FunctionCallingParser()])

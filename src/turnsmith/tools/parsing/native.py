@@ -16,7 +16,7 @@ import orjson
 from turnsmith.text import replace_surrogates
 from turnsmith.tools.parsing import base
 from turnsmith.tools.parsing.base import MAX_CALLS, ActionParser, FormatProblem, ParsedAction, ProblemKind
-from turnsmith.tools.parsing.calls import MAX_NAME, Turn, show
+from turnsmith.tools.parsing.calls import MAX_NAME, ActionBuilder, show
 from turnsmith.tools.parsing.function_calling import CLOSE, FunctionCallingParser
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeParser"]
 
-SHAPE = "write the call exactly in your own tool call format, its arguments as one JSON object"
+FORMAT_HINT = "write the call exactly in your own tool call format, its arguments as one JSON object"
 # A token that only this family has.
 _MARKS = {
     "<\uff5ctool\u2581calls\u2581begin\uff5c>": "deepseek-v3",
@@ -107,7 +107,7 @@ class NativeParser(ActionParser):
         except Exception:  # noqa: BLE001 - renderers raises on what models write; see the top of this file
             action = self._plain.parse(self._text(ids))
             if action.problem is None and not action.calls:
-                sentence = f"The answer could not be read: {SHAPE}."
+                sentence = f"The answer could not be read: {FORMAT_HINT}."
                 action.problem = FormatProblem(ProblemKind.INVALID_JSON, sentence)
             return action
 
@@ -122,14 +122,14 @@ class NativeParser(ActionParser):
         if self.family == "llama-3" and not response.tool_calls:
             # The family writes bare JSON, and its parser takes broken or several calls for plain words.
             return self._plain.parse(content)
-        turn = Turn("", 0, SHAPE)
-        turn.answer = content
+        builder = ActionBuilder("", 0, FORMAT_HINT)
+        builder.final_answer = content
         for attempt in response.tool_calls[: MAX_CALLS + 1]:
-            if len(turn.calls) == MAX_CALLS:
-                turn.too_many(f"{MAX_CALLS} calls")
+            if len(builder.calls) == MAX_CALLS:
+                builder.report_too_many(f"{MAX_CALLS} calls")
             else:
-                _take(turn, attempt)
-        return turn.finish()
+                _add_call(builder, attempt)
+        return builder.build()
 
     def _text(self, ids: Sequence[int]) -> str:
         """The tokens as text with their tags, but without the stop token."""
@@ -145,14 +145,14 @@ class NativeParser(ActionParser):
             return ""
 
 
-def _take(turn: Turn, attempt: Any) -> None:
+def _add_call(builder: ActionBuilder, attempt: Any) -> None:
     status = str(attempt.status)
     name = attempt.name if type(attempt.name) is str else ""
     # A name the tool set lacks is no question of form: the registry says so.
     if status not in ("ok", "unknown_tool") or not 0 < len(name) <= MAX_NAME:
         kind = ProblemKind.INVALID_JSON if name else ProblemKind.MISSING_NAME
         kind, what = _KINDS.get(status, (kind, "is broken"))
-        turn.complain(kind, f"The call to `{show(name)}` {what}" if name else f"The call {what}")
+        builder.report(kind, f"The call to `{show(name)}` {what}" if name else f"The call {what}")
         return
     arguments = attempt.arguments
     if type(arguments) is not str:
@@ -161,9 +161,9 @@ def _take(turn: Turn, attempt: Any) -> None:
             arguments = orjson.dumps({} if arguments is None else arguments).decode()
         except (TypeError, ValueError):
             sentence = f"The arguments of the call to `{show(name)}` are nested too deep or hold a number too large"
-            turn.complain(ProblemKind.BAD_ARGUMENTS, sentence)
+            builder.report(ProblemKind.BAD_ARGUMENTS, sentence)
             return
-    turn.take_text(name, arguments, {"id": attempt.id}, plain=False)
+    builder.add_calls({"name": name, "arguments": arguments, "id": attempt.id}, arguments)
 
 
 def _family(tokenizer: Any) -> str:
