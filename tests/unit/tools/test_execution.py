@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,35 @@ async def test_plain_tools_run_side_by_side_off_the_event_loop() -> None:
     results = await asyncio.gather(*(registry.call(ToolCall("waits_for_the_others", {})) for _ in range(8)))
     assert all(result.ok for result in results)
     assert threading.current_thread().name not in {result.text for result in results}
+
+
+async def test_a_call_that_waited_too_long_for_a_thread_is_never_run() -> None:
+    release, started = threading.Event(), []
+
+    @tool(time_limit=0.3)
+    def waits() -> bool:
+        started.append(threading.current_thread())
+        return release.wait(20)
+
+    registry = ToolRegistry([waits, fine])
+    results = await asyncio.gather(*(registry.call(ToolCall("waits", {})) for _ in range(100)))  # more than threads
+    assert {result.failure for result in results} == {"waits took longer than 0.3 seconds."}
+    before = len(started)
+    release.set()
+    assert (await registry.call(ToolCall("fine", {}))).ok  # it was queued behind all of them
+    assert len(started) == before < 100
+
+
+async def test_an_awaitable_that_a_plain_function_returns_is_awaited_within_the_time_limit() -> None:
+    @tool(time_limit=0.2)
+    def wraps(seconds: float) -> Any:
+        return asyncio.sleep(seconds, f"awake in {current_episode()}")
+
+    registry = ToolRegistry([wraps])
+    result = await registry.call(ToolCall("wraps", {"seconds": 0.001}), episode_id="e")
+    assert (result.ok, result.text) == (True, "awake in e")
+    late = await registry.call(ToolCall("wraps", {"seconds": 20}))
+    assert late.failure == "wraps took longer than 0.2 seconds."
 
 
 async def test_every_call_knows_its_episode() -> None:
