@@ -39,7 +39,7 @@ def test_what_cannot_be_registered() -> None:
             return ""
 
     registry = ToolRegistry([fine])
-    with pytest.raises(ConfigError, match="already a tool 'fine'"):
+    with pytest.raises(ConfigError, match="already a tool named 'fine'"):
         registry.register(fine)
     with pytest.raises(ConfigError, match=r"register\(Odd\(\)\)"):
         registry.register(Odd)

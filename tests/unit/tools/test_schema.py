@@ -285,7 +285,7 @@ def test_a_validator_of_the_users_own_is_heard() -> None:
 
     def buy(pieces: Annotated[int, pydantic.AfterValidator(positive)]) -> None: ...
 
-    with pytest.raises(BadArguments, match=r"^The argument pieces is not right: take at least one\.$"):
+    with pytest.raises(BadArguments, match=r"^The argument pieces is not valid: take at least one\.$"):
         signature_of(buy).check({"pieces": 0})
 
 
@@ -295,7 +295,7 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
     def odd(stream: type(sys)) -> None: ...  # type: ignore[valid-type]
     def unknown(value: "NoSuchType") -> None: ...  # noqa: F821
 
-    for function, word in [(by_place, "no name"), (many, "no name"), (odd, "no JSON form"), (unknown, "NoSuchType")]:
+    for function, word in [(by_place, "by name"), (many, "by name"), (odd, "no JSON Schema"), (unknown, "NoSuchType")]:
         with pytest.raises(ConfigError, match=word):
             signature_of(function)
 

@@ -29,7 +29,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
 from turnsmith.threads import ThreadPool
 from turnsmith.tools.definition import ToolCall
-from turnsmith.tools.registry import LATE, ToolRegistry
+from turnsmith.tools.registry import TIMED_OUT, ToolRegistry
 from turnsmith.tools.tool import Tool, tools_of
 
 _THREADS = 128
@@ -218,7 +218,7 @@ class _Worker:
             raise EnvironmentFailure("The environment has no tools.")
         call = ToolCall(request.name, json.loads(request.arguments))
         result = await hosted.tools.call(call, episode_id=request.episode)
-        is_late = not result.ok and result.text == LATE
+        is_late = not result.ok and result.text == TIMED_OUT
         tool = hosted.tools.get(request.name)
         is_stuck = is_late and tool is not None and not inspect.iscoroutinefunction(tool.function)
         return m.ToolReply(request.call, result.text, result.ok, result.failure, is_late, is_stuck)
