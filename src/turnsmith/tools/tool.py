@@ -14,6 +14,7 @@ from turnsmith.errors import ConfigError, ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
+from turnsmith.tools.tool_checks import require_self, warn_if_incomplete
 
 __all__ = ["EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"]
 
@@ -52,7 +53,9 @@ class Tool:
         """Name, description and argument schema, as the model sees them."""
         signature = self.signature
         description = signature.description or inspect.cleandoc(type(self).__doc__ or "").partition("\n")[0]
-        return ToolDefinition(_snake_case(type(self).__name__), description, signature.parameters)
+        name = _snake_case(type(self).__name__)
+        warn_if_incomplete(name, description, type(self).execute)
+        return ToolDefinition(name, description, signature.parameters)
 
     @property
     def signature(self) -> Signature:
@@ -172,6 +175,7 @@ def tool(
         if not callable(plain) or not hasattr(plain, "__name__"):
             raise ConfigError(f"@tool is for functions and methods, not for {type(target).__name__}.")
         options = _Options(name or plain.__name__, description, float(time_limit), int(max_output_tokens))
+        warn_if_incomplete(options.name, description or plain.__doc__, plain)
         if _is_in_class(plain):
             setattr(plain, _MARK, options)
             return target
@@ -215,6 +219,7 @@ def _marked(owner: type) -> tuple[tuple[str, _Options], ...]:
             options = getattr(getattr(member, "__func__", member), _MARK, None)
             if options is not None:
                 marks[name] = options
+                require_self(base, member)
     # A subclass that overrides a method need not mark it again; one that sets it to None removes the tool.
     return tuple((name, options) for name, options in marks.items() if callable(getattr(owner, name)))
 

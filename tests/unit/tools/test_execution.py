@@ -14,6 +14,7 @@ from turnsmith.tools.tool import current_episode, tool
 
 @tool
 def fine(x: int = 1) -> str:
+    """Fine."""
     return f"fine {x}"
 
 
@@ -22,6 +23,7 @@ async def test_cancellation_from_outside_propagates_and_the_tool_cleans_up() -> 
 
     @tool
     async def waits() -> str:
+        """Waits."""
         try:
             await asyncio.sleep(20)
         finally:
@@ -42,6 +44,7 @@ async def test_cancellation_from_outside_does_not_wait_for_a_thread() -> None:
 
     @tool
     def waits() -> str:
+        """Waits."""
         release.wait(20)
         return ""
 
@@ -60,6 +63,7 @@ async def test_plain_tools_run_side_by_side_off_the_event_loop() -> None:
 
     @tool
     def waits_for_the_others() -> str:
+        """Waits for the others."""
         all_at_once.wait(10)
         return threading.current_thread().name
 
@@ -74,6 +78,7 @@ async def test_a_call_that_waited_too_long_for_a_thread_is_never_run() -> None:
 
     @tool(time_limit=0.3)
     def waits() -> bool:
+        """Waits."""
         started.append(threading.current_thread())
         return release.wait(20)
 
@@ -89,6 +94,7 @@ async def test_a_call_that_waited_too_long_for_a_thread_is_never_run() -> None:
 async def test_an_awaitable_that_a_plain_function_returns_is_awaited_within_the_time_limit() -> None:
     @tool(time_limit=0.2)
     def wraps(seconds: float) -> Any:
+        """Wraps."""
         return asyncio.sleep(seconds, f"awake in {current_episode()}")
 
     registry = ToolRegistry([wraps])
@@ -101,10 +107,12 @@ async def test_an_awaitable_that_a_plain_function_returns_is_awaited_within_the_
 async def test_every_call_knows_its_episode() -> None:
     @tool
     def plain() -> str:
+        """Plain."""
         return current_episode()
 
     @tool
     async def later() -> str:
+        """Later."""
         await asyncio.sleep(0.001)
         return await asyncio.create_task(asyncio.sleep(0, current_episode()))
 
@@ -119,6 +127,7 @@ async def test_every_call_knows_its_episode() -> None:
 def test_the_plain_face_works_without_an_event_loop() -> None:
     @tool
     async def later(x: int) -> int:
+        """Later."""
         await asyncio.sleep(0.001)
         return x + 1
 
@@ -132,6 +141,7 @@ async def test_the_plain_face_works_inside_an_event_loop_and_inside_a_tool() -> 
     @registry.register
     @tool
     async def outer() -> str:
+        """Outer."""
         return registry.execute_tool("fine", x=3)[1]
 
     assert registry.execute_tool("outer") == (True, "fine 3")
@@ -141,6 +151,7 @@ async def test_the_plain_face_works_inside_an_event_loop_and_inside_a_tool() -> 
 async def test_a_trivial_async_tool_costs_little() -> None:
     @tool
     async def add(a: int, b: int) -> str:
+        """Add."""
         return str(a + b)
 
     registry = ToolRegistry([add])

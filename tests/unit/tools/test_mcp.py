@@ -119,6 +119,7 @@ async def test_a_server_that_cannot_be_reached_is_one_sentence() -> None:
 
 async def test_names_that_clash_leave_nothing_behind(url: str) -> None:
     def count() -> str:
+        """Another tool of that name."""
         return "mine"
 
     registry = ToolRegistry([count])
