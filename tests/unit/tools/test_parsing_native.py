@@ -90,6 +90,13 @@ def test_without_a_parser_of_the_family_the_tags_are_read(tiny_folder):
     assert parser.instructions([look]) == FunctionCallingParser().instructions([look])
 
 
+def test_where_renderers_raises_the_tags_are_read_and_no_problem_is_made_up(qwen):
+    deep = "[" * 1000 + "]" * 1000  # orjson reads it, the standard library does not
+    action = qwen.parse(f'<tool_call>{{"name": "a", "arguments": {{}}, "extra": {deep}}}</tool_call>')
+    assert ([call.name for call in action.calls], action.problem) == (["a"], None)
+    assert qwen.parse_ids([2**70]).problem.kind == ProblemKind.INVALID_JSON
+
+
 def test_ids_that_do_not_exist_do_not_raise(qwen, tiny_folder):
     from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""From JSON values to calls: the spellings that models use for a tool's name and its arguments."""
+"""Build tool calls from JSON values, in all spellings that models use for a tool's name and its arguments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ __all__ = ["ActionBuilder", "tool_schemas"]
 NAME_KEYS = ("name", "tool", "action", "tool_name", "function")
 ARGUMENT_KEYS = ("arguments", "args", "parameters", "action_input", "input")
 PLAIN_KEYS = ("action_input", "input")
-"""Argument keys under which a text that is not JSON is accepted as it stands."""
+"""Argument keys under which a string that is not JSON is accepted as it is."""
 _NO_CALL = (("", ""), ("name", ""), ("", "input"))
-"""Pairs of name key and argument key that other JSON has too: an object with no more than this is not a call."""
+"""Pairs of name key and argument key that also occur in JSON which is not a call."""
 MAX_NAME = 128
+"""Characters of a tool's name or of a call's id."""
+NAME_DISTANCE = 512
+"""Characters of a broken call in which its keys are looked for."""
 FINAL_ANSWER = "final answer"
 
 _NAME = re.compile(rf'"(?:{"|".join(NAME_KEYS)})"\s{{0,8}}:\s{{0,8}}"([^"\\\n]{{1,64}})"')
@@ -29,52 +32,52 @@ _UNPRINTABLE = re.compile(r"[`\x00-\x1f\x7f]")
 
 
 class ActionBuilder:
-    """Collects the calls, the problem and the remaining text of one turn of the model.
+    """Collects the calls, the first problem and the remaining text of one completion.
 
     Args:
-        text: The whole text of the turn.
-        start: Where the answer starts (after the thinking).
+        text: The whole completion.
+        start: Where the answer starts, after the reasoning.
         format_hint: How a call is written in this format; ends the sentence of every problem.
     """
 
     def __init__(self, text: str, start: int, format_hint: str) -> None:
         self.text = text
         self.position = start
-        """Everything before it is already in `pieces`, or was cut out."""
+        """The text before it is already in `pieces`, or was cut out."""
         self.format_hint = format_hint
         self.calls: list[ToolCall] = []
         self.pieces: list[str] = []
         self.problem: FormatProblem | None = None
         self.final_answer: str | None = None
-        """Replaces the pieces of text where the model marked its answer as final."""
+        """Replaces `pieces` where the model marked its answer as final."""
 
     def cut_out(self, start: int, stop: int) -> None:
-        """Leave this part of the text, a call, out of the model's words."""
+        """Leave this part of the text, a call, out of the remaining text."""
         piece = self.text[self.position : start].strip()
         if piece and piece not in ",;":
             self.pieces.append(piece)
         self.position = stop
 
     def build(self) -> ParsedAction:
-        """The turn as read; its text is what stands around the calls, or the final answer where one was given."""
+        """The result; its text is the text around the calls, or the final answer where one was given."""
         self.cut_out(len(self.text), len(self.text))
         text = "\n".join(self.pieces) if self.final_answer is None else self.final_answer
         return ParsedAction(text, self.calls, self.problem)
 
     def report(self, kind: ProblemKind, sentence: str) -> None:
-        """Note what is wrong; the model is told the first problem of a turn."""
+        """Record a problem; only the first one is kept, and shown to the model."""
         if self.problem is None:
             self.problem = FormatProblem(kind, f"{sentence}: {self.format_hint}.")
 
     def report_too_many(self, what: str) -> None:
-        """Note that the rest of the text was not read."""
+        """Record that the rest of the text was not read."""
         self.report(ProblemKind.TOO_MANY_CALLS, f"There are more than {what} in one answer; the rest was not read")
 
     def add_calls(self, value: Any, source: str) -> bool:
         """Add the calls in a JSON value that was parsed from `source`.
 
         Returns:
-            Whether the value was meant as calls (good ones or bad ones), and not some other JSON.
+            Whether the value was meant as calls, valid or not, and is not some other JSON.
         """
         if type(value) is dict:
             listed = value.get("tool_calls")
@@ -91,7 +94,7 @@ class ActionBuilder:
         return is_call
 
     def _check_arguments(self, before: int, source: str) -> None:
-        """Drop the calls from number `before` on if the arguments of one of them exceed a limit."""
+        """Drop the calls from index `before` on if the arguments of one of them exceed a limit."""
         calls = self.calls[before:]
         problem = argument_problem([call.arguments for call in calls], source)
         if problem is None:
@@ -103,10 +106,10 @@ class ActionBuilder:
         if problem is ProblemKind.TOO_DEEP:
             self.report(problem, f"{what} are nested more than {MAX_DEPTH} levels deep")
         else:
-            self.report(problem, f"{what} hold a whole number that is too large (write it in quotes)")
+            self.report(problem, f"{what} contain an integer that is too large (write it in quotes)")
 
     def _add_call(self, value: dict[str, Any]) -> bool:
-        """Add the call that an object describes; returns whether it was meant as a call."""
+        """Add the call in an object; returns whether the object was meant as a call."""
         inner = value.get("function_call", value.get("function"))
         if type(inner) is dict:
             value = {"id": value.get("id"), **inner}
@@ -118,7 +121,7 @@ class ActionBuilder:
         if len(self.calls) >= MAX_CALLS:
             self.report_too_many(f"{MAX_CALLS} calls")
         elif type(name) is not str or not name.strip() or len(name) > MAX_NAME:
-            detail = ", or not with a short text" if name_key else ""
+            detail = ", or the name is not a short string" if name_key else ""
             self.report(ProblemKind.MISSING_NAME, f"The call does not name a tool{detail}")
         elif not arguments_key and len(value) > 1 + ("id" in value):
             self.report(ProblemKind.BAD_ARGUMENTS, f"The call to `{show(name.strip())}` has no arguments")
@@ -153,7 +156,7 @@ def _first_key(value: dict[str, Any], keys: Sequence[str]) -> str:
 
 
 def _parse_arguments(text: str, *, is_plain: bool) -> Any:
-    """Arguments that are given as a text; where `is_plain`, the text need not be JSON."""
+    """Parse arguments that are given as a string; with `is_plain` it need not be JSON."""
     try:
         arguments = loads(text) if text.strip() else {}
     except JSONDecodeError:
@@ -164,18 +167,18 @@ def _parse_arguments(text: str, *, is_plain: bool) -> Any:
 
 
 def call_subject(text: str, start: int, stop: int) -> str:
-    """The subject of a sentence about a broken call: its tool, if the name can be made out."""
-    name = _NAME.search(text, start, min(stop, start + 512))
-    return f"The call to `{show(name[1])}`" if name else "The call"
+    """The subject of a sentence about a broken call, with the tool's name if it can be found."""
+    match = _NAME.search(text, start, min(stop, start + NAME_DISTANCE))
+    return f"The call to `{show(match[1])}`" if match else "The call"
 
 
 def show(name: str) -> str:
-    """A name as it may stand between back-quotes in a sentence."""
+    """A name in a form that is safe between back-quotes in a sentence."""
     return _UNPRINTABLE.sub("", name[:64])
 
 
 def tool_schemas(definitions: Sequence[ToolDefinition]) -> str:
-    """The tools' schemas, one JSON object per line, as models know them from their training."""
+    """The schemas of the tools, one JSON object per line, as models know them from their training."""
     import orjson
 
     return "\n".join(orjson.dumps(definition.as_openai()["function"]).decode() for definition in definitions)

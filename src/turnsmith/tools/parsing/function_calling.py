@@ -1,4 +1,4 @@
-"""`<tool_call>` tags and OpenAI's `tool_calls`: the formats that most tool-calling models are trained on."""
+"""The parser of `<tool_call>` tags and OpenAI's `tool_calls`, which most tool-calling models are trained on."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FORMAT_HINT = 'write <tool_call>{"name": ..., "arguments": {...}}</tool_call>'
 
 
 class FunctionCallingParser(TextParser):
-    """Reads `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, and JSON as OpenAI-like servers write it.
+    """Parses `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, and JSON as in OpenAI's API.
 
-    Any number of tags; the last may lack its end. In a text without tags it reads `{"tool_calls": [...]}`,
-    `{"function_call": {...}}` and bare `{"name": ..., "arguments": {...}}`; arguments may be an object or a text with
-    JSON in it. What stands in the model's thinking (before `</think>`) is not read.
+    There may be any number of tags; the last may lack its closing tag. In a text without tags it parses
+    `{"tool_calls": [...]}`, `{"function_call": {...}}` and bare `{"name": ..., "arguments": {...}}`; the arguments may
+    be an object or a string that contains JSON. The reasoning (before `</think>`) is skipped.
 
     Example:
-        >>> said = 'Let me see. <tool_call>{"name": "search", "arguments": {"query": "rain"}}</tool_call>'
-        >>> action = FunctionCallingParser().parse(said)
+        >>> completion = 'Let me see. <tool_call>{"name": "search", "arguments": {"query": "rain"}}</tool_call>'
+        >>> action = FunctionCallingParser().parse(completion)
         >>> action.text, action.calls[0].name, action.calls[0].arguments
         ('Let me see.', 'search', {'query': 'rain'})
         >>> FunctionCallingParser().parse('<tool_call>{"name": "search" "arguments": {}}</tool_call>').problem.sentence
@@ -36,7 +36,7 @@ class FunctionCallingParser(TextParser):
         at `"arguments": {}}`): write <tool_call>{"name": ..., "arguments": {...}}</tool_call>.'
     """
 
-    def _read_answer(self, text: str, start: int) -> ParsedAction:
+    def _parse_answer(self, text: str, start: int) -> ParsedAction:
         builder = ActionBuilder(text, start, FORMAT_HINT)
         opened = text.find(OPEN, start)
         if opened < 0:
@@ -46,7 +46,7 @@ class FunctionCallingParser(TextParser):
         return builder.build()
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Teaches the tags, in the words that models such as Qwen and Hermes were trained on.
+        """Lists the tools in the words that models such as Qwen and Hermes were trained on.
 
         Example:
             >>> from turnsmith.tools.definition import ToolDefinition
@@ -89,7 +89,7 @@ def _read_tags(builder: ActionBuilder, opened: int) -> None:
 
 
 def _next_tags(text: str, start: int) -> tuple[int, int]:
-    """Where the next call opens (the end of the text if none does), and where this one is closed before (or -1)."""
+    """The next opening tag (or the end of the text), and the closing tag before it (or -1)."""
     following = text.find(OPEN, start)
     following = len(text) if following < 0 else following
     return following, text.find(CLOSE, start, following)

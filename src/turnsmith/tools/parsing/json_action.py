@@ -1,4 +1,4 @@
-"""Calls as JSON objects, anywhere in the text."""
+"""The parser of calls that are JSON objects, anywhere in the text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnsmith.tools.parsing.base import MAX_ATTEMPTS, ParsedAction, TextParser
-from turnsmith.tools.parsing.calls import ARGUMENT_KEYS, NAME_KEYS, ActionBuilder, call_subject, tool_schemas
+from turnsmith.tools.parsing.calls import (
+    ARGUMENT_KEYS,
+    NAME_DISTANCE,
+    NAME_KEYS,
+    ActionBuilder,
+    call_subject,
+    tool_schemas,
+)
 from turnsmith.tools.parsing.json_text import WINDOW, JSONReading, describe_error, read_json
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ __all__ = ["JSONActionParser", "scan_objects"]
 
 FORMAT_HINT = 'write {"tool": ..., "arguments": {...}}'
 _KEYS = "|".join((*NAME_KEYS, *ARGUMENT_KEYS, "tool_calls", "function_call"))
-# An object, or a list of them: its first key is quoted, or is a key of ours whose quotes are missing or wrong.
+# The start of an object or of a list of objects; the first key is quoted, or is a key of ours with wrong or no quotes.
 _OPENER = re.compile(rf"(?:\[\s{{0,64}}+\{{|\{{)\s{{0,64}}+(?:\"|['“]?(?:{_KEYS})\b)")
 _CALL_KEY = re.compile(rf"[\"'“{{,\s](?:{_KEYS})[\"'”]?\s{{0,8}}:")
 _NEAR = 64
@@ -25,10 +32,10 @@ _NEAR = 64
 
 
 class JSONActionParser(TextParser):
-    """Reads `{"tool": ..., "arguments": {...}}` anywhere in the text or in a fenced block; several, or a list of them.
+    """Parses `{"tool": ..., "arguments": {...}}` anywhere in the text or in a fenced block; several, or a list of them.
 
     The name may also be under `action` or `name`, the arguments under `args`, `parameters`, `action_input` or `input`.
-    Other JSON is left in the text. What stands in the model's thinking (before `</think>`) is not read.
+    Other JSON is left in the text. The reasoning (before `</think>`) is skipped.
 
     Example:
         >>> action = JSONActionParser().parse('I look it up. {"tool": "search", "arguments": {"query": "rain"}}')
@@ -39,13 +46,13 @@ class JSONActionParser(TextParser):
         {...}}.'
     """
 
-    def _read_answer(self, text: str, start: int) -> ParsedAction:
+    def _parse_answer(self, text: str, start: int) -> ParsedAction:
         builder = ActionBuilder(text, start, FORMAT_HINT)
         scan_objects(builder, start)
         return builder.build()
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Teaches the format.
+        """Lists the tools and shows the format.
 
         Example:
             >>> from turnsmith.tools.definition import ToolDefinition
@@ -67,7 +74,7 @@ class JSONActionParser(TextParser):
 def scan_objects(builder: ActionBuilder, start: int) -> None:
     """Find every JSON object in the text from `start` on, and add those that are calls.
 
-    Goes on after what was read, also after an error, so no part of the text is read more than a few times.
+    After a value or an error it goes on where the JSON parser stopped, so no text is read more than a few times.
     """
     text = builder.text
     window = len(text)
@@ -85,7 +92,7 @@ def scan_objects(builder: ActionBuilder, start: int) -> None:
         if reading.error is None:
             if builder.add_calls(reading.value, text[begin:start]):
                 builder.cut_out(*_with_fence(text, begin, start, builder.position))
-        elif _CALL_KEY.search(text, begin, begin + 512):
+        elif _CALL_KEY.search(text, begin, begin + NAME_DISTANCE):
             builder.report(*describe_error(reading.error, call_subject(text, begin, len(text))))
     if _OPENER.search(text, start):
         builder.report_too_many(f"{MAX_ATTEMPTS} JSON objects")

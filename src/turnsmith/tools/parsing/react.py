@@ -1,4 +1,4 @@
-"""Thought, action, action input: the ReAct format (Yao et al. 2022), as plain labelled lines."""
+"""The parser of the ReAct format (Yao et al. 2022): lines labelled Thought, Action and Action Input."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ __all__ = ["ReActActionParser"]
 ACTION, INPUT, FINAL = "Action:", "Action Input:", "Final Answer:"
 THOUGHT, OBSERVATION = "Thought:", "Observation:"
 FORMAT_HINT = "write a line `Action: <tool>` and a line `Action Input: {...}` with one JSON object"
-# Bold, quoted and listed labels are read too.
 _MARKUP = " \t*#>-`"
-_LINE = 24
+"""Labels may be bold, quoted or in a list."""
+_NEAR = 24
+"""Characters before a label or after an action in which markup is looked for."""
 
 
 class ReActActionParser(TextParser):
-    """Reads `Action: name` and `Action Input: {...}`, any number of times, and `Final Answer: ...`.
+    """Parses `Action: name` and `Action Input: {...}`, any number of times, and `Final Answer: ...`.
 
-    A label counts at the start of a line. An input that is not a JSON object is plain text, under the argument
-    `input`. What follows an `Observation:` of the model's own making is not read: it is invented. What stands in the
-    model's thinking (before `</think>`) is not read either.
+    A label counts at the start of a line. An input that is not a JSON object becomes the argument `input`, as plain
+    text. Text after an `Observation:` that the model wrote itself is ignored, because the model invented it. The
+    reasoning (before `</think>`) is skipped.
 
     Example:
-        >>> said = 'Thought: I look it up.\\nAction: search\\nAction Input: {"query": "rain"}'
-        >>> action = ReActActionParser().parse(said)
+        >>> completion = 'Thought: I look it up.\\nAction: search\\nAction Input: {"query": "rain"}'
+        >>> action = ReActActionParser().parse(completion)
         >>> action.text, action.calls[0].name, action.calls[0].arguments
         ('I look it up.', 'search', {'query': 'rain'})
         >>> ReActActionParser().parse("Thought: I know.\\nFinal Answer: 42").text
         '42'
     """
 
-    def _read_answer(self, text: str, start: int) -> ParsedAction:
+    def _parse_answer(self, text: str, start: int) -> ParsedAction:
         builder = ActionBuilder(text, start, FORMAT_HINT)
         _read_actions(builder, start)
         action = builder.build()
@@ -47,7 +48,7 @@ class ReActActionParser(TextParser):
         return action
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Teaches the format.
+        """Lists the tools and shows the format.
 
         Example:
             >>> from turnsmith.tools.definition import ToolDefinition
@@ -76,10 +77,10 @@ def _read_actions(builder: ActionBuilder, position: int) -> None:
     text = builder.text
     for _ in range(MAX_ATTEMPTS):
         label = text.find(ACTION, position)
-        if _ends(builder, position, len(text) if label < 0 else label) or label < 0:
+        if _ends_turn(builder, position, len(text) if label < 0 else label) or label < 0:
             return
         position = label + len(ACTION)
-        if _starts_line(text, label) or _input_follows(text, position):  # else it is a word of a sentence
+        if _starts_line(text, label) or _input_follows(text, position):  # else it is part of a sentence
             position = _read_action(builder, label, position)
     builder.report_too_many(f"{MAX_ATTEMPTS} actions")
 
@@ -90,14 +91,14 @@ def _read_action(builder: ActionBuilder, start: int, position: int) -> int:
     while start > builder.position and text[start - 1] in "*#>-`":
         start -= 1
     line_end = _line_end(text, position)
-    label = text.find(INPUT, position, line_end + 1 + _LINE + len(INPUT))
+    label = text.find(INPUT, position, line_end + 1 + _NEAR + len(INPUT))
     name = text[position : line_end if label < 0 or label > line_end else label].strip(" \t\r*`\"'[]")
     if name.startswith("{") or not name:
         opened = _skip_fence(text, position)
         if text.startswith("{", opened):
             return _read_json(builder, start, opened)
     if not name or len(name) > MAX_NAME:
-        builder.report(ProblemKind.MISSING_NAME, "The action does not name a tool, or not with a short text")
+        builder.report(ProblemKind.MISSING_NAME, "The action does not name a tool, or the name is too long")
         builder.cut_out(start, line_end)
         return line_end
     if label < 0 or (label > line_end and text[line_end:label].strip(_MARKUP + "\r\n")):
@@ -125,7 +126,7 @@ def _read_json(builder: ActionBuilder, start: int, opened: int, name: str = "") 
 
 
 def _read_plain(builder: ActionBuilder, start: int, position: int, name: str) -> int:
-    """Read an input that is no JSON object: everything up to the next label."""
+    """Read an input that is not a JSON object: all text up to the next label."""
     text = builder.text
     stop = len(text)
     # The next action first: it is near, and bounds the search for the others.
@@ -142,7 +143,7 @@ def _read_plain(builder: ActionBuilder, start: int, position: int, name: str) ->
 
 def _cut_out(builder: ActionBuilder, start: int, stop: int) -> int:
     """Cut an action out of the text, with the closing mark of a fenced block; returns where it ends."""
-    after = builder.text[stop : stop + _LINE]
+    after = builder.text[stop : stop + _NEAR]
     if after.lstrip().startswith("```"):
         stop += after.index("```") + 3
     builder.cut_out(start, stop)
@@ -154,8 +155,8 @@ def _line_end(text: str, position: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _ends(builder: ActionBuilder, start: int, stop: int) -> bool:
-    """Whether the turn ends before the next action: with a final answer, or with an observation the model made up."""
+def _ends_turn(builder: ActionBuilder, start: int, stop: int) -> bool:
+    """Whether the turn ends before the next action: with a final answer, or with an invented observation."""
     text = builder.text
     invented = _find_label(text, OBSERVATION, start, stop)
     answer = _find_label(text, FINAL, start, stop if invented < 0 else invented)
@@ -171,7 +172,7 @@ def _ends(builder: ActionBuilder, start: int, stop: int) -> bool:
 
 
 def _find_label(text: str, label: str, start: int, stop: int) -> int:
-    """The first such label at the start of a line; a few looks, so that a text full of them costs nothing."""
+    """The first such label at the start of a line, or -1; gives up in a text that is full of others."""
     for _ in range(MAX_ATTEMPTS):
         place = text.find(label, start, stop)
         if place < 0 or _starts_line(text, place):
@@ -181,22 +182,22 @@ def _find_label(text: str, label: str, start: int, stop: int) -> int:
 
 
 def _starts_line(text: str, place: int) -> bool:
-    line = text[max(0, place - _LINE) : place].rpartition("\n")[2]
-    return not line.strip(_MARKUP) and (place <= _LINE or len(line) < _LINE)
+    line = text[max(0, place - _NEAR) : place].rpartition("\n")[2]
+    return not line.strip(_MARKUP) and (place <= _NEAR or len(line) < _NEAR)
 
 
 def _input_follows(text: str, position: int) -> bool:
-    """Whether the input's label stands on the same line, close by."""
+    """Whether the label of the input is near, on the same line."""
     label = text.find(INPUT, position, position + MAX_NAME + len(INPUT))
     return label >= 0 and "\n" not in text[position:label]
 
 
 def _skip_fence(text: str, position: int) -> int:
-    """The first place after white space and the opening mark of a fenced block."""
-    window = text[position : position + _LINE]
+    """The first position after white space and the opening mark of a fenced block."""
+    window = text[position : position + _NEAR]
     rest = window.lstrip(" \t\r\n*")
     start = position + len(window) - len(rest)
     if rest.startswith("```"):
-        line_end = text.find("\n", start, start + _LINE)
+        line_end = text.find("\n", start, start + _NEAR)
         start = start + 3 if line_end < 0 else line_end + 1
     return start
