@@ -124,7 +124,7 @@ async def test_every_call_knows_its_episode() -> None:
     assert current_episode() == ""
 
 
-def test_the_plain_face_works_without_an_event_loop() -> None:
+def test_execute_tool_works_without_an_event_loop() -> None:
     @tool
     async def later(x: int) -> int:
         """Later."""
@@ -135,7 +135,7 @@ def test_the_plain_face_works_without_an_event_loop() -> None:
     assert ToolRegistry([fine]).execute_tool("fine") == (True, "fine 1")
 
 
-async def test_the_plain_face_works_inside_an_event_loop_and_inside_a_tool() -> None:
+async def test_execute_tool_works_inside_an_event_loop_and_inside_a_tool() -> None:
     registry = ToolRegistry([fine])
 
     @registry.register

@@ -90,6 +90,12 @@ def test_the_instructions_show_a_form_that_the_parser_reads(parser):
     assert parser.instructions([]) == ""
 
 
+@pytest.mark.parametrize("parser", [JSONActionParser(), ReActActionParser(), FunctionCallingParser()])
+def test_an_answer_right_after_the_closing_tag_of_the_thinking(parser):
+    assert parser.parse("</think>No.") == ParsedAction("No.")
+    assert not parser.is_native
+
+
 def test_plain_text_is_left_as_it_is():
     text = ' <think>{"tool": "a", "arguments": {}}\nAction: b '
     assert PlainTextParser().parse(text) == ParsedAction(text)

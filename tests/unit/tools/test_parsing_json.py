@@ -85,7 +85,7 @@ def test_a_plain_input_goes_under_one_name():
         ('{"tool": "a", "arguments": {"x": NaN}}', ProblemKind.INVALID_JSON, "near character 34"),
         ('{"tool": "a", "arguments": {"x": 1}', ProblemKind.UNFINISHED, "not closed"),
         ('{"tool": "a", "arguments": {"x": "\\ud800"}}', ProblemKind.INVALID_JSON, "half a character"),
-        ('{"tool": "a", "arguments": {"x": 1e999}}', ProblemKind.NUMBER_TOO_LARGE, "too large"),
+        ('{"tool": "a", "arguments": {"x": 1e999}}', ProblemKind.NUMBER_TOO_LARGE, "too large near character 34"),
         (f'{{"tool": "a", "arguments": {{"x": {"1" * 5000}}}}}', ProblemKind.NUMBER_TOO_LARGE, "too large"),
         ('{"tool": "a", "arguments": {"x": 18446744073709551617}}', ProblemKind.NUMBER_TOO_LARGE, "in quotes"),
         (f'{{"tool": "a", "arguments": {{"x": {"[" * 100_000}', ProblemKind.TOO_DEEP, "64 levels"),
@@ -143,6 +143,7 @@ def test_white_space_after_a_bracket_is_bounded(spaces, count):
     [
         ("```json\n", "\n```", ""),
         ("```", "```", ""),
+        ("```", "```after", "after"),
         ("```json\n", "", "```json"),
         ("", "\n```", "```"),
         ("```json\nx = 1\n", "\n```", "```json\nx = 1\n```"),
@@ -169,6 +170,38 @@ def test_json_keys_with_wrong_quotes_are_only_a_problem_if_they_are_keys_of_a_ca
     assert kind(JSONActionParser().parse("{“tool”: “a”}")) == ProblemKind.INVALID_JSON
     assert kind(JSONActionParser().parse("{'colour': 'red'}")) is None
     assert kind(JSONActionParser().parse('{"colour": }')) is None
+
+
+def test_a_problem_quotes_24_characters_of_the_place():
+    action = JSONActionParser().parse('{"tool": "a", "arguments": {"x": abcdefghijklmnopqrstuvwxyz}}')
+    assert "at `abcdefghijklmnopqrstuvwx`)" in action.problem.sentence
+
+
+def test_a_problem_shows_64_characters_of_a_name():
+    action = JSONActionParser().parse(f'{{"tool": "{"n" * 100}", "arguments": 3}}')
+    assert action.problem.sentence.startswith(f"The arguments of the call to `{'n' * 64}` are not a JSON object")
+
+
+def test_a_number_that_is_too_large_is_told_with_the_call_or_for_all_calls():
+    call = '{"tool": "a", "arguments": {"x": 99999999999999999999}}'
+    assert "The arguments of the call to `a` contain an integer" in str(JSONActionParser().parse(call).problem)
+    assert "The arguments of the calls contain an integer" in str(JSONActionParser().parse(f"[{call}, {call}]").problem)
+
+
+def test_a_string_of_arguments_must_be_json_unless_it_is_plain_input():
+    for arguments in ('"arguments": "rain"', '"action_input": "{rain"'):
+        action = JSONActionParser().parse(f'{{"tool": "a", {arguments}}}')
+        assert (action.calls, kind(action)) == ([], ProblemKind.INVALID_JSON)
+    assert calls(JSONActionParser().parse('{"tool": "a", "input": "{\\"x\\": 1}"}')) == [("a", {"x": 1})]
+    assert calls(JSONActionParser().parse('{"tool": "a", "input": "[1]"}')) == [("a", {"input": "[1]"})]
+
+
+def test_a_call_with_an_id_and_no_arguments():
+    action = JSONActionParser().parse('{"tool": "look", "id": "c1"}')
+    assert ([(call.name, call.arguments, call.id) for call in action.calls], action.problem) == (
+        [("look", {}, "c1")],
+        None,
+    )
 
 
 def test_a_call_id_is_kept_and_bounded():

@@ -22,7 +22,7 @@ def qwen() -> NativeParser:
 def test_the_family_is_told_by_its_tokens(qwen, tiny_folder):
     from transformers import AutoTokenizer
 
-    assert qwen.family == "qwen3"
+    assert (qwen.family, qwen.is_native) == ("qwen3", True)
     assert NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1])).family == "deepseek-v3"
     assert NativeParser(AutoTokenizer.from_pretrained(tiny_folder)).family == ""
 

@@ -123,6 +123,37 @@ def test_react_json_that_names_no_tool_is_a_problem():
     assert action.problem.sentence.startswith("The action does not name a tool: ")
 
 
+def test_react_an_action_without_a_name_is_cut_out():
+    action = ReActActionParser().parse("Well.\nAction:\nmore")
+    assert action.text == "Well.\nmore"
+    assert action.problem.sentence.startswith("The action does not name a tool, or the name is too long: ")
+
+
+def test_react_labels_at_the_very_start():
+    assert ReActActionParser().parse("Final Answer: 42") == ParsedAction("42")
+    for text in ("Observation: yes", "Observation: yes\nFinal Answer: 42"):
+        action = ReActActionParser().parse(text)
+        assert (action.text, kind(action)) == ("", ProblemKind.INVENTED_OBSERVATION)
+    assert ReActActionParser().parse("x Action: a") == ParsedAction("x Action: a")
+
+
+def test_react_labels_in_sentences_do_not_hide_a_real_one():
+    action = ReActActionParser().parse("My Observation: none.\nObservation: yes")
+    assert (action.text, kind(action)) == ("My Observation: none.", ProblemKind.INVENTED_OBSERVATION)
+    many = "x Observation: " * 300 + "end"
+    assert ReActActionParser().parse(many) == ParsedAction(many)
+
+
+def test_react_an_empty_input_ends_before_the_next_label():
+    action = ReActActionParser().parse("Action: a\nAction Input:\nThought: hm")
+    assert (calls(action), action.text) == ([("a", {})], "hm")
+
+
+def test_react_a_fence_on_one_line():
+    action = ReActActionParser().parse('Action: a\nAction Input: ```{"x": 1}```after')
+    assert (calls(action), action.text) == ([("a", {"x": 1})], "after")
+
+
 def test_react_final_answer_as_an_action():
     assert ReActActionParser().parse("Action: Final Answer\nAction Input: 42") == ParsedAction("42")
 
