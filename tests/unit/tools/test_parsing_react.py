@@ -134,6 +134,8 @@ def test_react_labels_at_the_very_start():
     for text in ("Observation: yes", "Observation: yes\nFinal Answer: 42"):
         action = ReActActionParser().parse(text)
         assert (action.text, kind(action)) == ("", ProblemKind.INVENTED_OBSERVATION)
+    for label in ("Final Answer", "Observation"):
+        assert ReActActionParser().parse(f"{label}: 42\nAction: a\nAction Input: {{}}").calls == []
     assert ReActActionParser().parse("x Action: a") == ParsedAction("x Action: a")
 
 
