@@ -51,10 +51,26 @@ async def run_tool(
     """Call the function for at most `limit` seconds: an async one in a task of its own, a plain one in a thread.
 
     Raises:
-        asyncio.CancelledError: The caller was cancelled; the tool has had `GRACE` seconds for its cleanup.
+        asyncio.CancelledError: The caller was cancelled; an async tool has had `GRACE` seconds for its cleanup.
     """
+    context = contextvars.copy_context()
+    if episode_id:
+        context.run(_episode.set, episode_id)
+    if is_async:
+        return await _call_in_task(function, arguments, limit, context)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit
+    outcome = await _call_in_thread(function, arguments, limit, context)
+    if inspect.isawaitable(outcome.value):  # a plain function may wrap an async one
+        return await _call_in_task(lambda: outcome.value, {}, deadline - loop.time(), context)
+    return outcome
+
+
+async def _call_in_task(
+    function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
+) -> CallOutcome:
     # A task of its own, so that a tool which cancels "the current task" or ignores its cancellation harms only itself.
-    task = asyncio.create_task(_call(function, arguments, is_async=is_async, episode_id=episode_id))
+    task = asyncio.get_running_loop().create_task(_call(function, arguments), context=context)
     try:
         await asyncio.wait((task,), timeout=limit)
     except asyncio.CancelledError:
@@ -66,26 +82,19 @@ async def run_tool(
     return CallOutcome(error=asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
-async def _call(
-    function: Callable[..., Any], arguments: dict[str, Any], *, is_async: bool, episode_id: str
-) -> CallOutcome:
-    if episode_id:
-        _episode.set(episode_id)  # in this task's own copy of the context
+async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome:
     try:
-        if is_async:
-            return CallOutcome(await function(**arguments))
-        outcome = await _call_in_thread(function, arguments)
-        if inspect.isawaitable(outcome.value):  # a plain function may wrap an async one
-            outcome = CallOutcome(await outcome.value)
-        return outcome
+        return CallOutcome(await function(**arguments))
     except BaseException as error:
         # All of them: a task that ends in SystemExit or KeyboardInterrupt would end the event loop with it, and a
         # CancelledError that the tool raised itself must not look like one from outside.
         return CallOutcome(error=error)
 
 
-async def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome:
-    context, is_wanted = contextvars.copy_context(), True
+async def _call_in_thread(
+    function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
+) -> CallOutcome:
+    is_wanted = True
 
     def call() -> CallOutcome:
         if not is_wanted:  # the time limit passed while the call waited for a free thread
@@ -96,7 +105,10 @@ async def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any
             return CallOutcome(error=error)
 
     try:
-        return await shared_threads().run(call)
+        async with asyncio.timeout(limit):
+            return await shared_threads().run(call)
+    except TimeoutError:
+        return CallOutcome(error=ToolTimeout())
     finally:
         is_wanted = False
 
