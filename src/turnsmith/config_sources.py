@@ -320,7 +320,7 @@ def _closest(key: str) -> str | None:
     if close := get_close_matches(name, own, n=1):
         return f"{section}.{close[0]}"
     sections = () if section in _section_names() else _section_names()
-    if close := get_close_matches(key, [*sections, *known], n=1, cutoff=0.7):
+    if close := get_close_matches(key, [*sections, *known], n=1, cutoff=0.75):
         return close[0]
     close = get_close_matches(name, list(leaf.values()), n=1, cutoff=0.75)
     return next((item for item in known if close and leaf[item] == close[0]), None)
