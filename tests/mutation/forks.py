@@ -24,8 +24,18 @@ def main() -> None:
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    no_shrinking()
     for line in sys.stdin:
         print(run(json.loads(line)), flush=True)
+
+
+def no_shrinking() -> None:
+    """Let hypothesis stop at the first failing example, and try the same examples every time."""
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutation", phases=phases, derandomize=True, database=None, print_blob=False)
+    settings.load_profile("mutation")
 
 
 def run(job: dict[str, Any]) -> int:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,19 @@ TESTS = {
     "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
     "rollout/": ("tests/unit/rollout",),
     "tools/parsing/": ("tests/unit/tools/test_parsing.py", "tests/unit/tools"),
-    "trainer/": ("tests/unit/trainer",),
-    "trainer/config/": ("tests/unit/trainer/test_to_verl.py", "tests/unit/test_config_fields.py", "tests/unit/trainer"),
+    "trainer/advantages.py": ("tests/unit/trainer/test_verl_contract.py",),
+    "trainer/verl/": ("tests/unit/trainer/test_verl_contract.py",),
+    "trainer/dataset.py": (
+        "tests/unit/trainer/test_validation.py",
+        "tests/unit/trainer/test_verl_dataset.py",
+        "tests/unit/cli/test_resume.py",
+    ),
+    "trainer/config/": (
+        "tests/unit/trainer/test_to_verl.py",
+        "tests/unit/test_config_fields.py",
+        "tests/unit/trainer/test_verl_overrides.py",
+        "tests/unit/trainer/test_layouts.py",
+    ),
     "trainer/diagnostics/": (
         "tests/unit/trainer/test_warnings.py",
         "tests/unit/trainer/test_metrics.py",
@@ -138,19 +150,18 @@ class Slot:
         paths = [str(own)] if own.exists() else []
         if not file.startswith("trainer/verl/"):  # whose doctests would have to import verl
             paths.append(str(self.source / "turnsmith" / file))
-        return [*paths, *(str(ROOT / path) for path in tests_of(file))]
+        return [*paths, *(str(ROOT / path) for path in paths_of_tests(file))]
 
 
-def tests_of(file: str) -> tuple[str, ...]:
+def paths_of_tests(file: str) -> tuple[str, ...]:
     return TESTS[max((prefix for prefix in TESTS if file.startswith(prefix)), key=len)]
 
 
 def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
-    """`count` different mutants of the files, by chance, in the order of the files."""
+    """Draw `count` different mutants of the files at random; returned in the order of the files."""
     files = sorted({path for pattern in patterns for path in PACKAGE.glob(pattern) if path.suffix == ".py"})
     mutants = [mutant for file in files for mutant in find_mutants(str(file.relative_to(PACKAGE)), file.read_bytes())]
     chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
-    print(f"{len(chosen)} of {len(mutants)} mutants of {len(files)} files, seed {seed}", flush=True)
     return [mutants[index] for index in sorted(chosen)]
 
 
@@ -163,7 +174,7 @@ def read_equivalent() -> set[tuple[str, str, str, str]]:
 
 
 def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor) -> dict[str, float]:
-    """How long the tests of each file may take: several times what they take without a change."""
+    """The timeout for the tests of each file: several times what they take without a mutant."""
 
     def once(file: str) -> tuple[str, float]:
         slot = slots.get()
@@ -171,14 +182,14 @@ def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor
             start = time.monotonic()
             code = slot.test(file, timeout=900)
             if code:
-                sys.exit(f"The tests of {file} fail without any change:\n{slot.log.read_text()[-3000:]}")
+                raise SystemExit(f"The tests of {file} fail without any mutant:\n{slot.log.read_text()[-3000:]}")
             return file, 20 + 4 * (time.monotonic() - start)
         finally:
             slots.put(slot)
 
-    representatives = {tests_of(file): file for file in files}
-    timeouts = {tests_of(file): seconds for file, seconds in pool.map(once, representatives.values())}
-    return {file: timeouts[tests_of(file)] for file in files}
+    representatives = {paths_of_tests(file): file for file in files}
+    timeouts = {paths_of_tests(file): seconds for file, seconds in pool.map(once, representatives.values())}
+    return {file: timeouts[paths_of_tests(file)] for file in files}
 
 
 def try_out(mutant: Mutant, slots: queue.Queue[Slot], timeout: float) -> int:
@@ -200,26 +211,38 @@ def main() -> None:
     parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
     parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
     options = parser.parse_args()
-    mutants, equivalent = draw(options.files, options.count, options.seed), read_equivalent()
+    mutants = draw(options.files, options.count, options.seed)
+    print(f"{len(mutants)} mutants, seed {options.seed}", flush=True)
     verdicts = {"noticed": 0, "noticed (timeout)": 0, "equivalent": 0, "SURVIVED": 0}
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(options.jobs) as pool:
-        slots: queue.Queue[Slot] = queue.Queue()
-        for number in range(options.jobs):
-            slots.put(Slot.create(Path(folder) / str(number)))
-        timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
-        runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
-        for done in as_completed(runs):
-            mutant, code = runs[done], done.result()
-            verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
-            if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
-                verdict = "equivalent"
-            verdicts[verdict] += 1
-            if verdict == "SURVIVED" or not options.only_survivors:
-                print(f"{verdict:18} {mutant}", flush=True)
-        while not slots.empty():
-            slots.get().process.kill()
+    for mutant, verdict in verdicts_of(mutants, options.jobs):
+        verdicts[verdict] += 1
+        if verdict == "SURVIVED" or not options.only_survivors:
+            print(f"{verdict:18} {mutant}", flush=True)
     share = 1 - verdicts["SURVIVED"] / max(1, len(mutants))
     print(f"{share:.1%} noticed: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+
+
+def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant and what became of it, in the order in which they finish."""
+    equivalent = read_equivalent()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
+        started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
+        slots: queue.Queue[Slot] = queue.Queue()
+        for slot in started:
+            slots.put(slot)
+        try:
+            timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
+            runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
+            for run in as_completed(runs):
+                mutant, code = runs[run], run.result()
+                verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
+                if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+                    verdict = "equivalent"
+                yield mutant, verdict
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for slot in started:
+                slot.process.kill()
 
 
 if __name__ == "__main__":
