@@ -3,10 +3,10 @@
     python -m tests.mutation.run --count 400 --seed 1
     python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
 
-Draws `--count` single changes from the files of the heart (or `--files`), runs the tests that belong to each file, and
-prints a line for each change: noticed, or SURVIVED. A run that takes too long has noticed it too. Changes that cannot
-make a difference are listed in equivalent.txt with the reason; they count as noticed and are reported apart. Numbers
-are the same for the same seed and source. Only uses the standard library and what the tests need.
+Draws `--count` single changes (mutants) from the core files, or from `--files`, runs the unit tests that belong to each
+changed file, and prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. Mutants that change no
+behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported separately. The same seed
+draws the same mutants from the same source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
-HEART = (
+CORE_FILES = (
     "algo/*.py",
     "rollout/*.py",
     "tools/parsing/*.py",
@@ -49,7 +49,7 @@ HEART = (
     "inference/engines/continuous_batch.py",
     "inference/weights.py",
 )
-"""The files whose mistakes would train on the wrong thing."""
+"""The files in which a mistake would train on the wrong thing."""
 
 TESTS = {
     "algo/": (
@@ -95,9 +95,9 @@ TESTS = {
     ),
     "inference/weights.py": ("tests/unit/inference/test_weight_swap.py", "tests/unit/inference"),
 }
-"""Tests by the beginning of the source path; the longest match counts. Quick ones first: the first failure ends a run.
+"""The tests of a file, by the longest matching prefix of its path; quick ones first, because the first failure ends it.
 
-Besides, `test_NAME.py` of the same package is run first if there is one, and the module's doctests.
+Before these come `test_NAME.py` of the same package, if there is one, and the module's doctests.
 """
 
 
@@ -124,7 +124,7 @@ class Slot:
         return cls(source, subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes))
 
     def test(self, file: str, timeout: float) -> int:
-        """Run the tests of one source file on this copy; gives pytest's exit code."""
+        """Run the tests of one source file on this copy, and return pytest's exit code."""
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
         arguments += [f"--basetemp={self.source.parent / 't'}", *self._paths(file)]
         job = {"arguments": arguments, "timeout": timeout, "log": str(self.log)}
@@ -141,14 +141,14 @@ class Slot:
     def write(self, file: str, content: bytes) -> None:
         path = self.source / "turnsmith" / file
         path.write_bytes(content)
-        # Python takes compiled code as valid if the time, in whole seconds, and the size of the source are the same.
+        # A .pyc file is valid if it records the source's size and its time in whole seconds: each version gets its own.
         self.clock += 1
         os.utime(path, (10**9 + self.clock, 10**9 + self.clock))
 
     def _paths(self, file: str) -> list[str]:
         own = ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
         paths = [str(own)] if own.exists() else []
-        if not file.startswith("trainer/verl/"):  # whose doctests would have to import verl
+        if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
             paths.append(str(self.source / "turnsmith" / file))
         return [*paths, *(str(ROOT / path) for path in paths_of_tests(file))]
 
@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="how many mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other mutants")
-    parser.add_argument("--files", nargs="+", default=list(HEART), help="patterns below src/turnsmith")
+    parser.add_argument("--files", nargs="+", default=list(CORE_FILES), help="patterns below src/turnsmith")
     parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
     parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
     options = parser.parse_args()
@@ -223,7 +223,7 @@ def main() -> None:
 
 
 def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Each mutant and what became of it, in the order in which they finish."""
+    """Run all mutants; yields each with its verdict as it finishes."""
     equivalent = read_equivalent()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
         started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
