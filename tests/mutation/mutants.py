@@ -68,7 +68,7 @@ class Mutant:
     """Path below `src/turnsmith`."""
     line: int
     line_text: str
-    """The original line without indentation: unlike its number it still identifies the mutant when other lines change."""
+    """The original line without indentation: unlike its number it stays the same when other lines change."""
     before: str
     after: str
     start: int
