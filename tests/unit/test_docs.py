@@ -33,7 +33,7 @@ class Block:
     language: str
     text: str
     mark: str
-    """The HTML comment on the line before it: `not run: reason`, `output`, or nothing."""
+    """The HTML comment on the line before it: `not run: reason`, `output`, `file: name`, or nothing."""
     line: int
 
 
@@ -78,6 +78,9 @@ def test_code_runs_and_prints_what_the_page_shows(
             code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
             if block.mark.startswith("not run: "):
                 check_imports(block.text)
+                continue
+            if block.mark.startswith("file: "):
+                (tmp_path / block.mark.removeprefix("file: ")).write_text(block.text)
                 continue
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, module.__dict__)  # noqa: S102
@@ -143,3 +146,9 @@ def test_readme_shows_the_shipped_example() -> None:
     example = (ROOT / "examples" / "letters.py").read_text(encoding="utf-8")
     assert example in [block.text for block in blocks_of(ROOT / "README.md")], "copy examples/letters.py to README.md"
     assert len(example.splitlines()) <= 20
+
+
+def test_an_extension_takes_at_most_20_lines() -> None:
+    files = [block for block in blocks_of(ROOT / "docs" / "extending.md") if block.mark.startswith("file: ")]
+    assert len(files) == 5
+    assert all(len(block.text.splitlines()) <= 20 for block in files)
