@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterable
+from typing import Any
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -20,8 +21,6 @@ if threading.current_thread() is threading.main_thread():
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Tests already run side by side; threads of torch on top of that wait for each other most of the time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Registered before all others, so it runs after them: taking a million objects apart takes seconds, for nothing.
-    atexit.register(os._exit, 0)
 
 # What is imported while tests are collected stays to the end: millions of objects that no collection of garbage frees.
 gc.disable()
@@ -38,6 +37,28 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # Not before Python exits: pytest itself collects garbage five times at its end.
     atexit.register(gc.unfreeze)
+
+
+_gateways: list[Any] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_newgateway(gateway: Any) -> None:
+    """Remember the processes that run tests, for their exit codes."""
+    from xdist.workermanage import NodeManager
+
+    NodeManager.EXIT_TIMEOUT = 120  # xdist kills a process that takes 10 s to exit, as it may on a busy machine
+    _gateways.append(gateway)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Fail if a process that ran tests crashed at its exit, which xdist does not look at."""
+    yield
+    for gateway in _gateways:
+        if code := gateway._io.popen.wait(timeout=10):
+            print(f"\n{gateway.id}, a process of the tests, ended with exit code {code} after its last test.")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.hookimpl(wrapper=True)
