@@ -1,4 +1,4 @@
-"""The extensions of docs/extending.md in a real run: they train, the recipe names them, a resumed run finds them again."""
+"""The extensions of docs/extending.md in a real run: the recipe names them, and a resumed run finds them again."""
 
 from __future__ import annotations
 

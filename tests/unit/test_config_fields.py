@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from docs.hooks.config_reference import config_reference
 from omegaconf import OmegaConf
 
 import turnsmith
-from turnsmith.cli.config_reference import config_reference
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides, known_keys, load
 from turnsmith.env.examples.guess_number import GuessNumber
@@ -280,7 +280,7 @@ def test_a_misspelt_name_is_refused_with_the_right_one(name: str) -> None:
 
 def test_the_page_of_all_settings_is_current() -> None:
     page = Path(turnsmith.__file__).parents[2] / "docs" / "configuration.md"
-    command = "python -m turnsmith.cli.config_reference > docs/configuration.md"
+    command = "python -m docs.hooks.config_reference > docs/configuration.md"
     assert page.read_text() == config_reference(), f"run: {command}"
 
 

@@ -1,10 +1,9 @@
 """Advantages, losses and KL as plain functions of tensors: no config, no batch object, no distribution.
 
 Training uses the advantage estimators: `trainer/advantages.py` picks one, and verl calls it in every step. Training
-does not use the losses and the KL here (`compute_policy_loss`, `compute_gspo_policy_loss`, `compute_cispo_policy_loss`,
-`compute_value_loss`, `aggregate_loss`, `kl_estimate`, `apply_kl_penalty`, `KLController`), but verl's own. Ours are
-reference implementations for reading, tests and analysis; `tests/unit/algo/test_against_verl.py` checks that they agree
-with verl's.
+does not use the losses and the KL here (`compute_policy_loss`, `compute_value_loss`, `aggregate_loss`,
+`kl_estimate`, `apply_kl_penalty`, `KLController`), but verl's own. Ours are reference implementations for reading,
+tests and analysis; `tests/unit/algo/test_against_verl.py` checks that they agree with verl's.
 
 Every docstring gives the formula, the shapes and the paper. Shapes are `(batch, time)`: a row is an episode, and
 `response_mask` is 1 on tokens that the model sampled and 0 on observations and padding.
@@ -19,13 +18,11 @@ Example:
             [-1., -1.]])
 """
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss
-from turnsmith.algo.cispo import compute_cispo_policy_loss
+from turnsmith.algo.aggregation import Aggregation, aggregate_loss
 from turnsmith.algo.episodes import episode_scores, nonfinite_episodes
 from turnsmith.algo.gae import compute_gae_advantage_return
 from turnsmith.algo.gigpo import compute_gigpo_advantage
 from turnsmith.algo.grpo import compute_dr_grpo_advantage, compute_grpo_advantage
-from turnsmith.algo.gspo import compute_gspo_policy_loss
 from turnsmith.algo.kl import KLEstimator, apply_kl_penalty, kl_estimate
 from turnsmith.algo.kl_controller import KLController
 from turnsmith.algo.opo import compute_opo_advantage
@@ -54,8 +51,6 @@ __all__ = [
     "compute_turn_gae_advantage_return",
     "compute_gigpo_advantage",
     "compute_policy_loss",
-    "compute_gspo_policy_loss",
-    "compute_cispo_policy_loss",
     "compute_value_loss",
     "apply_kl_penalty",
     "kl_estimate",
@@ -65,7 +60,6 @@ __all__ = [
     "episode_scores",
     "whiten",
     "Aggregation",
-    "BatchTotals",
     "KLEstimator",
     "TurnScale",
 ]

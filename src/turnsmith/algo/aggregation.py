@@ -6,7 +6,6 @@ agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -18,28 +17,7 @@ Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean
 """How token losses are averaged, by verl's names; "seq" is an episode."""
 
 
-@dataclass(frozen=True)
-class BatchTotals:
-    """Sizes of the whole batch, so that the losses of its micro-batches add up to its loss. Fields have verl's names.
-
-    Example:
-        >>> BatchTotals(dp_size=2, batch_num_tokens=100)
-        BatchTotals(dp_size=2, batch_num_tokens=100, global_batch_size=None, loss_scale_factor=None)
-    """
-
-    dp_size: int = 1
-    """Number of workers whose gradients are averaged."""
-    batch_num_tokens: float | None = None
-    """Model tokens in the whole batch; by default those in this micro-batch."""
-    global_batch_size: float | None = None
-    """Episodes in the whole batch; by default those in this micro-batch that have a model token."""
-    loss_scale_factor: float | None = None
-    """Divisor for "seq-mean-token-sum-norm"; by default the padded length of the batch."""
-
-
-def aggregate_loss(
-    loss: Tensor, response_mask: Tensor, aggregation: Aggregation = "token-mean", totals: BatchTotals | None = None
-) -> Tensor:
+def aggregate_loss(loss: Tensor, response_mask: Tensor, aggregation: Aggregation = "token-mean") -> Tensor:
     """Average token losses l_{i,t}: N model tokens in B episodes that have any, n_i of them in episode i.
 
         token-mean               1/N sum_i sum_t l_{i,t}            every token has the same weight (DAPO)
@@ -55,7 +33,6 @@ def aggregate_loss(
         loss: `(batch, time)`.
         response_mask: `(batch, time)`, 1 on model tokens.
         aggregation: One of the five above.
-        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
         A scalar.
@@ -68,23 +45,16 @@ def aggregate_loss(
     require_same_shape(loss=loss, response_mask=response_mask)
     if aggregation not in get_args(Aggregation):
         raise ValueError(f"unknown aggregation {aggregation!r}; use one of {', '.join(get_args(Aggregation))}")
-    totals = totals or BatchTotals()
-    needed = totals.batch_num_tokens if aggregation == "token-mean" else totals.global_batch_size
-    if totals.dp_size > 1 and needed is None and aggregation != "token-sum":
-        name = "batch_num_tokens" if aggregation == "token-mean" else "global_batch_size"
-        raise ValueError(f"{aggregation!r} on {totals.dp_size} workers needs {name} of the whole batch")
     lengths = (response_mask != 0).sum(dim=-1)
     sums = loss.where(response_mask != 0, 0.0).sum(dim=-1)
     if aggregation == "seq-mean-token-mean":
         sums = sums / lengths.clamp(min=1)
-    total = sums.sum() * totals.dp_size
     if aggregation == "token-sum":
-        return total
-    if needed is None:
-        needed = int(lengths.sum()) if aggregation == "token-mean" else int(torch.count_nonzero(lengths))
+        return sums.sum()
+    count = int(lengths.sum() if aggregation == "token-mean" else torch.count_nonzero(lengths))
     if aggregation == "seq-mean-token-sum-norm":
-        needed = needed * (totals.loss_scale_factor or loss.shape[-1])
-    return total / max(needed, 1)
+        count *= loss.shape[-1]
+    return sums.sum() / max(count, 1)
 
 
 def token_metrics(metrics: dict[str, Tensor], response_mask: Tensor) -> dict[str, float]:

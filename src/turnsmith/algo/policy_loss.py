@@ -1,4 +1,4 @@
-"""PPO's clipped policy loss with clip-higher and dual clip, and what it shares with GSPO and CISPO.
+"""PPO's clipped policy loss with clip-higher and dual clip.
 
 Reference implementation: training uses verl's `compute_policy_loss_vanilla`, and `tests/unit/algo/test_against_verl.py`
 checks that both agree.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss, token_metrics
+from turnsmith.algo.aggregation import Aggregation, aggregate_loss, token_metrics
 from turnsmith.algo.shapes import require_same_shape
 
 
@@ -24,8 +24,6 @@ def compute_policy_loss(
     clip_ratio_high: float | None = None,
     dual_clip: float | None = 3.0,
     aggregation: Aggregation = "token-mean",
-    weights: Tensor | None = None,
-    totals: BatchTotals | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """PPO (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
 
@@ -49,9 +47,6 @@ def compute_policy_loss(
         clip_ratio_high: high.
         dual_clip: c, larger than 1; None for plain PPO.
         aggregation: How token losses are averaged, see `aggregate_loss`.
-        weights: `(batch, time)`, multiplied into l, such as importance weights that correct for the difference between
-            the inference engine's and the trainer's log-probs.
-        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
         The loss, and the metrics `clip_fraction` and `dual_clip_fraction` (share of tokens on the clipped branch) and
@@ -65,69 +60,20 @@ def compute_policy_loss(
     """
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip is {dual_clip}, but must be larger than 1")
-    bounds = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
-    log_ratio, advantages = masked_log_ratio(old_log_probs, log_probs, advantages, response_mask)
-    loss, is_clipped = clipped_loss(log_ratio.clamp(-20.0, 20.0).exp(), advantages, bounds)
-    metrics = {"clip_fraction": is_clipped, "kl": -log_ratio.detach()}
+    require_same_shape(
+        log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages, response_mask=response_mask
+    )
+    low = 1 - (clip_ratio if clip_ratio_low is None else clip_ratio_low)
+    high = 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
+    on = response_mask != 0
+    # 0 outside the mask, so that a NaN there reaches no gradient.
+    log_ratio, advantages = (log_probs - old_log_probs).where(on, 0.0), advantages.where(on, 0.0)
+    ratio = log_ratio.clamp(-20.0, 20.0).exp()
+    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(low, high)
+    loss = torch.maximum(plain, clipped)
+    metrics = {"clip_fraction": clipped > plain, "kl": -log_ratio.detach()}
     if dual_clip is not None:
         most = -advantages * dual_clip
         metrics["dual_clip_fraction"] = (loss > most) & (advantages < 0)
         loss = torch.where(advantages < 0, torch.minimum(loss, most), loss)
-    return loss_and_metrics(loss, metrics, response_mask, aggregation, weights, totals)
-
-
-def clip_bounds(clip_ratio: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """The range that importance ratios are clipped to.
-
-    Example:
-        >>> clip_bounds(0.25, None, 0.5)
-        (0.75, 1.5)
-    """
-    return 1 - (clip_ratio if low is None else low), 1 + (clip_ratio if high is None else high)
-
-
-def masked_log_ratio(
-    old_log_probs: Tensor, log_probs: Tensor, advantages: Tensor, response_mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """log pi - log pi_old, and the advantages; both 0 outside the mask, so that a NaN there reaches no gradient.
-
-    Example:
-        >>> nan = torch.full((1, 1), float("nan"))
-        >>> masked_log_ratio(nan, nan, nan, torch.zeros(1, 1))
-        (tensor([[0.]]), tensor([[0.]]))
-    """
-    require_same_shape(
-        log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages, response_mask=response_mask
-    )
-    on = response_mask != 0
-    return (log_probs - old_log_probs).where(on, 0.0), advantages.where(on, 0.0)
-
-
-def clipped_loss(ratio: Tensor, advantages: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """PPO's pessimistic loss of each token, and whether the clipped branch was taken.
-
-    Example:
-        >>> clipped_loss(torch.tensor([2.0, 0.5]), torch.ones(2), (0.75, 1.5))
-        (tensor([-1.5000, -0.5000]), tensor([ True, False]))
-    """
-    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
-    return torch.maximum(plain, clipped), clipped > plain
-
-
-def loss_and_metrics(
-    loss: Tensor,
-    metrics: dict[str, Tensor],
-    response_mask: Tensor,
-    aggregation: Aggregation,
-    weights: Tensor | None,
-    totals: BatchTotals | None,
-) -> tuple[Tensor, dict[str, float]]:
-    """Reduce weighted token losses to a scalar and token metrics to their means.
-
-    Example:
-        >>> loss, mask, weights = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2), torch.tensor([[2.0, 0.0]])
-        >>> loss_and_metrics(loss, {"kl": loss}, mask, "token-mean", weights, None)
-        (tensor(1.), {'kl': 2.0})
-    """
-    weighted = loss if weights is None else loss * weights
-    return aggregate_loss(weighted, response_mask, aggregation, totals), token_metrics(metrics, response_mask)
+    return aggregate_loss(loss, response_mask, aggregation), token_metrics(metrics, response_mask)

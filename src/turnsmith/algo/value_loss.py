@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnsmith.algo.aggregation import Aggregation, BatchTotals, aggregate_loss, token_metrics
+from turnsmith.algo.aggregation import Aggregation, aggregate_loss, token_metrics
 from turnsmith.algo.shapes import require_same_shape
 
 
@@ -21,7 +21,6 @@ def compute_value_loss(
     cliprange_value: float | None = 0.2,
     *,
     aggregation: Aggregation = "token-mean",
-    totals: BatchTotals | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Clipped value loss of PPO (https://arxiv.org/abs/1707.06347, as in OpenAI's baselines).
 
@@ -34,7 +33,6 @@ def compute_value_loss(
         response_mask: `(batch, time)`, 1 on model tokens; all other positions are ignored.
         cliprange_value: c; None for no clipping.
         aggregation: How token losses are averaged, see `aggregate_loss`.
-        totals: Sizes of the whole batch, if this is one micro-batch of it.
 
     Returns:
         The loss, and the metrics `clip_fraction` (share of tokens on the clipped branch) and `value` (mean of V).
@@ -52,5 +50,5 @@ def compute_value_loss(
     if cliprange_value is not None:
         clipped = (value.clamp(old - cliprange_value, old + cliprange_value) - target).square()
     metrics = {"clip_fraction": clipped > loss, "value": value.detach()}
-    total = 0.5 * aggregate_loss(torch.maximum(loss, clipped), response_mask, aggregation, totals)
+    total = 0.5 * aggregate_loss(torch.maximum(loss, clipped), response_mask, aggregation)
     return total, token_metrics(metrics, response_mask)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from docs.hooks.cli_reference import cli_reference
 
 import turnsmith
 from turnsmith.cli.main import build_parsers, main
-from turnsmith.cli.reference import cli_reference
 from turnsmith.cli.train import read_config
 from turnsmith.config_sources import from_dict
 
@@ -64,7 +64,7 @@ def test_a_model_is_not_built_over_something_else(tmp_path: Path, capsys: pytest
 
 def test_the_reference_page_is_current() -> None:
     page = Path(turnsmith.__file__).parents[2] / "docs" / "reference" / "cli.md"
-    assert page.read_text() == cli_reference(), "run: python -m turnsmith.cli.reference > docs/reference/cli.md"
+    assert page.read_text() == cli_reference(), "run: python -m docs.hooks.cli_reference > docs/reference/cli.md"
 
 
 def test_the_help_fits_a_terminal_of_80_columns() -> None:
