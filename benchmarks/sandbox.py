@@ -5,8 +5,8 @@
 Cold: the time from starting the process to having its output, with the sandbox over without it: the same interpreter,
 the same options, the same lines inside, the same program. Pairs are taken one right after the other; the median of
 their ratios counts. For comparison also over `python -I -S -c program`, which sets no limits and waits for no program.
-Warm: `await run_python(...)` and a call through a `ToolRegistry`, when a cell waits; a pause before each call lets the
-pool refill, as the model's own turn does. Also without a pause, where starting new cells takes the same cores.
+Warm: `await run_python(...)` and a call through a `ToolRegistry`, when a process waits; a pause before each call lets
+the pool refill, as the model's own turn does. Also without a pause, where starting new processes takes the same cores.
 Exits 1 if cold is over 1.5 or the median of warm over 2 ms. These are times on the clock: where other work keeps all
 cores busy they show how long a process waits for its turn. `chrt -f 10 python benchmarks/sandbox.py` takes its turn.
 """
@@ -25,7 +25,7 @@ from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.sandbox import PythonTool, SandboxLimits, run_python
 from turnsmith.tools.sandbox.command import Command, command_for
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 from turnsmith.tools.sandbox.session import run_program
 
 COLD, WARM = 1.5, 0.002
@@ -35,13 +35,13 @@ LIMITS = SandboxLimits()
 
 async def cold(command: Command) -> float:
     began = time.perf_counter()
-    cell = Cell.start(command)
+    process = SandboxProcess.start(command)
     try:
-        result = await run_program(cell, PROGRAM, LIMITS)
+        result = await run_program(process, PROGRAM, LIMITS)
     finally:
         took = time.perf_counter() - began
-        cell.kill()
-        cell.reap()
+        process.kill()
+        process.reap()
     assert result.output == "45\n"
     return took
 

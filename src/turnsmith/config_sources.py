@@ -309,25 +309,18 @@ def _unknown(key: str) -> str:
 
 def _closest(key: str) -> str | None:
     """The setting that the user most likely meant: misspelt, abbreviated (`lr`), or put into the wrong section."""
-    known = known_keys()
     section, _, name = key.rpartition(".")
-    own = [item for item in known if item.startswith(f"{section}.")]
+    known = sorted(known_keys(), key=lambda item: not item.startswith(f"{section}."))  # the same section first
     leaf = {item: item.rpartition(".")[2] for item in known}
-    for candidates in (own, known):
-        for item in candidates:
-            words = leaf[item].split("_")
-            if leaf[item] == name or (len(words) > 1 and "".join(word[0] for word in words) == name):
-                return item
-    if own:
-        close = get_close_matches(name, [leaf[item] for item in own], n=1, cutoff=0.6)
-        if close:
-            return f"{section}.{close[0]}"
-    if not name or not section:
-        close = get_close_matches(key, _section_names(), n=1, cutoff=0.7)
-        if close:
-            return close[0]
-    close = get_close_matches(key, known, n=1, cutoff=0.75)
-    if not close:
-        by_leaf = get_close_matches(name, list(leaf.values()), n=1, cutoff=0.75)
-        close = [item for item in known if by_leaf and leaf[item] == by_leaf[0]]
-    return close[0] if close else None
+    for item in known:
+        initials = "".join(word[0] for word in leaf[item].split("_"))
+        if name == leaf[item] or (len(initials) > 1 and name == initials):
+            return item
+    own = [leaf[item] for item in known if item.startswith(f"{section}.")]
+    if close := get_close_matches(name, own, n=1):
+        return f"{section}.{close[0]}"
+    sections = () if section in _section_names() else _section_names()
+    if close := get_close_matches(key, [*sections, *known], n=1, cutoff=0.75):
+        return close[0]
+    close = get_close_matches(name, list(leaf.values()), n=1, cutoff=0.75)
+    return next((item for item in known if close and leaf[item] == close[0]), None)

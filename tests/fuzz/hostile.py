@@ -1,4 +1,4 @@
-"""Hostile texts for parsers, and what must hold for whatever a parser makes of them."""
+"""Hostile completions for parsers, and what must hold for every parser's result."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ VALID = [
 
 
 def hostile(rng: random.Random) -> str:
-    """One hostile text: pieces at random, a broken valid turn, or one thing very often."""
+    """One hostile text: random pieces, a broken valid completion, or one piece repeated very often."""
     kind = rng.random()
     if kind < 0.45:
         return "".join(rng.choices(PIECES, k=rng.randrange(1, 24)))

@@ -32,13 +32,13 @@ def random_texts(count: int, seed: int, parsers: list[ActionParser]) -> list[str
     for number in range(count):
         text = hostile(rng)
         for parser in parsers:
-            wrong += one(parser, text)
+            wrong += check_text(parser, text)
         if number % 50_000 == 49_999:
             print(f"  {number + 1:,} texts, {len(wrong)} wrong", flush=True)
     return wrong
 
 
-def one(parser: ActionParser, text: str) -> list[str]:
+def check_text(parser: ActionParser, text: str) -> list[str]:
     began = time.process_time()
     try:
         check(parser.parse(text))

@@ -1,7 +1,7 @@
-"""Runs pytest again and again, each time in a fork of a process that has imported torch and pytest already.
+"""Run pytest many times, each in a fork of a process that has already imported torch and pytest.
 
-Started by `tests.mutation.run`, once for each core. Reads one job a line (JSON), writes one exit code a line. It never
-imports turnsmith itself, so that every fork imports the mutated copy.
+`tests.mutation.run` starts one such process per job. It reads one job per line (JSON) from standard input, and writes
+one exit code per line. It never imports turnsmith itself, so that every fork imports the mutated copy.
 """
 
 from __future__ import annotations
@@ -17,19 +17,29 @@ from typing import Any
 
 PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers")
 TIMEOUT = -100
-"""The code of a run that took too long."""
+"""The code of a run that timed out."""
 
 
 def main() -> None:
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    no_shrinking()
     for line in sys.stdin:
         print(run(json.loads(line)), flush=True)
 
 
+def no_shrinking() -> None:
+    """Make hypothesis stop at the first failing example, and try the same examples every time."""
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutation", phases=phases, derandomize=True, database=None, print_blob=False)
+    settings.load_profile("mutation")
+
+
 def run(job: dict[str, Any]) -> int:
-    """The exit code of pytest, minus the number of the signal that ended it, or `TIMEOUT`."""
+    """Run pytest in a fork. Returns its exit code, minus the number of the signal that killed it, or `TIMEOUT`."""
     child = os.fork()
     if child == 0:
         run_pytest(job)
@@ -39,7 +49,7 @@ def run(job: dict[str, Any]) -> int:
         done, status = os.waitpid(child, os.WNOHANG)
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # the test processes it may have left behind, or itself
+        os.killpg(child, signal.SIGKILL)  # The processes that the tests left behind; after a timeout, pytest itself.
     if not done:
         os.waitpid(child, 0)
         return TIMEOUT

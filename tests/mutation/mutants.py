@@ -68,8 +68,7 @@ class Mutant:
     """Path below `src/turnsmith`."""
     line: int
     line_text: str
-    """The changed line as it was, without indentation; with a few words of its own it still names the mutant when
-    lines above it come and go."""
+    """The original line without indentation: unlike its number it stays the same when other lines change."""
     before: str
     after: str
     start: int
@@ -103,7 +102,7 @@ class _Finder(ast.NodeVisitor):
         self.mutants: list[Mutant] = []
 
     def replace(self, node: ast.expr | ast.stmt, before: str, after: str, replacement: str | None = None) -> None:
-        """Note that `node` may be replaced by `replacement`, or by `after` if that is the whole of it."""
+        """Add the mutant that replaces `node` with `replacement`, by default with `after`."""
         start, stop = self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
         line = self.lines[node.lineno - 1].decode().strip()
         text = after if replacement is None else replacement
@@ -115,7 +114,7 @@ class _Finder(ast.NodeVisitor):
         return sum(map(len, self.lines[: line - 1])) + column
 
     def with_operator(self, node: ast.expr | ast.stmt, place: str, old: ast.AST, new: type[ast.AST]) -> None:
-        """Note that the operator at `place`, such as `op` or `ops.1`, may be another one."""
+        """Add the mutant with another operator at `place`, such as `op` or `ops.1`."""
         changed = copy.deepcopy(node)
         name, _, index = place.partition(".")
         if index:
@@ -131,7 +130,7 @@ class _Finder(ast.NodeVisitor):
         text = ast.unparse(test)
         self.replace(test, text, f"(not ({text}))")
 
-    # What is not looked into.
+    # Parts that are left out.
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         if not any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
@@ -158,9 +157,9 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Python 3.11 does not say where the parts of an f-string are."""
+        """Not visited: Python 3.11 does not record where the parts of an f-string are."""
 
-    # What is changed.
+    # Parts that are changed.
 
     def visit_If(self, node: ast.If) -> None:
         if ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):

@@ -3,10 +3,10 @@
     python -m tests.mutation.run --count 400 --seed 1
     python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
 
-Draws `--count` single changes from the files of the heart (or `--files`), runs the tests that belong to each file, and
-prints a line for each change: noticed, or SURVIVED. A run that takes too long has noticed it too. Changes that cannot
-make a difference are listed in equivalent.txt with the reason; they count as noticed and are reported apart. Numbers
-are the same for the same seed and source. Only uses the standard library and what the tests need.
+Draws `--count` single changes (mutants) from the core files, or from `--files`, runs the unit tests that belong to each
+changed file, and prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. Mutants that change no
+behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported separately. The same seed
+draws the same mutants from the same source.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
-HEART = (
+CORE_FILES = (
     "algo/*.py",
     "rollout/*.py",
     "tools/parsing/*.py",
@@ -48,7 +49,7 @@ HEART = (
     "inference/engines/continuous_batch.py",
     "inference/weights.py",
 )
-"""The files whose mistakes would train on the wrong thing."""
+"""The files in which a mistake would train on the wrong thing."""
 
 TESTS = {
     "algo/": (
@@ -63,8 +64,19 @@ TESTS = {
     "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
     "rollout/": ("tests/unit/rollout",),
     "tools/parsing/": ("tests/unit/tools/test_parsing.py", "tests/unit/tools"),
-    "trainer/": ("tests/unit/trainer",),
-    "trainer/config/": ("tests/unit/trainer/test_to_verl.py", "tests/unit/test_config_fields.py", "tests/unit/trainer"),
+    "trainer/advantages.py": ("tests/unit/trainer/test_verl_contract.py",),
+    "trainer/verl/": ("tests/unit/trainer/test_verl_contract.py",),
+    "trainer/dataset.py": (
+        "tests/unit/trainer/test_validation.py",
+        "tests/unit/trainer/test_verl_dataset.py",
+        "tests/unit/cli/test_resume.py",
+    ),
+    "trainer/config/": (
+        "tests/unit/trainer/test_to_verl.py",
+        "tests/unit/test_config_fields.py",
+        "tests/unit/trainer/test_verl_overrides.py",
+        "tests/unit/trainer/test_layouts.py",
+    ),
     "trainer/diagnostics/": (
         "tests/unit/trainer/test_warnings.py",
         "tests/unit/trainer/test_metrics.py",
@@ -83,9 +95,9 @@ TESTS = {
     ),
     "inference/weights.py": ("tests/unit/inference/test_weight_swap.py", "tests/unit/inference"),
 }
-"""Tests by the beginning of the source path; the longest match counts. Quick ones first: the first failure ends a run.
+"""The tests of a file, by the longest matching prefix of its path; quick ones first, because the first failure ends it.
 
-Besides, `test_NAME.py` of the same package is run first if there is one, and the module's doctests.
+Before these come `test_NAME.py` of the same package, if there is one, and the module's doctests.
 """
 
 
@@ -112,7 +124,7 @@ class Slot:
         return cls(source, subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes))
 
     def test(self, file: str, timeout: float) -> int:
-        """Run the tests of one source file on this copy; gives pytest's exit code."""
+        """Run the tests of one source file on this copy, and return pytest's exit code."""
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
         arguments += [f"--basetemp={self.source.parent / 't'}", *self._paths(file)]
         job = {"arguments": arguments, "timeout": timeout, "log": str(self.log)}
@@ -129,28 +141,27 @@ class Slot:
     def write(self, file: str, content: bytes) -> None:
         path = self.source / "turnsmith" / file
         path.write_bytes(content)
-        # Python takes compiled code as valid if the time, in whole seconds, and the size of the source are the same.
+        # A .pyc file is valid if it records the source's size and its time in whole seconds: each version gets its own.
         self.clock += 1
         os.utime(path, (10**9 + self.clock, 10**9 + self.clock))
 
     def _paths(self, file: str) -> list[str]:
         own = ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
         paths = [str(own)] if own.exists() else []
-        if not file.startswith("trainer/verl/"):  # whose doctests would have to import verl
+        if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
             paths.append(str(self.source / "turnsmith" / file))
-        return [*paths, *(str(ROOT / path) for path in tests_of(file))]
+        return [*paths, *(str(ROOT / path) for path in paths_of_tests(file))]
 
 
-def tests_of(file: str) -> tuple[str, ...]:
+def paths_of_tests(file: str) -> tuple[str, ...]:
     return TESTS[max((prefix for prefix in TESTS if file.startswith(prefix)), key=len)]
 
 
 def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
-    """`count` different mutants of the files, by chance, in the order of the files."""
+    """Draw `count` different mutants of the files at random; returned in the order of the files."""
     files = sorted({path for pattern in patterns for path in PACKAGE.glob(pattern) if path.suffix == ".py"})
     mutants = [mutant for file in files for mutant in find_mutants(str(file.relative_to(PACKAGE)), file.read_bytes())]
     chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
-    print(f"{len(chosen)} of {len(mutants)} mutants of {len(files)} files, seed {seed}", flush=True)
     return [mutants[index] for index in sorted(chosen)]
 
 
@@ -163,7 +174,7 @@ def read_equivalent() -> set[tuple[str, str, str, str]]:
 
 
 def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor) -> dict[str, float]:
-    """How long the tests of each file may take: several times what they take without a change."""
+    """The timeout for the tests of each file: several times what they take without a mutant."""
 
     def once(file: str) -> tuple[str, float]:
         slot = slots.get()
@@ -171,14 +182,14 @@ def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor
             start = time.monotonic()
             code = slot.test(file, timeout=900)
             if code:
-                sys.exit(f"The tests of {file} fail without any change:\n{slot.log.read_text()[-3000:]}")
+                raise SystemExit(f"The tests of {file} fail without any mutant:\n{slot.log.read_text()[-3000:]}")
             return file, 20 + 4 * (time.monotonic() - start)
         finally:
             slots.put(slot)
 
-    representatives = {tests_of(file): file for file in files}
-    timeouts = {tests_of(file): seconds for file, seconds in pool.map(once, representatives.values())}
-    return {file: timeouts[tests_of(file)] for file in files}
+    representatives = {paths_of_tests(file): file for file in files}
+    timeouts = {paths_of_tests(file): seconds for file, seconds in pool.map(once, representatives.values())}
+    return {file: timeouts[paths_of_tests(file)] for file in files}
 
 
 def try_out(mutant: Mutant, slots: queue.Queue[Slot], timeout: float) -> int:
@@ -196,30 +207,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="how many mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other mutants")
-    parser.add_argument("--files", nargs="+", default=list(HEART), help="patterns below src/turnsmith")
+    parser.add_argument("--files", nargs="+", default=list(CORE_FILES), help="patterns below src/turnsmith")
     parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
     parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
     options = parser.parse_args()
-    mutants, equivalent = draw(options.files, options.count, options.seed), read_equivalent()
+    mutants = draw(options.files, options.count, options.seed)
+    print(f"{len(mutants)} mutants, seed {options.seed}", flush=True)
     verdicts = {"noticed": 0, "noticed (timeout)": 0, "equivalent": 0, "SURVIVED": 0}
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(options.jobs) as pool:
-        slots: queue.Queue[Slot] = queue.Queue()
-        for number in range(options.jobs):
-            slots.put(Slot.create(Path(folder) / str(number)))
-        timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
-        runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
-        for done in as_completed(runs):
-            mutant, code = runs[done], done.result()
-            verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
-            if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
-                verdict = "equivalent"
-            verdicts[verdict] += 1
-            if verdict == "SURVIVED" or not options.only_survivors:
-                print(f"{verdict:18} {mutant}", flush=True)
-        while not slots.empty():
-            slots.get().process.kill()
+    for mutant, verdict in verdicts_of(mutants, options.jobs):
+        verdicts[verdict] += 1
+        if verdict == "SURVIVED" or not options.only_survivors:
+            print(f"{verdict:18} {mutant}", flush=True)
     share = 1 - verdicts["SURVIVED"] / max(1, len(mutants))
     print(f"{share:.1%} noticed: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+
+
+def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Run all mutants; yields each with its verdict as it finishes."""
+    equivalent = read_equivalent()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
+        started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
+        slots: queue.Queue[Slot] = queue.Queue()
+        for slot in started:
+            slots.put(slot)
+        try:
+            timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
+            runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
+            for run in as_completed(runs):
+                mutant, code = runs[run], run.result()
+                verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
+                if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+                    verdict = "equivalent"
+                yield mutant, verdict
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for slot in started:
+                slot.process.kill()
 
 
 if __name__ == "__main__":

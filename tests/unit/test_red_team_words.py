@@ -174,6 +174,7 @@ async def test_hostile_names_of_tools_call_nothing(name: Any) -> None:
 async def test_text_of_a_tool_s_exception_is_kept_from_the_model() -> None:
     @tool
     def connect(host: str) -> str:
+        """Connect."""
         raise ConnectionError(f"postgres://user:{SECRET}@{host}")
 
     result = await ToolRegistry([connect]).call(ToolCall("connect", {"host": "db"}))

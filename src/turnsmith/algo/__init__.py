@@ -1,10 +1,10 @@
 """Advantages, losses and KL as plain functions of tensors: no config, no batch object, no distribution.
 
-The advantage estimators train: `trainer/advantages.py` picks one of them, and verl calls it in every step. The losses
-and the KL (`compute_policy_loss`, `compute_gspo_policy_loss`, `compute_cispo_policy_loss`, `compute_value_loss`,
-`aggregate_loss`, `kl_estimate`, `apply_kl_penalty`, `KLController`) do not: training uses verl's own. Ours are
-reference implementations for reading, tests and analysis; `tests/unit/algo/test_against_verl.py` checks that the two
-agree.
+Training uses the advantage estimators: `trainer/advantages.py` picks one, and verl calls it in every step. Training
+does not use the losses and the KL here (`compute_policy_loss`, `compute_gspo_policy_loss`, `compute_cispo_policy_loss`,
+`compute_value_loss`, `aggregate_loss`, `kl_estimate`, `apply_kl_penalty`, `KLController`), but verl's own. Ours are
+reference implementations for reading, tests and analysis; `tests/unit/algo/test_against_verl.py` checks that they agree
+with verl's.
 
 Every docstring gives the formula, the shapes and the paper. Shapes are `(batch, time)`: a row is an episode, and
 `response_mask` is 1 on tokens that the model sampled and 0 on observations and padding.

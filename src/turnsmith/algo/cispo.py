@@ -44,6 +44,6 @@ def compute_cispo_policy_loss(
     log_ratio, advantages = masked_log_ratio(old_log_probs, log_probs, advantages, response_mask)
     ratio = log_ratio.detach().clamp(-20.0, 20.0).exp()
     clipped = ratio.clamp(*bounds)
-    loss = -clipped * advantages * log_probs.where(response_mask != 0, 0.0)
+    loss = -clipped * advantages * log_probs
     metrics = {"clip_fraction": ratio != clipped, "kl": -log_ratio.detach()}
     return loss_and_metrics(loss, metrics, response_mask, aggregation, weights, totals)

@@ -12,6 +12,8 @@ from typing import Any
 
 _BEGINNINGS = ("starting", "resumed", "training", "evaluation")
 _QUIET_SECONDS = 900
+LAST_SAVE = "saving the last state"
+"""The phase in which a run that failed saves a last checkpoint."""
 
 
 class RunState(StrEnum):

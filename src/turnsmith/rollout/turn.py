@@ -47,7 +47,7 @@ class EpisodeTools:
     def __init__(self, environment: Any, registry: ToolRegistry | None, parser: ActionParser) -> None:
         own = environment.remote_tools if isinstance(environment, RemoteEnvironment) else tools_of(environment)
         if own or registry is None:
-            registry = ToolRegistry([*(registry or ()), *own], bounds=registry.bounds if registry else None)
+            registry = ToolRegistry([*(registry or ()), *own])
         self.registry = registry
         self.parser = parser
 

@@ -1,1 +1,1 @@
-"""What a model can do besides speaking: tools, and the parsers that read calls of them out of what it says."""
+"""Tools that a model can call, and the parsers that read tool calls out of its completions."""

@@ -1,4 +1,4 @@
-"""What a tool is called, what a model asked of it, and what came back. Plain data, no behaviour."""
+"""Plain data about tools: the definition of a tool, a call, and the result of a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What a model is told about a tool.
+    """Name, description and argument schema of a tool, as the model sees them.
 
     Example:
         >>> ToolDefinition("look", "Look around.").as_openai()["function"]["parameters"]
@@ -18,10 +18,10 @@ class ToolDefinition:
     name: str
     description: str = ""
     parameters: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The arguments, as a JSON Schema of type `object`."""
+    """A JSON Schema of type `object` for the arguments."""
 
     def as_openai(self) -> dict[str, Any]:
-        """The form that chat templates and OpenAI-like servers take."""
+        """The definition as chat templates and OpenAI-compatible servers expect it."""
         parameters = self.parameters or {"type": "object", "properties": {}}
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
@@ -29,7 +29,7 @@ class ToolDefinition:
 
 @dataclass(slots=True)
 class ToolResult:
-    """How one call ended.
+    """The result of one call.
 
     Example:
         >>> ToolResult(ok=False, text="The tool failed.", failure="refund raised KeyError: 7").ok
@@ -37,21 +37,21 @@ class ToolResult:
     """
 
     ok: bool
-    """Whether the tool did what it was asked. False without a `failure` means that the model made a mistake."""
+    """Whether the call succeeded. False without a `failure` means that the model made a mistake."""
     text: str
-    """What the model is told."""
+    """The result as the model sees it."""
     value: Any = None
-    """What the tool returned; None when its text had to be cut, so that no episode holds on to megabytes."""
+    """The tool's return value; None if its text was truncated, so that no episode keeps megabytes in memory."""
     seconds: float = 0.0
     failure: str = ""
-    """What went wrong inside the tool. Recorded, never shown to the model."""
+    """What went wrong inside the tool. Recorded, but never shown to the model."""
     cut: bool = False
-    """Whether `text` was shortened to the tool's output limit."""
+    """Whether `text` was truncated to the tool's output limit."""
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call that a model asked for.
+    """One tool call by the model.
 
     Example:
         >>> ToolCall("add", {"a": 1, "b": 2}).name
@@ -61,6 +61,6 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     id: str = ""
-    """The model's own name for the call, where its format has one."""
+    """The call id that the model wrote, where its format has one."""
     result: ToolResult | None = None
-    """How it ended; None until it has run."""
+    """None until the call has run."""

@@ -1,7 +1,7 @@
-"""Running one call of a user's function so that whatever it does comes back as a value, within its time.
+"""Run one tool call within its time limit, and return whatever it does as a value.
 
-What cannot be taken back: a plain function that hangs keeps its thread until it returns, and an async one that blocks
-without awaiting blocks its event loop, because Python can stop neither from outside.
+Two things cannot be stopped from outside, because Python offers no way to: a plain function that hangs keeps its thread
+until it returns, and an async function that blocks without awaiting blocks its event loop.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from turnsmith.threads import shared_threads
 
 GRACE = 1.0
-"""Seconds that a cancelled tool gets for its clean-up."""
+"""Seconds that a cancelled tool gets for its cleanup."""
 
-_PLAIN = frozenset({str, int, float, bool, list, tuple, dict, type(None)})
 _episode: contextvars.ContextVar[str] = contextvars.ContextVar("turnsmith_episode", default="")
 
 
 def current_episode() -> str:
     """The id of the episode that the running tool was called for; empty outside of one.
 
-    A tool that serves several episodes keeps their states apart with it.
+    A tool object that serves several episodes can keep their states apart by it.
 
     Example:
         >>> current_episode()
@@ -35,50 +34,55 @@ def current_episode() -> str:
 
 
 class ToolTimeout(Exception):
-    """The call took longer than it may."""
+    """The call exceeded its time limit."""
 
 
+@dataclass(slots=True)
 class CallOutcome:
-    """How a call ended: with a value, or with whatever it raised."""
+    """How a call ended: with a value, or with the exception that it raised."""
 
-    __slots__ = ("error", "value")
-
-    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
-        self.value = value
-        self.error = error
+    value: Any = None
+    error: BaseException | None = None
 
 
 async def run_tool(
     function: Callable[..., Any], arguments: dict[str, Any], *, is_async: bool, limit: float, episode_id: str
 ) -> CallOutcome:
-    """Call the function, in a task of its own or in a thread, for at most `limit` seconds.
+    """Call the function for at most `limit` seconds: an async one in a task of its own, a plain one in a thread.
 
-    Raises nothing but cancellation from outside, for which the tool gets a moment to clean up.
+    Raises:
+        asyncio.CancelledError: The caller was cancelled; an async tool has had `GRACE` seconds for its cleanup.
     """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + limit
-    if is_async:
-        return await _wait_for_task(_guard(function, arguments, episode_id), limit)
-    ended = await _in_thread(function, arguments, limit, episode_id)
-    # A plain function may wrap an async one. Asking takes longer than looking at the type, which nearly always tells.
-    if ended.error is None and type(ended.value) not in _PLAIN and inspect.isawaitable(ended.value):
-        return await _wait_for_task(_guard(_Given(ended.value), {}, episode_id), until - loop.time())
-    return ended
-
-
-class _Given:
-    """Calling it gives an awaitable that is already there."""
-
-    def __init__(self, awaitable: Any) -> None:
-        self.awaitable = awaitable
-
-    def __call__(self) -> Any:
-        return self.awaitable
-
-
-async def _guard(function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> CallOutcome:
+    context = contextvars.copy_context()
     if episode_id:
-        _episode.set(episode_id)  # in this task's own copy of the context
+        context.run(_episode.set, episode_id)
+    if is_async:
+        return await _call_in_task(function, arguments, limit, context)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit
+    outcome = await _call_in_thread(function, arguments, limit, context)
+    if inspect.isawaitable(outcome.value):  # a plain function may wrap an async one
+        return await _call_in_task(lambda: outcome.value, {}, deadline - loop.time(), context)
+    return outcome
+
+
+async def _call_in_task(
+    function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
+) -> CallOutcome:
+    # A task of its own, so that a tool which cancels "the current task" or ignores its cancellation harms only itself.
+    task = asyncio.get_running_loop().create_task(_call(function, arguments), context=context)
+    try:
+        await asyncio.wait((task,), timeout=limit)
+    except asyncio.CancelledError:
+        await _cancel(task)
+        raise
+    if not task.done():
+        await _cancel(task)
+        return CallOutcome(error=ToolTimeout())
+    return CallOutcome(error=asyncio.CancelledError()) if task.cancelled() else task.result()
+
+
+async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome:
     try:
         return CallOutcome(await function(**arguments))
     except BaseException as error:
@@ -87,33 +91,22 @@ async def _guard(function: Callable[..., Any], arguments: dict[str, Any], episod
         return CallOutcome(error=error)
 
 
-async def _wait_for_task(work: Any, limit: float) -> CallOutcome:
-    # A task of its own, so that a tool that cancels "the current task" or ignores its cancellation harms only itself.
-    loop = asyncio.get_running_loop()
-    task: asyncio.Task[CallOutcome] = loop.create_task(work)
-    # By hand what `asyncio.wait` does for any number of tasks, at half the cost.
-    waiter: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(limit, _release, waiter)
-    task.add_done_callback(lambda _: _release(waiter))
+async def _call_in_thread(
+    function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
+) -> CallOutcome:
+    def call() -> CallOutcome:
+        try:
+            return CallOutcome(context.run(function, **arguments))
+        except BaseException as error:  # sys.exit() too
+            return CallOutcome(error=error)
+
     try:
-        await waiter
-    except asyncio.CancelledError:
-        await _stop(task)
-        raise
-    finally:
-        timer.cancel()
-    if task.done():
-        return CallOutcome(error=asyncio.CancelledError()) if task.cancelled() else task.result()
-    await _stop(task)
-    return CallOutcome(error=ToolTimeout())
+        return await shared_threads().run(call, limit=limit)  # time in the queue for a free thread does not count
+    except TimeoutError:
+        return CallOutcome(error=ToolTimeout())
 
 
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-async def _stop(task: asyncio.Task[Any]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait((task,), timeout=GRACE)
     if not task.done():
@@ -121,22 +114,3 @@ async def _stop(task: asyncio.Task[Any]) -> None:
         # the list of tasks (the documented call for those who write tasks of their own) and left to itself.
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _call(function: Callable[..., Any], arguments: dict[str, Any], episode_id: str) -> CallOutcome:
-    if episode_id:
-        _episode.set(episode_id)
-    try:
-        return CallOutcome(function(**arguments))
-    except BaseException as error:  # sys.exit() too
-        return CallOutcome(error=error)
-
-
-async def _in_thread(
-    function: Callable[..., Any], arguments: dict[str, Any], limit: float, episode_id: str
-) -> CallOutcome:
-    in_context = partial(contextvars.copy_context().run, _call, function, arguments, episode_id)
-    try:
-        return await shared_threads().run(in_context, limit=limit)
-    except TimeoutError:
-        return CallOutcome(error=ToolTimeout())

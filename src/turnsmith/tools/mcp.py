@@ -1,6 +1,7 @@
-"""Tools of any MCP server in a registry, over stdio or streamable HTTP, through the official `mcp` package.
+"""Add the tools of an MCP server to a registry, over stdio or streamable HTTP, with the official `mcp` package.
 
-The connection lives in the loop of the process, so that the registry works from any event loop and from plain code.
+The connection runs in the shared event loop of the process (`turnsmith.loop_thread`), so that the registry can be used
+from any event loop and from synchronous code.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from mcp import Client
 
 START_LIMIT = 30.0
-"""Seconds that a server may take to start and to list its tools."""
+"""Timeout in seconds for a server to start and list its tools."""
 CLOSE_LIMIT = 10.0
-"""Seconds that a server may take to end."""
+"""Timeout in seconds for a server to shut down."""
 
 
 def add_mcp_server(
@@ -43,14 +44,18 @@ def add_mcp_server(
     Write `async with add_mcp_server(...)`, or `server = await add_mcp_server(...)` and `await server.close()` later.
 
     Args:
-        registry: Where the tools go. They are taken out again when the server is closed.
+        registry: Where the tools are registered. They are removed again when the server is closed.
         command: A program to start, with its arguments, which speaks MCP over stdin and stdout.
-        url: Or the address of a server that runs already, which speaks streamable HTTP.
-        prefix: Put before the name of every tool, where names of two servers clash.
-        env: Environment variables for the program. It gets `PATH`, `HOME` and the like, and nothing else of ours.
-        headers: HTTP headers for the server, for example its authorization.
-        time_limit: Seconds one call may take.
-        max_output_tokens: Most tokens of a result that the model is shown.
+        url: Or the URL of a running server, which speaks streamable HTTP.
+        prefix: Prepended to the name of every tool, in case the names of two servers clash.
+        env: Environment variables for the program. Of ours it inherits only `PATH`, `HOME` and the like.
+        headers: HTTP headers for the server, for example for authorization.
+        time_limit: Timeout of one call in seconds.
+        max_output_tokens: Longer results are shortened to this many tokens before the model sees them.
+
+    Raises:
+        ConfigError: The server cannot be started or reached, or one of its tools has a name that is taken.
+        MissingDependency: The package `mcp` is not installed.
 
     Example:
         >>> async def names():
@@ -67,26 +72,26 @@ def add_mcp_server(
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise MissingDependency("MCP servers need the package mcp: pip install 'turnsmith[mcp]'.") from error
-    link = _Link(list(command or ()), url or "", dict(env or {}), dict(headers or {}))
-    return McpServer(registry, link, prefix, time_limit, max_output_tokens)
+    connection = _Connection(list(command or ()), url or "", dict(env or {}), dict(headers or {}))
+    return McpServer(registry, connection, prefix, time_limit, max_output_tokens)
 
 
 class McpServer:
-    """A connected MCP server. Made by `add_mcp_server`.
+    """A connected MCP server. Created by `add_mcp_server`.
 
-    A call that meets a lost connection is a failure of that call; the next call connects (or starts the program) anew.
+    If the connection is lost the call at hand fails; the next call reconnects, or restarts the program.
     """
 
     def __init__(
-        self, registry: ToolRegistry, link: _Link, prefix: str, time_limit: float, max_output_tokens: int
+        self, registry: ToolRegistry, connection: _Connection, prefix: str, time_limit: float, max_output_tokens: int
     ) -> None:
         self._registry = registry
-        self._link = link
+        self._connection = connection
         self._prefix = prefix
         self._limits = (time_limit, max_output_tokens)
         self._is_open = False
         self.tools: list[McpTool] = []
-        """The server's tools, as they were when it was connected."""
+        """The tools that the server listed when it was connected."""
 
     def __await__(self) -> Generator[Any, None, McpServer]:
         return self._open().__await__()
@@ -102,11 +107,11 @@ class McpServer:
             return self
         self._is_open = True
         try:
-            for listed in await shared_loop().run_async(self._link.connect()):
-                described = ToolDefinition(
+            for listed in await shared_loop().run_async(self._connection.connect()):
+                definition = ToolDefinition(
                     self._prefix + listed.name, (listed.description or "").strip(), dict(listed.input_schema)
                 )
-                tool = McpTool(self._link, listed.name, described, *self._limits)
+                tool = McpTool(self._connection, listed.name, definition, *self._limits)
                 self._registry.register(tool)
                 self.tools.append(tool)
         except BaseException:
@@ -115,33 +120,33 @@ class McpServer:
         return self
 
     async def close(self) -> None:
-        """Take the tools out of the registry, end the connection, and the program if there is one."""
+        """Remove the tools from the registry and close the connection; ends the program if there is one."""
         self._is_open = False
         for tool in self.tools:
             self._registry.remove(tool.definition.name)
         self.tools.clear()
-        await shared_loop().run_async(self._link.close())
+        await shared_loop().run_async(self._connection.close())
 
 
 class McpTool(Tool):
     """One tool of an MCP server."""
 
     def __init__(
-        self, link: _Link, name: str, definition: ToolDefinition, time_limit: float, max_output_tokens: int
+        self, connection: _Connection, name: str, definition: ToolDefinition, time_limit: float, max_output_tokens: int
     ) -> None:
         super().__init__(definition)
-        self._link = link
+        self._connection = connection
         self._name = name
         self.time_limit = time_limit
         self.max_output_tokens = max_output_tokens
 
     async def execute(self, **arguments: Any) -> str:
-        """Call it on the server. What the server reports as an error is told to the model."""
-        return await shared_loop().run_async(self._link.call(self._name, arguments))
+        """Call the tool on the server. An error that the server reports is shown to the model."""
+        return await shared_loop().run_async(self._connection.call(self._name, arguments))
 
 
-class _Link:
-    """The connection itself. All of it runs in the loop of the process, but for the constructor."""
+class _Connection:
+    """The connection to one server. All methods except the constructor run in the shared event loop."""
 
     def __init__(self, command: list[str], url: str, env: dict[str, str], headers: dict[str, str]) -> None:
         self.name = " ".join(command) or url
@@ -155,28 +160,28 @@ class _Link:
         self._connecting = asyncio.Lock()
 
     async def connect(self) -> list[Any]:
-        """Connect, and list the tools."""
+        """Connect and list the tools."""
         ready: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
-        # A task of its own, because what the client opens must be closed by the same task.
+        # In its own task, because the client must be closed by the task that opened it.
         self._serving = asyncio.create_task(self._serve(ready, self._stop))
         try:
             async with asyncio.timeout(START_LIMIT):
                 return await ready
         except TimeoutError:
             raise ConfigError(
-                f"The MCP server {self.name} could not be started: no answer in {START_LIMIT:g} seconds."
+                f"The MCP server {self.name} could not be started: no answer within {START_LIMIT:g} seconds."
             ) from None
         finally:
-            if self._client is None:  # it still waits for an answer, and would not see `stop`
+            if self._client is None:  # it is still waiting for an answer and would not notice `stop`
                 self._serving.cancel()
 
     async def _serve(self, ready: asyncio.Future[list[Any]], stop: asyncio.Event) -> None:
         from mcp import Client
 
-        with tempfile.TemporaryFile("a+") as said:
+        with tempfile.TemporaryFile("a+") as stderr:
             try:
-                async with self._transport(said) as transport, Client(transport) as client:
+                async with self._transport(stderr) as transport, Client(transport) as client:
                     tools = await _list_tools(client)
                     self._client = client
                     if not ready.done():
@@ -185,40 +190,40 @@ class _Link:
             except BaseException as error:
                 if not ready.done():
                     ready.set_exception(
-                        ConfigError(f"The MCP server {self.name} could not be started: {_reason(error, said)}")
+                        ConfigError(f"The MCP server {self.name} could not be started: {_reason(error, stderr)}")
                     )
             finally:
                 self._client = None
 
     @contextlib.asynccontextmanager
-    async def _transport(self, said: Any) -> AsyncGenerator[Any, None]:
+    async def _transport(self, stderr: Any) -> AsyncGenerator[Any, None]:
         if self._command:
             from mcp.client.stdio import StdioServerParameters, stdio_client
 
             program, *arguments = self._command
-            # Its stderr goes to a file: on the terminal it would run through the progress view.
-            yield stdio_client(StdioServerParameters(command=program, args=arguments, env=self._env), errlog=said)
+            # Its stderr goes to a file: on the terminal it would disturb the progress display.
+            yield stdio_client(StdioServerParameters(command=program, args=arguments, env=self._env), errlog=stderr)
             return
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        # The package's own limits: an answer may come long after the request, as a stream.
-        limits = httpx2.Timeout(30.0, read=300.0)
-        async with httpx2.AsyncClient(headers=self._headers, timeout=limits) as http:
+        # The defaults of `mcp`: a response may be streamed long after the request.
+        timeout = httpx2.Timeout(30.0, read=300.0)
+        async with httpx2.AsyncClient(headers=self._headers, timeout=timeout) as http:
             yield streamable_http_client(self._url, http_client=http)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
-        client = self._client or await self._connect_again()
+        client = self._client or await self._reconnect()
         try:
             result = await client.call_tool(name, arguments)
         except Exception as error:
             code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
             if code == INVALID_PARAMS:
                 raise ToolError(str(error)) from error
-            # A ValueError is an answer that does not follow the protocol: the connection itself is well.
+            # A ValueError is a response that breaks the protocol: the connection itself is still good.
             if code == CONNECTION_CLOSED and not isinstance(error, ValueError) and self._client is client:
                 self._client = None
             raise
@@ -227,7 +232,7 @@ class _Link:
             raise ToolError(text or "The tool reported an error.")
         return text or "Done."
 
-    async def _connect_again(self) -> Client:
+    async def _reconnect(self) -> Client:
         async with self._connecting:
             if self._client is None:
                 await self.close()
@@ -237,7 +242,7 @@ class _Link:
         return self._client
 
     async def close(self) -> None:
-        """End the connection; the package gives the program two seconds, then ends it and all it started."""
+        """Close the connection; `mcp` gives the program two seconds, then kills it with its child processes."""
         self._stop.set()
         if self._serving is not None:
             await asyncio.wait((self._serving,), timeout=CLOSE_LIMIT)
@@ -245,15 +250,15 @@ class _Link:
 
 
 async def _list_tools(client: Client) -> list[Any]:
-    found: list[Any] = []
+    tools: list[Any] = []
     cursor: str | None = None
-    for _ in range(100):  # pages; a server that never ends its list must not keep us
+    for _ in range(100):  # pages; a server whose list never ends must not block us
         page = await client.list_tools(cursor=cursor)
-        found.extend(page.tools)
+        tools.extend(page.tools)
         cursor = page.next_cursor
         if cursor is None:
             break
-    return found
+    return tools
 
 
 def _text(part: Any) -> str:
@@ -263,14 +268,14 @@ def _text(part: Any) -> str:
         return part.resource.text
     if part.type == "resource_link":
         return str(part.uri)
-    return f"[{part.type}]"  # an image or a sound, which a language model cannot read
+    return f"[{part.type}]"  # an image or audio, which a language model cannot read
 
 
-def _reason(error: BaseException, said: Any) -> str:
-    """The innermost error of a group, and the last line that the program wrote to stderr."""
+def _reason(error: BaseException, stderr: Any) -> str:
+    """The innermost error of an exception group, and the last line that the program wrote to stderr."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    size = os.fstat(said.fileno()).st_size
-    said.seek(max(0, size - 2000))
-    lines = said.read().strip().splitlines()
-    return f"{type(error).__name__}: {str(error)[:300]}" + (f"; it said: {lines[-1][:300]}" if lines else "")
+    size = os.fstat(stderr.fileno()).st_size
+    stderr.seek(max(0, size - 2000))
+    lines = stderr.read().strip().splitlines()
+    return f"{type(error).__name__}: {str(error)[:300]}" + (f"; its last output: {lines[-1][:300]}" if lines else "")

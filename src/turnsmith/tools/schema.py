@@ -1,6 +1,6 @@
-"""From a typed function to what a model is told about it, and to a check of what the model passes.
+"""Build a tool's JSON Schema and argument validator from a typed function, with pydantic.
 
-pydantic does the work. It is imported on first use and asked once for each function.
+pydantic is imported on first use, and each function is read once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from turnsmith.errors import ConfigError
-from turnsmith.tools.bounds import BadArguments
-from turnsmith.tools.docstring import read_docstring
+from turnsmith.tools.arguments import BadArguments
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes.
+    """Description, argument schema and argument validator of a function.
 
     Example:
         >>> def find(customer: str, limit: int = 5) -> str:
@@ -37,40 +36,47 @@ class Signature:
         {'customer': 'Ann', 'limit': 3}
         >>> signature.check({"customer": "Ann", "limit": "all"})
         Traceback (most recent call last):
-        turnsmith.tools.bounds.BadArguments: The argument limit must be a valid integer, not 'all'.
+        turnsmith.tools.arguments.BadArguments: The argument limit must be a valid integer, not 'all'.
     """
 
     description: str
     parameters: dict[str, Any]
     """A JSON Schema of type `object`."""
     validate: Callable[[dict[str, Any]], dict[str, Any]]
-    """pydantic's own check; raises its `ValidationError`."""
+    """pydantic's validator; raises its `ValidationError`."""
     is_open: bool
-    """Whether the function takes any further argument (`**arguments`)."""
+    """Whether the function accepts any further argument (`**arguments`)."""
 
     def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with the types that the function declares, or `BadArguments`."""
+        """Convert the arguments to the types that the function declares.
+
+        Raises:
+            BadArguments: An argument is missing, unknown or of the wrong type.
+        """
         try:
             return self.validate(arguments)
         except Exception as error:
-            if type(error).__name__ != "ValidationError":  # raised by a type of the user's own: not the model's fault
+            if type(error).__name__ != "ValidationError":  # raised by a validator of the user: not the model's mistake
                 raise
-            from turnsmith.tools.error_messages import explain
+            from turnsmith.tools.error_messages import explain_validation_error
 
-            raise BadArguments(explain(error, self.parameters)) from None
+            raise BadArguments(explain_validation_error(error, self.parameters)) from None
 
 
 @lru_cache(maxsize=1024)
 def signature_of(function: Callable[..., Any], *, bound: bool = False) -> Signature:
-    """Read a function's annotations and docstring.
+    """Read a function's type hints and docstring.
 
     Args:
-        function: The function itself, also for a method.
-        bound: Whether the first parameter (`self`) is given by Python.
+        function: The function; for a method, the function behind it.
+        bound: Whether Python passes the first parameter (`self`).
+
+    Raises:
+        ConfigError: The function cannot be a tool; the message says why.
     """
     name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
     parameters = list(inspect.signature(function).parameters.values())[1 if bound else 0 :]
-    summary, described = read_docstring(function.__doc__)
+    summary, descriptions = _read_docstring(function.__doc__)
     hints = _hints(name, function)
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
@@ -80,12 +86,24 @@ def signature_of(function: Callable[..., Any], *, bound: bool = False) -> Signat
             extra = "allow"
             continue
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise ConfigError(f"{name} cannot be a tool: {parameter} has no name that a model could use.")
+            raise ConfigError(
+                f"{name} cannot be a tool: its parameter {parameter} cannot be passed by name, as tool calls do."
+            )
         if parameter.default is not parameter.empty:
             defaults[parameter.name] = parameter.default
         hint = hints.get(parameter.name, Any)
-        fields[parameter.name] = _field(hint, described.get(parameter.name), parameter.name in defaults)
+        fields[parameter.name] = _field(hint, descriptions.get(parameter.name), parameter.name in defaults)
     return _build(name, summary, fields, defaults, extra)
+
+
+def _read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """The first paragraph and the argument descriptions of a Google, NumPy, Sphinx or Epydoc docstring."""
+    from docstring_parser import parse
+
+    docstring = parse(text or "")
+    summary = (docstring.description or "").strip().partition("\n\n")[0]
+    arguments = {argument.arg_name: " ".join((argument.description or "").split()) for argument in docstring.params}
+    return " ".join(summary.split()), arguments
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -93,8 +111,8 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise ConfigError(
-            f"{name} cannot be a tool: its annotations cannot be read ({error}). "
-            "Types that it names must be importable at the top of its module."
+            f"{name} cannot be a tool: its type hints cannot be resolved ({error}). "
+            "Define or import the types they name at the top level of the module."
         ) from error
 
 
@@ -105,7 +123,7 @@ def _field(hint: Any, description: str | None, optional: bool) -> Any:
         description = next((note for note in hint.__metadata__ if isinstance(note, str)), None)
     if description:
         hint = typing.Annotated[hint, Field(description=description)]
-    # A default is left to the function itself: it needs no check, and may be of a type that no JSON can hold.
+    # The function fills in its own defaults: they need no validation and may be of a type that JSON cannot hold.
     return typing.NotRequired[hint] if optional else typing.Required[hint]
 
 
@@ -113,17 +131,19 @@ def _build(name: str, summary: str, fields: dict[str, Any], defaults: dict[str, 
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
 
-    # A TypedDict and not a model: its keys may have any name, also `json` and `model_config`.
+    # A TypedDict instead of a model: its keys may have any name, even `json` and `model_config`.
     shape: Any = TypedDict(name, fields)  # pyright: ignore[reportGeneralTypeIssues, reportArgumentType]
     shape.__pydantic_config__ = ConfigDict(extra=extra, allow_inf_nan=False)  # pyright: ignore[reportArgumentType]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(shape)
-        parameters = _tidy(adapter.json_schema())
+        parameters = _drop_titles(adapter.json_schema())
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{name} cannot be a tool: an argument's type has no JSON form ({reason}).") from error
+        raise ConfigError(
+            f"{name} cannot be a tool: the type of one of its parameters has no JSON Schema ({reason})."
+        ) from error
     if extra == "forbid":
-        del parameters["additionalProperties"]  # said to the model when it happens, not in every prompt
+        del parameters["additionalProperties"]  # the model learns of it from the error message, not from every prompt
     _add_defaults(parameters, defaults)
     return Signature(summary, parameters, adapter.validator.validate_python, extra == "allow")
 
@@ -134,26 +154,26 @@ def _add_defaults(parameters: dict[str, Any], defaults: dict[str, Any]) -> None:
     for name, value in defaults.items():
         try:
             parameters["properties"][name].setdefault("default", to_jsonable_python(value))
-        except Exception:  # no JSON form: the model needs not know it
+        except Exception:  # no JSON form: the schema does without it
             pass
 
 
-_BY_NAME = ("properties", "$defs", "patternProperties")
-_AS_IS = ("default", "const", "enum", "examples", "required")
+_KEYED_BY_NAME = ("properties", "$defs", "patternProperties")
+_VERBATIM = ("default", "const", "enum", "examples", "required")
 
 
-def _tidy(schema: Any) -> Any:
-    """Drop the titles that pydantic makes from names: they say nothing new and cost tokens in every prompt."""
+def _drop_titles(schema: Any) -> Any:
+    """Drop the titles that pydantic derives from names: they add nothing and cost tokens in every prompt."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [_drop_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    tidied: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _BY_NAME:
-            tidied[key] = {name: _tidy(item) for name, item in value.items()}
-        elif key in _AS_IS:
-            tidied[key] = value
+        if key in _KEYED_BY_NAME:
+            cleaned[key] = {name: _drop_titles(item) for name, item in value.items()}
+        elif key in _VERBATIM:
+            cleaned[key] = value
         elif key != "title":
-            tidied[key] = _tidy(value)
-    return tidied
+            cleaned[key] = _drop_titles(value)
+    return cleaned

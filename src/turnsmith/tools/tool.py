@@ -1,4 +1,4 @@
-"""Tools: what a model can call. A class with `execute`, a typed function, or a method of an environment."""
+"""Ways to write a tool: a class with `execute`, a typed function, or a method of an environment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from turnsmith.errors import ConfigError, ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
+from turnsmith.tools.tool_checks import require_self, warn_if_incomplete
 
 __all__ = ["EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"]
 
@@ -23,10 +24,11 @@ R = TypeVar("R")
 
 
 class Tool:
-    """Something a model can call. Write `execute`, plain (it runs in a thread, so it may block) or `async`.
+    """Base class of tools. Subclasses write `execute`, plain (it runs in a thread, so it may block) or `async`.
 
-    Name, description and arguments are read from `execute`'s annotations and docstring; set `definition` to say them
-    yourself. Raise `ToolError` to tell the model what it did wrong; any other exception is recorded as a failure.
+    The name comes from the class, the description and the arguments from `execute`'s type hints and docstring; set
+    `definition` to write them by hand. Raise `ToolError` to tell the model what it did wrong; any other exception is
+    recorded as a failure of the tool.
 
     Example:
         >>> class Add(Tool):
@@ -38,9 +40,9 @@ class Tool:
     """
 
     time_limit: float = 30.0
-    """Seconds one call may take."""
+    """Timeout of one call in seconds."""
     max_output_tokens: int = 1024
-    """Most tokens of a result that the model is shown."""
+    """Longer results are shortened to this many tokens before the model sees them."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         if definition is not None:
@@ -48,23 +50,25 @@ class Tool:
 
     @cached_property
     def definition(self) -> ToolDefinition:
-        """What the model is told about the tool."""
+        """Name, description and argument schema, as the model sees them."""
         signature = self.signature
-        described = signature.description or inspect.cleandoc(type(self).__doc__ or "").partition("\n")[0]
-        return ToolDefinition(_snake_case(type(self).__name__), described, signature.parameters)
+        description = signature.description or inspect.cleandoc(type(self).__doc__ or "").partition("\n")[0]
+        name = _snake_case(type(self).__name__)
+        warn_if_incomplete(name, description, type(self).execute)
+        return ToolDefinition(name, description, signature.parameters)
 
     @property
     def signature(self) -> Signature:
-        """What `execute` takes."""
+        """The signature of `execute`."""
         return signature_of(type(self).execute, bound=True)
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What runs."""
+        """The function that a call runs."""
         return self.execute
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Do it. Arguments come by name, checked; return text, numbers, lists, dicts or None."""
+        """Run the tool. Arguments are passed by name, validated; returns text, numbers, lists, dicts or None."""
         raise NotImplementedError(f"{type(self).__name__} has no execute method.")
 
 
@@ -77,7 +81,7 @@ class _Options:
 
 
 class FunctionTool(Tool, Generic[P, R]):
-    """A function or a bound method as a tool; calling it calls the function. Made by `@tool` and `tools_of`."""
+    """A function or a bound method as a tool; calling it calls the function. Created by `@tool` and `tools_of`."""
 
     def __init__(self, function: Callable[P, R], options: _Options) -> None:
         self._function = function
@@ -90,32 +94,32 @@ class FunctionTool(Tool, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
-    if TYPE_CHECKING:  # a marked method stays a plain function; type checkers see it bound all the same
+    if TYPE_CHECKING:  # a marked method stays a plain function; this lets type checkers see it bound
 
         def __get__(
             self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
         ) -> Callable[Q, R]: ...
 
     def __reduce__(self) -> Any:
-        # Ray ships tools to other processes; what was read from the function is read again there.
+        # Ray sends tools to other processes, which read the signature again.
         return type(self), (self._function, self._options)
 
     @cached_property
     def definition(self) -> ToolDefinition:
-        """What the model is told about the tool."""
+        """Name, description and argument schema, as the model sees them."""
         signature, options = self.signature, self._options
         return ToolDefinition(options.name, options.description or signature.description, signature.parameters)
 
     @property
     def signature(self) -> Signature:
-        """What the function takes."""
+        """The signature of the function."""
         bound = inspect.ismethod(self._function)
         function = cast(Any, self._function).__func__ if bound else self._function
         return signature_of(function, bound=bound)
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What runs."""
+        """The function that a call runs."""
         return self._function
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
@@ -141,16 +145,17 @@ def tool(
     time_limit: float = 30.0,
     max_output_tokens: int = 1024,
 ) -> Any:
-    """Offer a typed function to the model, or a method of an environment (state and all).
+    """Make a tool of a typed function, or of a method of an environment.
 
-    A function becomes a `Tool` that can still be called. A method stays what it is, and is marked: `tools_of` finds it.
+    A function becomes a `Tool` that can still be called. A method stays a method and is marked, so that `tools_of`
+    finds it. Docstrings may be in Google, NumPy, Sphinx or Epydoc style.
 
     Args:
-        function: The function, when used without brackets.
-        name: What the model calls it; by default the function's name.
-        description: What the model is told about it; by default the docstring's first paragraph.
-        time_limit: Seconds one call may take.
-        max_output_tokens: Most tokens of a result that the model is shown.
+        function: The function, when used without parentheses.
+        name: The tool's name; by default the function's name.
+        description: Shown to the model; by default the first paragraph of the docstring.
+        time_limit: Timeout of one call in seconds.
+        max_output_tokens: Longer results are shortened to this many tokens before the model sees them.
 
     Example:
         >>> @tool(time_limit=2)
@@ -163,13 +168,14 @@ def tool(
         {'type': 'integer', 'default': 1}
     """
     if not (math.isfinite(time_limit) and time_limit > 0 and max_output_tokens > 0):
-        raise ConfigError("A tool's time_limit and max_output_tokens must be more than zero.")
+        raise ConfigError("The time_limit and the max_output_tokens of a tool must be more than zero.")
 
     def decorate(target: Any) -> Any:
         plain = target.__func__ if isinstance(target, (staticmethod, classmethod)) else target
         if not callable(plain) or not hasattr(plain, "__name__"):
             raise ConfigError(f"@tool is for functions and methods, not for {type(target).__name__}.")
         options = _Options(name or plain.__name__, description, float(time_limit), int(max_output_tokens))
+        warn_if_incomplete(options.name, description or plain.__doc__, plain)
         if _is_in_class(plain):
             setattr(plain, _MARK, options)
             return target
@@ -179,13 +185,13 @@ def tool(
 
 
 def _is_in_class(function: Any) -> bool:
-    """Whether it is defined in the body of a class: `Shop.refund`, not `refund` or `f.<locals>.refund`."""
+    """Whether a function is defined in the body of a class: `Shop.refund`, not `refund` or `f.<locals>.refund`."""
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     return bool(owner) and not owner.endswith("<locals>")
 
 
 def tools_of(environment: object) -> list[Tool]:
-    """The methods of an environment that are marked with `@tool`, bound to it, in the order of their definition.
+    """The methods of an environment that are marked with `@tool`, bound to it, in the order they are defined.
 
     Example:
         >>> class Shop:
@@ -213,14 +219,15 @@ def _marked(owner: type) -> tuple[tuple[str, _Options], ...]:
             options = getattr(getattr(member, "__func__", member), _MARK, None)
             if options is not None:
                 marks[name] = options
-    # A subclass that writes a method anew need not mark it again; one that sets it to None takes it away.
+                require_self(base, member)
+    # A subclass that overrides a method need not mark it again; one that sets it to None removes the tool.
     return tuple((name, options) for name, options in marks.items() if callable(getattr(owner, name)))
 
 
 class EnvironmentStepTool(Tool):
     """An environment's `step` as a tool: the model acts by calling `environment_step(action)`.
 
-    The model is told the observation; reward and end are kept here.
+    The model sees the observation; `reward` and `done` are kept here.
 
     Example:
         >>> class Door:
@@ -235,24 +242,24 @@ class EnvironmentStepTool(Tool):
         super().__init__()
         self.environment = environment
         self.reward: float = 0.0
-        """The rewards of all steps so far, summed."""
+        """The sum of the rewards of all steps so far."""
         self.done: bool = False
-        """Whether the environment has said that it is over."""
+        """Whether the episode has ended."""
 
     @cached_property
     def definition(self) -> ToolDefinition:
-        """What the model is told about the tool."""
+        """Name, description and argument schema, as the model sees them."""
         signature = self.signature
         return ToolDefinition("environment_step", signature.description, signature.parameters)
 
     def execute(self, action: str) -> Any:
-        """Act in the environment and see what happens.
+        """Take an action in the environment and see the outcome.
 
         Args:
-            action: What to do.
+            action: The action to take.
         """
         if self.done:
-            raise ToolError("The environment has ended: no further action is possible.")
+            raise ToolError("The episode has ended; no further action is possible.")
         returned = self.environment.step(action)
         return self._finish(returned) if inspect.isawaitable(returned) else self._read(returned)
 
@@ -263,10 +270,12 @@ class EnvironmentStepTool(Tool):
         if isinstance(returned, (tuple, list)) and len(returned) in (4, 5):
             observation, reward, *ends, _ = returned
         else:
-            result: Any = returned  # a named result
+            result: Any = returned  # a `StepResult`
             observation, reward, ends = result.observation, result.reward, [result.terminated, result.truncated]
         if not isinstance(observation, str) or not math.isfinite(float(reward)):
-            raise TypeError(f"step gave an observation of type {type(observation).__name__} and the reward {reward}")
+            raise TypeError(
+                f"step returned an observation of type {type(observation).__name__} and the reward {reward}"
+            )
         self.reward += float(reward)
         self.done = any(bool(end) for end in ends) or bool(getattr(self.environment, "done", False))
         return observation

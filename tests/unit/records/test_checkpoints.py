@@ -33,6 +33,21 @@ def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "user"))
 
 
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The path of everything that is flushed to disk from here on, and whether the checkpoint had its name by then."""
+    paths: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        named = Path(path.partition("/.writing")[0], "global_step_7").exists()
+        paths.append((path, named))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
 def save(folder: Path, step: int) -> Path:
     """Write a small checkpoint the way a trainer does."""
     pending = PendingCheckpoint(folder, step)
@@ -259,6 +274,28 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         signing_key()
 
 
+def test_a_key_of_the_wrong_length_is_refused(flushed: list[tuple[str, bool]]) -> None:
+    assert len(signing_key()) == 32
+    assert ["signing-key" in path for path, _ in flushed] == [True]
+    for length in (31, 33):
+        key_path().write_bytes(b"x" * length)
+        with pytest.raises(RecordError, match="is damaged: delete it to get a new one"):
+            signing_key()
+
+
+def test_the_key_is_in_the_users_configuration_unless_a_cache_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"signing-key-{os.getuid()}"
+    assert key_path() == tmp_path / "user" / name
+    monkeypatch.delenv("TURNSMITH_CACHE")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert key_path() == tmp_path / "xdg" / "turnsmith" / name
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert key_path() == tmp_path / "home" / ".config" / "turnsmith" / name
+
+
 def test_a_checkpoint_is_written_unsigned_if_the_key_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,21 +307,6 @@ def test_a_checkpoint_is_written_unsigned_if_the_key_cannot_be_created(
     pending.commit()
     assert "not signed" in warnings[0]
     assert newest_checkpoint(tmp_path / "saved", trust=True).step == 1
-
-
-@pytest.fixture
-def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """The path of everything that is flushed to disk from here on, and whether the checkpoint had its name by then."""
-    paths: list[tuple[str, bool]] = []
-
-    def fsync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
-        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        named = Path(path.partition("/.writing")[0], "global_step_7").exists()
-        paths.append((path, named))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return paths
 
 
 def test_all_of_a_checkpoint_is_on_disk_before_it_gets_its_name(

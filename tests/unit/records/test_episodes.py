@@ -104,6 +104,15 @@ def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> No
     assert read.infos[0]["nan"] == "NaN"
 
 
+def test_a_file_from_before_some_columns_existed_can_be_read(tmp_path: Path) -> None:
+    written = [make_episode(1), make_episode(2)]
+    table = pq.read_table(write_episodes(tmp_path, 1, written))
+    newer = ["reward_shares", "exact", "turn_weights_swaps", "decision", "attempt"]
+    old = tmp_path / "step-00000001-old.parquet"
+    pq.write_table(table.drop_columns(newer), old)
+    assert read_episodes(old) == written
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         write_episodes(tmp_path, 1, [make_episode(1), None])  # type: ignore[list-item]

@@ -1,6 +1,8 @@
+import fcntl
 import json
 import math
 import multiprocessing
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load, to_dict
 from turnsmith.errors import RecordError
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import append_line, atomic_write
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
 
@@ -98,6 +100,15 @@ def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path: Path) -> None:
         run.read_metrics()
 
 
+def test_evaluations_and_ledger_come_back(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.append_evaluation({"step": 2, "reward/mean": math.inf})
+    run.append_ledger({"step": 1, "kept": 8})
+    assert run.read_evaluations() == [{"step": 2, "reward/mean": math.inf}]
+    assert run.read_ledger() == [{"step": 1, "kept": 8}]
+    assert sorted(file.name for file in tmp_path.glob("guess/*.jsonl")) == ["evaluations.jsonl", "ledger.jsonl"]
+
+
 def test_events_have_a_kind_and_a_time(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "guess")
     run.append_event("checkpoint", step=3, path=tmp_path)
@@ -124,6 +135,19 @@ def test_processes_can_append_at_the_same_time(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert len({(event["worker"], event["index"]) for event in run.read_events()}) == 200
+
+
+def test_appending_waits_for_the_lock_of_another_writer(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    with path.open("ab") as other_writer:
+        fcntl.flock(other_writer, fcntl.LOCK_EX)
+        appending = threading.Thread(target=append_line, args=(path, "mine"))
+        appending.start()
+        appending.join(0.3)
+        assert path.read_bytes() == b""
+        other_writer.write(b"theirs\n")
+    appending.join(30)
+    assert path.read_bytes() == b"theirs\nmine\n"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

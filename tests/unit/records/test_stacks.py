@@ -11,11 +11,14 @@ from pathlib import Path
 from turnsmith.records.stacks import VARIABLE, collect_stacks
 
 CHILD = """
-import sys, time
+import sys, threading, time
 from turnsmith.records.stacks import enable_stack_dump
 enable_stack_dump("something else")
 enable_stack_dump("the child")
 enable_stack_dump("perhaps this", is_guess=True)
+def wait_in_a_thread():
+    time.sleep(60)
+threading.Thread(target=wait_in_a_thread, daemon=True).start()
 def wait_here():
     print("ready", flush=True)
     time.sleep(60)
@@ -37,6 +40,7 @@ def test_a_hanging_process_shows_where_it_hangs(tmp_path: Path) -> None:
     assert parts == ["the child", "the process that watches"]
     text = (tmp_path / "all.txt").read_text()
     assert "in wait_here" in text
+    assert "in wait_in_a_thread" in text
     assert "in test_a_hanging_process_shows_where_it_hangs" in text
     began = time.monotonic()
     assert collect_stacks(folder, tmp_path / "all.txt") == ["the process that watches"]  # the child is dead

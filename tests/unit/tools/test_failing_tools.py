@@ -20,33 +20,39 @@ SECRET = "password-in-the-message"
 
 @tool
 def fine(x: int = 1) -> str:
+    """Fine."""
     return f"fine {x}"
 
 
 @tool
 def raises() -> str:
+    """Raises."""
     raise RuntimeError(SECRET)
 
 
 @tool
 async def raises_async() -> str:
+    """Raises async."""
     raise KeyError(SECRET)
 
 
 @tool(time_limit=0.1)
 def hangs() -> str:
+    """Hangs."""
     time.sleep(2)
     return "too late"
 
 
 @tool(time_limit=0.1)
 async def hangs_async() -> str:
+    """Hangs async."""
     await asyncio.sleep(20)
     return "too late"
 
 
 @tool(time_limit=0.1)
 async def ignores_its_cancellation() -> str:
+    """Ignores its cancellation."""
     while True:
         try:
             await asyncio.sleep(0.2)
@@ -56,31 +62,37 @@ async def ignores_its_cancellation() -> str:
 
 @tool
 def exits() -> str:
+    """Exits."""
     sys.exit(SECRET)
 
 
 @tool
 async def exits_async() -> str:
+    """Exits async."""
     sys.exit(SECRET)
 
 
 @tool
 def interrupts() -> str:
+    """Interrupts."""
     raise KeyboardInterrupt(SECRET)
 
 
 @tool
 async def interrupts_async() -> str:
+    """Interrupts async."""
     raise KeyboardInterrupt(SECRET)
 
 
 @tool
 async def is_cancelled() -> str:
+    """Is cancelled."""
     raise asyncio.CancelledError(SECRET)
 
 
 @tool
 async def cancels_the_current_task() -> str:
+    """Cancels the current task."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -90,31 +102,37 @@ async def cancels_the_current_task() -> str:
 
 @tool
 def cancelled_in_a_thread() -> str:
+    """Cancelled in a thread."""
     raise asyncio.CancelledError(SECRET)
 
 
 @tool
 async def closes_itself() -> str:
+    """Closes itself."""
     raise GeneratorExit(SECRET)
 
 
 @tool
 def stops() -> str:
+    """Stops."""
     raise StopIteration(SECRET)
 
 
 @tool
 async def wrong_type() -> Any:
+    """Wrong type."""
     return object()
 
 
 @tool
 def wrong_type_inside() -> Any:
+    """Wrong type inside."""
     return {"rows": [object()]}
 
 
 @tool
 async def fails_in_its_clean_up() -> str:
+    """Fails in its clean up."""
     try:
         return "good"
     finally:
@@ -123,6 +141,7 @@ async def fails_in_its_clean_up() -> str:
 
 @tool(time_limit=0.1)
 async def fails_when_stopped() -> str:
+    """Fails when stopped."""
     try:
         await asyncio.sleep(20)
     finally:
@@ -139,6 +158,7 @@ async def numbers() -> AsyncIterator[int]:
 
 @tool
 async def leaves_a_generator_that_fails() -> str:
+    """Leaves a generator that fails."""
     async for number in numbers():
         if number == 2:
             break
@@ -152,6 +172,7 @@ class Unprintable(Exception):
 
 @tool
 def raises_the_unprintable() -> str:
+    """Raises the unprintable."""
     raise Unprintable
 
 
@@ -216,6 +237,7 @@ async def test_what_the_model_is_told_when_it_takes_too_long() -> None:
 async def test_a_tokenizer_that_fails_is_a_failure() -> None:
     @tool
     async def says() -> str:
+        """Says."""
         return "x" * 2000
 
     def count(text: str) -> list[int]:
@@ -229,6 +251,7 @@ async def test_a_tokenizer_that_fails_is_a_failure() -> None:
 async def test_a_tool_error_is_told_and_is_no_failure() -> None:
     @tool(max_output_tokens=20)
     async def refuses(long: bool = False) -> str:
+        """Refuses."""
         raise ToolError("There is no order 7." * (100 if long else 1))
 
     registry = ToolRegistry([refuses])

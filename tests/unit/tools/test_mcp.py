@@ -108,7 +108,7 @@ async def test_a_server_that_cannot_be_reached_is_one_sentence() -> None:
     registry = ToolRegistry()
     with pytest.raises(ConfigError, match="no-such-program could not be started: FileNotFoundError"):
         await add_mcp_server(registry, ["no-such-program"])
-    with pytest.raises(ConfigError, match="it said: out of paper"):
+    with pytest.raises(ConfigError, match="its last output: out of paper"):
         await add_mcp_server(registry, [sys.executable, "-c", "import sys; sys.exit('out of paper')"])
     with pytest.raises(ConfigError, match="could not be started: ConnectError"):
         await add_mcp_server(registry, url="http://127.0.0.1:9/mcp")
@@ -119,9 +119,10 @@ async def test_a_server_that_cannot_be_reached_is_one_sentence() -> None:
 
 async def test_names_that_clash_leave_nothing_behind(url: str) -> None:
     def count() -> str:
+        """Another tool of that name."""
         return "mine"
 
     registry = ToolRegistry([count])
-    with pytest.raises(ConfigError, match="already a tool 'count'"):
+    with pytest.raises(ConfigError, match="already a tool named 'count'"):
         await add_mcp_server(registry, url=url)
     assert registry.names == ["count"]

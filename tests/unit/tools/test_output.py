@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnsmith.tools.output import WrongType, cut, to_text
+from turnsmith.tools.output import UnsupportedResult, to_text, truncate
 
 
 def by_byte(text: str) -> list[int]:
@@ -67,18 +67,18 @@ def endless() -> list[Any]:
 
 @pytest.mark.parametrize("value", [object(), b"bytes", {1, 2}, Point, [object()], endless(), [10**5000], lambda: 1])
 def test_what_has_no_text_is_the_wrong_type(value: Any) -> None:
-    with pytest.raises(WrongType, match="it returned"):
+    with pytest.raises(UnsupportedResult, match="it returned"):
         to_text(value)
 
 
 def test_half_surrogate_pairs_inside_lists_do_not_stop_it() -> None:
-    assert cut(to_text(["\ud800"]), 100) == ('["\ufffd"]', False)
+    assert truncate(to_text(["\ud800"]), 100) == ('["\ufffd"]', False)
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(), max_size=400), st.integers(1, 80), st.sampled_from([by_byte, by_word, None]))
 def test_a_cut_text_is_within_its_limit_and_clean(text: str, tokens: int, count: Any) -> None:
-    shown, was_cut = cut(text, tokens, count)
+    shown, was_cut = truncate(text, tokens, count)
     shown.encode()
     length = (len(shown) + 3) // 4 if count is None else len(count(shown))
     assert length <= tokens or not shown
@@ -88,7 +88,7 @@ def test_a_cut_text_is_within_its_limit_and_clean(text: str, tokens: int, count:
 
 def test_head_tail_and_what_is_left_out() -> None:
     text = "START " + "word " * 5000 + "END"
-    shown, was_cut = cut(text, 100, by_word)
+    shown, was_cut = truncate(text, 100, by_word)
     assert was_cut
     assert shown.startswith("START")
     assert shown.endswith("END")
@@ -106,7 +106,7 @@ def test_fifty_megabytes_are_cut_without_counting_them() -> None:
 
     text = "x" * 50_000_000
     began = time.perf_counter()
-    shown, was_cut = cut(text, 1024, count)
+    shown, was_cut = truncate(text, 1024, count)
     assert time.perf_counter() - began < 1
     assert was_cut
     assert 1000 <= len(shown) <= 1024
@@ -117,7 +117,7 @@ def test_a_short_text_is_never_counted() -> None:
     def count(text: str) -> list[int]:
         raise AssertionError
 
-    assert cut("short", 1024, count) == ("short", False)
+    assert truncate("short", 1024, count) == ("short", False)
 
 
 def test_a_large_value_is_written_in_little_time() -> None:

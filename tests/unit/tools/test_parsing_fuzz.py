@@ -63,7 +63,7 @@ LONG = {
 @every_parser
 @pytest.mark.parametrize("kind", LONG)
 def test_a_megabyte_of_it_takes_no_time(parser: ActionParser, kind: str):
-    # Ten times what it takes on a slow machine; a step of work for each pair of places would take minutes.
+    # Ten times what the slowest of them takes; work that grows with the square of the length would take minutes.
     began = time.process_time()
     check(parser.parse(LONG[kind]))
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 3.0

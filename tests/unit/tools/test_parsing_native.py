@@ -22,7 +22,7 @@ def qwen() -> NativeParser:
 def test_the_family_is_told_by_its_tokens(qwen, tiny_folder):
     from transformers import AutoTokenizer
 
-    assert qwen.family == "qwen3"
+    assert (qwen.family, qwen.is_native) == ("qwen3", True)
     assert NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1])).family == "deepseek-v3"
     assert NativeParser(AutoTokenizer.from_pretrained(tiny_folder)).family == ""
 
@@ -88,6 +88,13 @@ def test_without_a_parser_of_the_family_the_tags_are_read(tiny_folder):
     assert parser.parse_ids(ids) == parser.parse(text) == FunctionCallingParser().parse(text)
     look = ToolDefinition("look", "Look around.")
     assert parser.instructions([look]) == FunctionCallingParser().instructions([look])
+
+
+def test_where_renderers_raises_the_tags_are_read_and_no_problem_is_made_up(qwen):
+    deep = "[" * 1000 + "]" * 1000  # orjson reads it, the standard library does not
+    action = qwen.parse(f'<tool_call>{{"name": "a", "arguments": {{}}, "extra": {deep}}}</tool_call>')
+    assert ([call.name for call in action.calls], action.problem) == (["a"], None)
+    assert qwen.parse_ids([2**70]).problem.kind == ProblemKind.INVALID_JSON
 
 
 def test_ids_that_do_not_exist_do_not_raise(qwen, tiny_folder):

@@ -12,6 +12,7 @@ from turnsmith.tools.tool import Tool, tool
 
 @tool
 def fine(x: int = 1) -> str:
+    """Fine."""
     return f"fine {x}"
 
 
@@ -23,7 +24,7 @@ def test_names_definitions_and_lookup() -> None:
     registry = ToolRegistry([fine])
     registered = registry.register(plain)
     assert registry.names == ["fine", "plain"]
-    assert [each.description for each in registry.definitions()] == ["", "A plain function."]
+    assert [each.description for each in registry.definitions()] == ["Fine.", "A plain function."]
     assert registry.get("plain") is registered
     assert registry.get("none") is None
     assert "fine" in registry
@@ -39,17 +40,18 @@ def test_what_cannot_be_registered() -> None:
             return ""
 
     registry = ToolRegistry([fine])
-    with pytest.raises(ConfigError, match="already a tool 'fine'"):
+    with pytest.raises(ConfigError, match="already a tool named 'fine'"):
         registry.register(fine)
     with pytest.raises(ConfigError, match=r"register\(Odd\(\)\)"):
         registry.register(Odd)
     with pytest.raises(ConfigError, match="cannot be a tool's name"):
-        registry.register(tool(name="<|im_start|>")(lambda: 1))
+        registry.register(tool(name="<|im_start|>", description="A special token.")(lambda: 1))
 
 
 def test_an_argument_may_be_called_name() -> None:
     @tool
     def greet(name: str, self: str = "") -> str:
+        """Greet."""
         return f"Hello {name}"
 
     assert ToolRegistry([greet]).execute_tool("greet", name="Ann") == (True, "Hello Ann")
@@ -73,6 +75,7 @@ async def test_mistakes_of_the_model_are_sentences_and_no_failures() -> None:
 async def test_fifty_megabytes_cost_one_cut_result() -> None:
     @tool(max_output_tokens=100)
     def huge() -> str:
+        """Huge."""
         return "first " + "x" * 50_000_000 + "\ud800 last"
 
     began = time.perf_counter()
@@ -90,6 +93,7 @@ async def test_fifty_megabytes_cost_one_cut_result() -> None:
 async def test_the_output_is_measured_with_the_models_tokenizer() -> None:
     @tool(max_output_tokens=50)
     async def says(length: int) -> str:
+        """Says."""
         return "x" * length
 
     def count(text: str) -> list[int]:  # one token for each character

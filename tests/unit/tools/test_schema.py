@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from turnsmith.errors import ConfigError
-from turnsmith.tools.bounds import BadArguments
+from turnsmith.tools.arguments import BadArguments
 from turnsmith.tools.schema import signature_of
 
 
@@ -103,6 +103,99 @@ def test_the_schema_of_every_kind_of_type() -> None:
     }
 
 
+GOOGLE = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+Args:
+    customer (str): Who bought,
+        by name: the family name first.
+    limit (int, optional): How many.
+
+Returns:
+    list: The orders.
+"""
+NUMPY = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+Parameters
+----------
+customer : str
+    Who bought,
+    by name: the family name first.
+limit : int, optional
+    How many.
+
+Returns
+-------
+list
+    The orders.
+"""
+SPHINX = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+:param str customer: Who bought,
+    by name: the family name first.
+:param limit: How many.
+:type limit: int
+:returns: The orders.
+"""
+EPYDOC = """Find orders
+of one customer.
+
+A second paragraph is for the reader of the code.
+
+@param customer: Who bought,
+    by name: the family name first.
+@type customer: str
+@param limit: How many.
+@return: The orders.
+"""
+
+
+@pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, SPHINX, EPYDOC], ids=["Google", "NumPy", "Sphinx", "Epydoc"])
+def test_every_docstring_style_describes_the_tool_and_its_arguments(docstring: str) -> None:
+    def find(customer: str, limit: int = 5) -> None: ...
+
+    find.__doc__ = docstring
+    signature = signature_of(find)
+    assert signature.description == "Find orders of one customer."
+    assert signature.parameters["properties"] == {
+        "customer": {"description": "Who bought, by name: the family name first.", "type": "string"},
+        "limit": {"default": 5, "description": "How many.", "type": "integer"},
+    }
+
+
+@pytest.mark.parametrize(
+    "docstring", [None, "", "Find orders.", "Find orders.\n\nArgs:\n    not an entry\n", "Find: @:"]
+)
+def test_a_docstring_without_argument_descriptions_is_accepted(docstring: str | None) -> None:
+    def find(customer: str) -> None: ...
+
+    find.__doc__ = docstring
+    signature = signature_of(find)
+    assert signature.description == (docstring or "").partition("\n")[0]
+    assert signature.parameters["properties"] == {"customer": {"type": "string"}}
+
+
+def test_a_description_beside_the_type_gives_way_to_the_docstring() -> None:
+    def find(customer: Annotated[str, "From the type."], limit: Annotated[int, "How many."] = 5) -> None:
+        """Find orders.
+
+        Args:
+            customer: From the docstring.
+        """
+
+    properties = signature_of(find).parameters["properties"]
+    assert properties["customer"]["description"] == "From the docstring."
+    assert properties["limit"]["description"] == "How many."
+
+
 def good() -> dict[str, Any]:
     return {
         "text": "t",
@@ -192,7 +285,7 @@ def test_a_validator_of_the_users_own_is_heard() -> None:
 
     def buy(pieces: Annotated[int, pydantic.AfterValidator(positive)]) -> None: ...
 
-    with pytest.raises(BadArguments, match=r"^The argument pieces is not right: take at least one\.$"):
+    with pytest.raises(BadArguments, match=r"^The argument pieces is not valid: take at least one\.$"):
         signature_of(buy).check({"pieces": 0})
 
 
@@ -202,7 +295,7 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
     def odd(stream: type(sys)) -> None: ...  # type: ignore[valid-type]
     def unknown(value: "NoSuchType") -> None: ...  # noqa: F821
 
-    for function, word in [(by_place, "no name"), (many, "no name"), (odd, "no JSON form"), (unknown, "NoSuchType")]:
+    for function, word in [(by_place, "by name"), (many, "by name"), (odd, "no JSON Schema"), (unknown, "NoSuchType")]:
         with pytest.raises(ConfigError, match=word):
             signature_of(function)
 

@@ -1,5 +1,7 @@
 """Classes, functions and methods as tools."""
 
+import time
+import warnings
 from typing import Any
 
 import cloudpickle
@@ -120,11 +122,13 @@ class Desk:
 
     @tool(name="orders")
     async def list_orders(self) -> list[int]:
+        """List orders."""
         return [1, 2]
 
     @staticmethod
     @tool
     def rate() -> float:
+        """Rate."""
         return 0.19
 
     def not_a_tool(self) -> None: ...
@@ -169,6 +173,95 @@ def test_a_tool_survives_the_way_to_another_process() -> None:
     copy = cloudpickle.loads(cloudpickle.dumps(search))
     assert copy.definition == search.definition
     assert copy("x") == "5 results for x"
+
+
+def test_a_tool_without_docstring_or_type_hints_is_warned_about_where_it_is_defined() -> None:
+    with pytest.warns(UserWarning, match="undocumented") as caught:
+
+        @tool
+        def undocumented(city, days: int = 1, *, unit="C", **rest):  # type: ignore[no-untyped-def]
+            return city
+
+    untyped = "has no type hint: the model is told nothing about its type, and any value is accepted."
+    assert [str(warning.message) for warning in caught] == [
+        "The tool undocumented has no docstring: the model is told nothing about what it does.",
+        f"The parameter city of the tool undocumented {untyped}",
+        f"The parameter unit of the tool undocumented {untyped}",
+    ]
+    assert {warning.filename for warning in caught} == {__file__}
+    assert ToolRegistry([undocumented]).execute_tool("undocumented", city="Rome") == (True, "Rome")
+
+
+def test_a_method_a_class_and_a_plain_function_are_warned_about_too() -> None:
+    with pytest.warns(UserWarning, match=r"The parameter order of the tool refund has no type hint"):
+
+        class Shop:
+            @tool(description="Give the money back.")
+            def refund(self, order) -> None: ...  # type: ignore[no-untyped-def]
+
+    class Undocumented(Tool):
+        def execute(self, param) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.warns(UserWarning, match="tool undocumented has no") as caught:
+        assert Undocumented().definition.name == "undocumented"
+    assert len(caught) == 2
+
+    def look() -> None: ...
+
+    with pytest.warns(UserWarning, match=r"The tool look has no docstring") as caught:
+        ToolRegistry([look])
+    assert caught[0].filename == __file__
+
+
+def test_functions_written_in_c_and_described_tools_are_not_warned_about() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tool(description="The time.")(time.time)
+        tool(description="Any.")(lambda: 1)
+        assert tools_of(Desk())
+
+
+def test_a_marked_method_without_self_is_refused() -> None:
+    class Empty:
+        @tool
+        def look() -> str:  # type: ignore[misc]
+            """Look around."""
+            return ""
+
+    class Shifted:
+        @tool
+        def look(place: str) -> str:  # type: ignore[misc]  # noqa: N805
+            """Look somewhere."""
+            return place
+
+    for broken in (Empty, Shifted):
+        with pytest.raises(ConfigError, match=rf"{broken.__name__}\.look has no parameter `self`; add it, or mark"):
+            tools_of(broken())
+
+
+def test_a_method_behind_a_decorator_and_a_class_method_are_tools() -> None:
+    def logged(function: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        wrapper.__qualname__ = function.__qualname__
+        return wrapper
+
+    class Shop:
+        @tool(name="look", description="Look around.")
+        @logged
+        def look(self) -> str:
+            return "A shop."
+
+        @classmethod
+        @tool
+        def kind(cls) -> str:
+            """The kind of shop."""
+            return cls.__name__
+
+    registry = ToolRegistry(tools_of(Shop()))
+    assert registry.execute_tool("look") == (True, "A shop.")
+    assert registry.execute_tool("kind") == (True, "Shop")
 
 
 class Door:

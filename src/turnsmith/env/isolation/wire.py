@@ -31,15 +31,15 @@ def frame(message: bytes) -> bytes:
     return len(message).to_bytes(_HEADER_BYTES, "little") + message
 
 
-class MessageReader:
+class FrameDecoder:
     """Cuts a byte stream into messages. Keeps at most one incomplete message.
 
     Example:
-        >>> reader = MessageReader()
+        >>> decoder = FrameDecoder()
         >>> stream = frame(b"hello") + frame(b"you")
-        >>> [bytes(message) for message in reader.feed(stream[:12])]
+        >>> [bytes(message) for message in decoder.feed(stream[:12])]
         [b'hello']
-        >>> reader.buffered, [bytes(message) for message in reader.feed(stream[12:])]
+        >>> decoder.buffered, [bytes(message) for message in decoder.feed(stream[12:])]
         (3, [b'you'])
     """
 
@@ -115,7 +115,7 @@ class Channel:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()
-        self._reader = MessageReader()
+        self._decoder = FrameDecoder()
         self.unsent_bytes = 0
         self.is_open = True
         self._loop.add_reader(connection, self._read)
@@ -123,7 +123,7 @@ class Channel:
     @property
     def bytes_in_flight(self) -> int:
         """Bytes that wait to be sent, and bytes of an incomplete message that was received."""
-        return self.unsent_bytes + self._reader.buffered
+        return self.unsent_bytes + self._decoder.buffered
 
     def send(self, message: bytes) -> None:
         """Send a message; what the socket does not take at once is buffered. A closed channel drops it.
@@ -155,7 +155,7 @@ class Channel:
         self._loop.remove_reader(self._connection)
         self._loop.remove_writer(self._connection)
         self._unsent.clear()
-        self._reader = MessageReader()
+        self._decoder = FrameDecoder()
         self.unsent_bytes = 0
         self._connection.close()
 
@@ -183,7 +183,7 @@ class Channel:
     def _read(self) -> None:
         try:
             data = self._connection.recv(_READ_BYTES)
-            messages = self._reader.feed(data)
+            messages = self._decoder.feed(data)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

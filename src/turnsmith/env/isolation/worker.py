@@ -26,16 +26,13 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
 from turnsmith.text import replace_surrogates
 from turnsmith.threads import ThreadPool
-from turnsmith.tools.bounds import Bounds
 from turnsmith.tools.definition import ToolCall
-from turnsmith.tools.registry import LATE, ToolRegistry
+from turnsmith.tools.registry import TIMED_OUT, ToolRegistry
 from turnsmith.tools.tool import Tool, tools_of
 
 _THREADS = 128
 _CLOSE_SECONDS = 0.8
 """For closing environments when the other side has left; the supervisor waits a little longer than this."""
-_CHECKED = Bounds(depth=1000, size=2**24, string=2**24, digits=4000, items=2**20)
-"""The process that runs the episode has checked the arguments already."""
 
 
 def serve(connection: int, only: str = "") -> None:
@@ -153,7 +150,7 @@ class _Worker:
         infos = m.pack(f"{spec.name}: its tools", list(map(_tool_info, tools)))
         for tool in tools:  # the process that runs the episode cuts what the model is shown: it has the tokenizer
             tool.max_output_tokens = MOST_TEXT // 4
-        hosted.tools = ToolRegistry(tools, bounds=_CHECKED)
+        hosted.tools = ToolRegistry(tools)
         return m.ResetReply(request.call, observation, host.prompt_prefix(), infos)
 
     async def _use_tool(self, request: m.UseTool, hosted: _Hosted) -> m.Reply:
@@ -161,7 +158,7 @@ class _Worker:
             raise EnvironmentFailure("The environment has no tools.")
         call = ToolCall(request.name, json.loads(request.arguments))
         result = await hosted.tools.call(call, episode_id=request.episode)
-        is_late = not result.ok and result.text == LATE
+        is_late = not result.ok and result.text == TIMED_OUT
         tool = hosted.tools.get(request.name)
         is_stuck = is_late and tool is not None and not inspect.iscoroutinefunction(tool.function)
         return m.ToolReply(request.call, result.text, result.ok, result.failure, is_late, is_stuck)

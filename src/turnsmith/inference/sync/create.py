@@ -10,6 +10,8 @@ from typing import Any
 from turnsmith.errors import ConfigError
 from turnsmith.importing import import_object
 from turnsmith.inference.auto import auto_backend, auto_device
+from turnsmith.inference.engines.openai_engine import OpenAIEngine
+from turnsmith.inference.engines.sglang_engine import SGLangEngine
 from turnsmith.inference.engines.vllm_engine import VLLMEngine
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
@@ -29,6 +31,7 @@ _ENGINES: dict[str, Callable[..., BaseInferenceEngine]] = {
     "openai": OpenAIInferenceEngine,
 }
 """Each class takes the model (or the server's URL) and its settings as keywords."""
+_ASYNC_ENGINES = {"vllm": [VLLMEngine], "sglang": [SGLangEngine], "openai": [OpenAIEngine]}
 _SERVERS = ("sglang", "openai")
 """Backends that call a server; the others load the model themselves."""
 
@@ -91,10 +94,11 @@ def _user_engine(model_path: str, backend: str, settings: dict[str, Any]) -> Bas
 
 
 def _settings_of(backend: str) -> list[str]:
-    # VLLMInferenceEngine passes its keywords on to VLLMEngine.
-    engine = VLLMEngine if backend == "vllm" else _ENGINES[backend]
-    parameters = inspect.signature(engine).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    # A synchronous engine passes on the keywords of the async one behind it.
+    classes: list[Callable[..., Any]] = [_ENGINES[backend], *_ASYNC_ENGINES.get(backend, ())]
+    parameters = [one for engine in classes for one in inspect.signature(engine).parameters.values()]
+    names = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    return list(dict.fromkeys(names))
 
 
 def _unknown_setting(backend: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.inference.http_client import is_url
@@ -76,19 +76,11 @@ class SGLangInferenceEngine(BaseInferenceEngine):
     engine: SGLangEngine
 
     def __init__(
-        self,
-        url: str,
-        *,
-        tokenizer: str | None = None,
-        api_key: str | None = None,
-        timeout: float = 600.0,
-        retries: int = 4,
-        max_concurrency: int = 64,
-        trust_remote_code: bool = False,
+        self, url: str, *, tokenizer: str | None = None, trust_remote_code: bool = False, **settings: Any
     ) -> None:
         from turnsmith.inference.engines.sglang_engine import SGLangEngine
 
-        engine = SGLangEngine(url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency)
+        engine = SGLangEngine(url, **settings)
         loaded, stop_ids = _tokenizer_for(engine, tokenizer, trust_remote_code)
         super().__init__(engine, loaded, stop_token_ids=stop_ids)
 
@@ -114,12 +106,8 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
         url: str | None = None,
         model: str | None = None,
         tokenizer: str | None = None,
-        api_key: str | None = None,
-        api: Literal["auto", "completions", "chat"] = "auto",
-        timeout: float = 600.0,
-        retries: int = 4,
-        max_concurrency: int = 64,
         trust_remote_code: bool = False,
+        **settings: Any,
     ) -> None:
         from turnsmith.inference.engines.openai_engine import OpenAIEngine
 
@@ -127,15 +115,7 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
             raise ConfigError(f"The openai engine needs a server's URL: {model_path!r} is not one, and url is not set.")
         if url is not None and tokenizer is None:
             tokenizer = model_path
-        engine = OpenAIEngine(
-            url or model_path,
-            model,
-            api_key=api_key,
-            api=api,
-            timeout=timeout,
-            retries=retries,
-            max_concurrency=max_concurrency,
-        )
+        engine = OpenAIEngine(url or model_path, model, **settings)
         engine.tokenizer, stop_ids = _tokenizer_for(engine, tokenizer, trust_remote_code)
         super().__init__(engine, engine.tokenizer, stop_token_ids=stop_ids)
 

@@ -1,10 +1,10 @@
-"""Parsers: they read tool calls out of what a model says, and teach the model the format.
+"""Parsers: they extract tool calls from a completion, and write the instructions that teach the model the format.
 
 - `JSONActionParser`: `{"tool": ..., "arguments": {...}}` anywhere in the text
 - `ReActActionParser`: Thought, Action, Action Input, Final Answer
 - `FunctionCallingParser`: `<tool_call>` tags and OpenAI's `tool_calls`
-- `PlainTextParser`: no calls
-- `NativeParser`: the model family's own format, through the `renderers` package
+- `PlainTextParser`: no tool calls
+- `NativeParser`: the model family's own format, parsed by the `renderers` package
 """
 
 from turnsmith.tools.parsing.base import ActionParser, FormatProblem, ParsedAction, ProblemKind

@@ -1,7 +1,7 @@
-"""What every parser gives back: the model's words, the calls it made, and what was wrong with the form of it.
+"""The parser interface, and what a parser returns: the text, the tool calls, and the first format problem.
 
-A parser never raises, whatever the model said, and its time grows in step with the length of the text. What a model
-gets wrong is a `FormatProblem`: a value with a sentence that tells the model how to do better next turn.
+A parser never raises, whatever the completion, and takes time linear in its length. A mistake of the model is a
+`FormatProblem`: a value with a sentence that tells the model how to write the call.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CALLS", "MAX_CHARS", "PLAIN_INPUT", "ActionParser", "FormatProblem", "ParsedAction", "ProblemKind"]
 
 MAX_CHARS = 1 << 20
-"""Longer texts are not read at all."""
+"""Longer completions are not parsed at all."""
 MAX_CALLS = 64
-"""Calls read out of one turn; the rest is a problem of kind `TOO_MANY_CALLS`."""
+"""Most calls in one turn; further ones are a problem of kind `TOO_MANY_CALLS`."""
 MAX_ATTEMPTS = 256
-"""Places in one text where a call is looked for: text full of opening brackets is given up on, not worked through."""
+"""Most places in one text where a parser tries to read a call, so that a text full of brackets costs little."""
 PLAIN_INPUT = "input"
-"""The argument that holds a call's input when the model gave plain text instead of named arguments."""
-THINKING, AFTER_THINKING = "<think>", "</think>"
-_LONG = 4096
+"""The name of the argument that holds plain text, where the model wrote no named arguments."""
+THINK_START, THINK_END = "<think>", "</think>"
 
 
 class ProblemKind(StrEnum):
-    """What was wrong with the form of a turn; problems are counted by it.
+    """Kinds of format problems, by which they are counted.
 
     Example:
         >>> ProblemKind("invalid_json") is ProblemKind.INVALID_JSON
@@ -42,7 +41,7 @@ class ProblemKind(StrEnum):
 
     INVALID_JSON = "invalid_json"
     UNFINISHED = "unfinished"
-    """The text ends in the middle of a call or of the model's thinking."""
+    """The completion ends in the middle of a call or of the reasoning."""
     MISSING_NAME = "missing_name"
     BAD_ARGUMENTS = "bad_arguments"
     """The arguments are missing or not a JSON object."""
@@ -51,12 +50,12 @@ class ProblemKind(StrEnum):
     TOO_LARGE = "too_large"
     TOO_MANY_CALLS = "too_many_calls"
     INVENTED_OBSERVATION = "invented_observation"
-    """The model wrote an observation itself instead of waiting for one."""
+    """The model wrote an observation itself instead of waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatProblem:
-    """Something wrong with the form of what the model said.
+    """A mistake in the format of a completion.
 
     Example:
         >>> FormatProblem(ProblemKind.MISSING_NAME, "The call does not name a tool.").kind
@@ -65,14 +64,14 @@ class FormatProblem:
 
     kind: ProblemKind
     sentence: str
-    """Told to the model: what was wrong and how to write it."""
+    """Shown to the model: what was wrong and how to write it."""
 
 
 @dataclass(slots=True)
 class ParsedAction:
-    """One turn of the model, read.
+    """One parsed completion.
 
-    Calls that could be read are there even when another part of the turn has a problem.
+    Calls that could be read are included even when another part of the completion has a problem.
 
     Example:
         >>> ParsedAction("Let me look.", [ToolCall("search", {"query": "rain"})]).calls[0].name
@@ -80,17 +79,17 @@ class ParsedAction:
     """
 
     text: str = ""
-    """What the model said outside its calls."""
+    """The completion without its calls and its reasoning."""
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     problem: FormatProblem | None = None
-    """The first thing wrong with the form, if any."""
+    """The first format problem, if any."""
 
 
 class ActionParser(ABC):
-    """Reads tool calls out of what the model said, and teaches the model the format. Has no state; share it freely.
+    """Extracts tool calls from completions. Parsers are stateless, so one can serve any number of episodes.
 
     Args:
-        max_chars: Longer texts are not read; they come back as a problem of kind `TOO_LARGE`.
+        max_chars: Longer completions are not parsed; they are a problem of kind `TOO_LARGE`.
 
     Example:
         >>> class Shout(ActionParser):
@@ -104,69 +103,54 @@ class ActionParser(ABC):
     """
 
     is_native = False
-    """Whether it reads the model family's own format, which the chat template itself teaches the model."""
+    """Whether it parses the model family's own format, for which the chat template itself has instructions."""
 
     def __init__(self, *, max_chars: int = MAX_CHARS) -> None:
         self.max_chars = max_chars
 
     @abstractmethod
     def parse(self, text: str) -> ParsedAction:
-        """Read one turn of the model. Never raises."""
+        """Parse one completion. Never raises."""
 
     @abstractmethod
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """What the system prompt says about the tools and how to call them."""
+        """The part of the system prompt that lists the tools and shows how to call them."""
 
 
 class TextParser(ActionParser):
-    """A parser of plain text, which reads what the model said after its thinking. Subclasses give `_read_answer`."""
+    """Base class of parsers of text, which skip the reasoning. Subclasses implement `_parse_answer`."""
 
     def parse(self, text: str) -> ParsedAction:
-        """Read the calls. Never raises."""
+        """Parse one completion. Never raises."""
         if len(text) > self.max_chars:
             return too_large(len(text), self.max_chars)
         text = replace_surrogates(text)
-        start = thinking_end(text)
-        return unfinished_thinking() if start < 0 else self._read_answer(text, start)
+        start = answer_start(text)
+        return unfinished_reasoning() if start < 0 else self._parse_answer(text, start)
 
     @abstractmethod
-    def _read_answer(self, text: str, start: int) -> ParsedAction:
-        """Read the text from `start` on; it is within the limit and has no halves of characters."""
+    def _parse_answer(self, text: str, start: int) -> ParsedAction:
+        """Parse the text from `start` on; it is within the limit and has no lone surrogates."""
 
 
 def too_large(length: int, limit: int) -> ParsedAction:
-    """The answer to a text that is not read because of its length."""
+    """The result for a completion that is too long to be parsed."""
     sentence = f"The answer has {length:,} characters; at most {limit:,} are read, so nothing was done. Be shorter."
     return ParsedAction(problem=FormatProblem(ProblemKind.TOO_LARGE, sentence))
 
 
-def find_tag(text: str, tag: str, start: int) -> int:
-    """The place of a tag, -1 if there is none. In long texts with few `<`, ten times as fast as `str.find`."""
-    if len(text) - start > _LONG:
-        for _ in range(8):
-            start = text.find("<", start)
-            if start < 0 or text.startswith(tag, start):
-                return start
-            start += 1
-    return text.find(tag, start)
-
-
-def thinking_end(text: str) -> int:
-    """Where the model's thinking ends and its answer starts; -1 if it never ends. A call in the thinking is a draft.
+def answer_start(text: str) -> int:
+    """Where the reasoning ends and the answer starts; -1 if the reasoning never ends. Calls in it do not count.
 
     The opening `<think>` may be missing: some chat templates write it for the model.
     """
-    # The longer word for short texts, where "<" is likely; the single letter for long ones, where looking takes time.
-    if ("think>" if len(text) <= _LONG else "<") not in text:
-        return 0
-    end = find_tag(text, AFTER_THINKING, 0)
+    end = text.find(THINK_END)
     if end >= 0:
-        return end + len(AFTER_THINKING)
-    opened = text.find(THINKING, 0, 24)
-    return -1 if opened >= 0 and not text[:opened].strip() else 0
+        return end + len(THINK_END)
+    return -1 if text.lstrip().startswith(THINK_START) else 0
 
 
-def unfinished_thinking() -> ParsedAction:
-    """The answer to a text that is all thinking."""
-    sentence = f"The thinking was not ended with {AFTER_THINKING}, so nothing was done. Think shorter, then answer."
+def unfinished_reasoning() -> ParsedAction:
+    """The result for a completion that is all reasoning."""
+    sentence = f"The thinking was not ended with {THINK_END}, so nothing was done. Think shorter, then answer."
     return ParsedAction(problem=FormatProblem(ProblemKind.UNFINISHED, sentence))

@@ -1,4 +1,4 @@
-"""Calls as JSON objects, anywhere in the text."""
+"""The parser of calls that are JSON objects, anywhere in the text."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from turnsmith.tools.parsing import base
-from turnsmith.tools.parsing.base import ParsedAction, TextParser
-from turnsmith.tools.parsing.calls import ARGUMENT_KEYS, NAME_KEYS, Turn, called, schemas, usual_call
-from turnsmith.tools.parsing.json_text import JSONDecodeError, first_window, loads, read_on
+from turnsmith.tools.parsing.base import MAX_ATTEMPTS, ParsedAction, TextParser
+from turnsmith.tools.parsing.calls import (
+    ARGUMENT_KEYS,
+    NAME_DISTANCE,
+    NAME_KEYS,
+    ActionBuilder,
+    call_subject,
+    tool_schemas,
+)
+from turnsmith.tools.parsing.json_text import WINDOW, JSONReading, describe_error, read_json
 
 if TYPE_CHECKING:
     from turnsmith.tools.definition import ToolDefinition
 
 __all__ = ["JSONActionParser", "scan_objects"]
 
-SHAPE = 'write {"tool": ..., "arguments": {...}}'
+FORMAT_HINT = 'write {"tool": ..., "arguments": {...}}'
 _KEYS = "|".join((*NAME_KEYS, *ARGUMENT_KEYS, "tool_calls", "function_call"))
-# Where an object may start: a quoted key, or a key of ours whose quotes are missing or wrong.
-_OPENER = re.compile(rf"\{{\s{{0,64}}+(?:\"|['“]?(?:{_KEYS})\b)")
-_MEANT = re.compile(rf"[\"'“{{,\s](?:{_KEYS})[\"'”]?\s{{0,8}}:")
-_BEFORE = 64
-_KEY_STARTS = ('"', "\n", " ")
+# The start of an object or of a list of objects; the first key is quoted, or is a key of ours with wrong or no quotes.
+_OPENER = re.compile(rf"(?:\[\s{{0,64}}+\{{|\{{)\s{{0,64}}+(?:\"|['“]?(?:{_KEYS})\b)")
+_CALL_KEY = re.compile(rf"[\"'“{{,\s](?:{_KEYS})[\"'”]?\s{{0,8}}:")
+_NEAR = 64
+"""Characters before and after a call in which the marks of a fenced block are looked for."""
 
 
 class JSONActionParser(TextParser):
-    """Reads `{"tool": ..., "arguments": {...}}` anywhere in the text or in a fenced block; several, or a list of them.
+    """Parses `{"tool": ..., "arguments": {...}}` anywhere in the text or in a fenced block; several, or a list of them.
 
     The name may also be under `action` or `name`, the arguments under `args`, `parameters`, `action_input` or `input`.
-    Other JSON is left in the text. What stands in the model's thinking (before `</think>`) is not read.
+    Other JSON is left in the text. The reasoning (before `</think>`) is skipped.
 
     Example:
         >>> action = JSONActionParser().parse('I look it up. {"tool": "search", "arguments": {"query": "rain"}}')
@@ -40,16 +46,13 @@ class JSONActionParser(TextParser):
         {...}}.'
     """
 
-    def _read_answer(self, text: str, start: int) -> ParsedAction:
-        usual = _usual(text, start)
-        if usual is not None:
-            return usual
-        turn = Turn(text, start, SHAPE)
-        scan_objects(turn, start)
-        return turn.finish()
+    def _parse_answer(self, text: str, start: int) -> ParsedAction:
+        builder = ActionBuilder(text, start, FORMAT_HINT)
+        scan_objects(builder, start)
+        return builder.build()
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Teaches the format.
+        """Lists the tools and shows the format.
 
         Example:
             >>> from turnsmith.tools.definition import ToolDefinition
@@ -62,94 +65,53 @@ class JSONActionParser(TextParser):
         if not definitions:
             return ""
         return (
-            f"You can use these tools:\n{schemas(definitions)}\n"
+            f"You can use these tools:\n{tool_schemas(definitions)}\n"
             'To use one, write one JSON object: {"tool": <name>, "arguments": {<argument>: <value>, ...}}\n'
             "To use several, write a list of such objects. Without such an object your words are your answer."
         )
 
 
-def _usual(text: str, start: int) -> ParsedAction | None:
-    """The usual turn, quickly: some words and one call, or one list of calls. None if it is anything else."""
-    opened, bracket = text.find("{", start), "}"
-    if opened < 0 or text[opened + 1 : opened + 2] not in _KEY_STARTS or "`" in text[max(start, opened - 9) : opened]:
-        return None
-    if opened > start and text[opened - 1] == "[":
-        opened, bracket = opened - 1, "]"
-    stop = text.rfind(bracket) + 1
-    try:
-        value = loads(text[opened:stop])
-    except JSONDecodeError:
-        return None
-    if type(value) is list and len(value) == 1:
-        value = value[0]
-    if type(value) is dict:
-        call = usual_call(value, text, opened, stop)
-        if call is None:
-            return None
-        calls, problem = [call], None
-    else:
-        turn = Turn(text, start, SHAPE)
-        if not turn.take(value, opened, stop) or turn.answer is not None:
-            return None
-        calls, problem = turn.calls, turn.problem
-    words, after = text[start:opened].strip(), text[stop:].strip() if stop < len(text) else ""
-    return ParsedAction(f"{words}\n{after}" if words and after else words or after, calls, problem)
+def scan_objects(builder: ActionBuilder, start: int) -> None:
+    """Find every JSON object in the text from `start` on, and add those that are calls.
 
-
-def scan_objects(turn: Turn, start: int) -> None:
-    """Find every JSON object in the text from `start` on and take those that are calls.
-
-    Reads on after what was read, also after a failure, so no part of the text is read more than a few times.
+    After a value or an error it goes on where the JSON parser stopped, so no text is read more than a few times.
     """
-    text = turn.text
-    last = text.rfind("}") + 1
-    limit = last or len(text)
-    whole = True
-    for _ in range(base.MAX_ATTEMPTS):
-        found = _OPENER.search(text, start)
-        if found is None:
+    text = builder.text
+    window = len(text)
+    for _ in range(MAX_ATTEMPTS):
+        match = _OPENER.search(text, start)
+        if match is None:
             return
-        opened = found.start()
-        if last <= opened:
-            limit = len(text)
-        listed = _list_start(text, opened, turn.done)
-        # Mostly there is one object and it ends with the last bracket. After that, guess small.
-        begin, stop, bound = (
-            (opened, limit if whole else first_window(opened, limit), limit)
-            if listed < 0
-            else (listed, text.rfind("]") + 1 if whole else first_window(listed, len(text)), len(text))
-        )
-        whole = False
-        try:
-            value, end = loads(text[begin:stop]), stop
-        except JSONDecodeError as error:
-            reading = read_on(text, begin, stop, bound, error)
-            if reading.error is not None and listed >= 0:
-                # Not a list after all: the object alone.
-                begin = opened
-                reading = read_on(text, begin, first_window(begin, limit), limit)
-            value, end = reading.value, reading.end
-            if reading.error is not None and _MEANT.search(text, begin, min(len(text), begin + 512)):
-                turn.complain_json(reading.error, called(text, begin, len(text)))
-        if value is not None and turn.take(value, begin, end):
-            turn.cut(*_with_fence(text, begin, end, turn.done))
-        start = end
+        begin = match.start()
+        reading = _read_value(text, begin, window)
+        if reading.error is not None and text[begin] == "[":  # not a list after all: the object alone
+            begin = text.index("{", begin)
+            reading = _read_value(text, begin, window)
+        window = WINDOW  # the first value mostly ends with the last bracket; for others such a guess would cost time
+        start = reading.end
+        if reading.error is None:
+            if builder.add_calls(reading.value, text[begin:start]):
+                builder.cut_out(*_with_fence(text, begin, start, builder.position))
+        elif _CALL_KEY.search(text, begin, begin + NAME_DISTANCE):
+            builder.report(*describe_error(reading.error, call_subject(text, begin, len(text))))
     if _OPENER.search(text, start):
-        turn.too_many(f"{base.MAX_ATTEMPTS} JSON objects")
+        builder.report_too_many(f"{MAX_ATTEMPTS} JSON objects")
 
 
-def _list_start(text: str, opened: int, done: int) -> int:
-    """Where the list starts whose first item the object at `opened` is; -1 if it stands alone."""
-    before = text[max(done, opened - _BEFORE) : opened].rstrip()
-    return max(done, opened - _BEFORE) + len(before) - 1 if before.endswith("[") else -1
+def _read_value(text: str, start: int, window: int) -> JSONReading:
+    """Read the list or object at `start`, which ends with the last closing bracket at the latest."""
+    limit = text.rfind("]" if text[start] == "[" else "}", start) + 1 or len(text)
+    return read_json(text, start, start + window, limit)
 
 
-def _with_fence(text: str, start: int, stop: int, done: int) -> tuple[int, int]:
-    """The span of a call, with the marks of the fenced block around it if it has one to itself."""
-    left = max(done, start - _BEFORE)
+def _with_fence(text: str, start: int, stop: int, position: int) -> tuple[int, int]:
+    """The span of a call, with the marks of the fenced block around it if the block holds nothing else."""
+    after = text[stop : stop + _NEAR]
+    if not after.lstrip().startswith("```"):
+        return start, stop
+    left = max(position, start - _NEAR)
     before = text[left:start].rstrip()
-    mark = before.rfind("```")
-    after = text[stop : stop + _BEFORE]
-    if mark >= 0 and "\n" not in before[mark:] and after.lstrip().startswith("```"):
-        return left + mark, stop + after.index("```") + 3
-    return start, stop
+    opening = before.rfind("```")
+    if opening < 0 or "\n" in before[opening:]:
+        return start, stop
+    return left + opening, stop + after.index("```") + 3

@@ -1,9 +1,8 @@
-"""The format a model family was trained on, read from the sampled tokens by the `renderers` package.
+"""The parser of the format that a model family was trained on; the `renderers` package reads it from sampled tokens.
 
-`renderers` (0.1.12) knows a model by the exact name of its hub page, so a checkpoint in a folder would never be
-recognised; its parsers read JSON with the standard library, which raises on integers of 5000 digits and on deep
-nesting, and lets NaN and halves of characters through. So the family is also told by its control tokens, and all that
-comes out is checked again here.
+`renderers` (0.1.12) recognises a model only by the exact name of its hub page, never a checkpoint in a folder; and its
+parsers use the standard library's JSON, which raises on integers of 5000 digits and on deep nesting, and accepts NaN
+and lone surrogates. So the family is also recognised by its special tokens, and all results are checked again here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import orjson
 from turnsmith.text import replace_surrogates
 from turnsmith.tools.parsing import base
 from turnsmith.tools.parsing.base import MAX_CALLS, ActionParser, FormatProblem, ParsedAction, ProblemKind
-from turnsmith.tools.parsing.calls import MAX_NAME, Turn, show
+from turnsmith.tools.parsing.calls import MAX_NAME, ActionBuilder, show
 from turnsmith.tools.parsing.function_calling import CLOSE, FunctionCallingParser
 
 if TYPE_CHECKING:
@@ -24,16 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeParser"]
 
-SHAPE = "write the call exactly in your own tool call format, its arguments as one JSON object"
-# A token that only this family has.
-_MARKS = {
+FORMAT_HINT = "write the call exactly in your own tool call format, its arguments as one JSON object"
+_FAMILY_TOKENS = {
     "<\uff5ctool\u2581calls\u2581begin\uff5c>": "deepseek-v3",
     "<|tool_calls_section_begin|>": "kimi-k2",
     "<arg_key>": "glm-4.5",
     "<minimax:tool_call>": "minimax-m2",
     "<|python_tag|>": "llama-3",
 }
-_KINDS = {
+_PROBLEMS = {
     "unclosed_block": (ProblemKind.UNFINISHED, "has no end"),
     "missing_name": (ProblemKind.MISSING_NAME, "does not name a tool"),
     "invalid_json": (ProblemKind.INVALID_JSON, "is not valid JSON"),
@@ -41,15 +39,15 @@ _KINDS = {
 
 
 class NativeParser(ActionParser):
-    """Reads calls as the model's own family writes them. Give it the sampled tokens (`parse_ids`) where you have them.
+    """Parses calls in the model family's own format. Use `parse_ids` where the sampled tokens are at hand.
 
-    For a family without a parser in `renderers` it does what `FunctionCallingParser` does.
+    For a family without a parser in `renderers` it falls back to `FunctionCallingParser`.
 
     Args:
         tokenizer: The model's tokenizer.
         definitions: The tools; some families write arguments without types, which are then taken from the schemas.
-        family: The name of the renderer in `renderers`, such as "qwen3"; found out by default.
-        max_chars: Longer texts, or more tokens than this, are not read.
+        family: The name of the renderer in `renderers`, such as "qwen3"; detected by default.
+        max_chars: Longer texts, or more tokens than this, are not parsed.
 
     Example:
         >>> from transformers import AutoTokenizer
@@ -73,66 +71,66 @@ class NativeParser(ActionParser):
     ) -> None:
         super().__init__(max_chars=max_chars)
         self._tokenizer = tokenizer
-        self._plain = FunctionCallingParser(max_chars=max_chars)
+        self._fallback = FunctionCallingParser(max_chars=max_chars)
         self._tools = [definition.as_openai() for definition in definitions]
-        self.family, self._renderer = _renderer(tokenizer, _family(tokenizer) if family is None else family)
-        """The renderer's name; empty where `FunctionCallingParser` stands in."""
+        self.family, self._renderer = _load_renderer(tokenizer, _detect_family(tokenizer) if family is None else family)
+        """The renderer's name; empty where the fallback is used."""
 
     def parse(self, text: str) -> ParsedAction:
-        """Read the calls from text. Never raises."""
+        """Parse a completion that is given as text. Never raises."""
         if self._renderer is None or len(text) > self.max_chars:
-            return self._plain.parse(text)
+            return self._fallback.parse(text)
         clean = replace_surrogates(text)
         try:
             ids = list(self._tokenizer.encode(clean, add_special_tokens=False))
-        except Exception:  # noqa: BLE001 - whatever a tokenizer makes of it, the text itself can still be read
-            return self._plain.parse(clean)
+        except Exception:  # noqa: BLE001 - the tokenizer failed, but the text itself can still be parsed
+            return self._fallback.parse(clean)
         return self.parse_ids(ids)
 
     def parse_ids(self, ids: Sequence[int], *, prompt_ids: Sequence[int] | None = None) -> ParsedAction:
-        """Read the calls from the sampled tokens. Never raises.
+        """Parse a completion that is given as tokens. Never raises.
 
         Args:
-            ids: What the model sampled, with or without its stop token.
-            prompt_ids: What it was given; tells whether the template had opened the model's thinking already.
+            ids: The sampled tokens, with or without the stop token.
+            prompt_ids: The prompt; shows whether the chat template has already opened the reasoning.
         """
         if len(ids) > self.max_chars:
             return base.too_large(len(ids), self.max_chars)
         if self._renderer is None:
-            return self._plain.parse(self._text(ids))
+            return self._fallback.parse(self._text(ids))
         try:
             prompt = None if prompt_ids is None else list(prompt_ids)
             response = self._renderer.parse_response(list(ids), tools=self._tools or None, prompt_ids=prompt)
-            return self._checked(response)
-        except Exception:  # noqa: BLE001 - renderers raises on what models write; see the top of this file
-            action = self._plain.parse(self._text(ids))
+            return self._check_response(response)
+        except Exception:  # noqa: BLE001 - renderers raises on some completions; see the top of this file
+            action = self._fallback.parse(self._text(ids))
             if action.problem is None and not action.calls:
-                sentence = f"The answer could not be read: {SHAPE}."
+                sentence = f"The answer could not be read: {FORMAT_HINT}."
                 action.problem = FormatProblem(ProblemKind.INVALID_JSON, sentence)
             return action
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Nothing where the model's own chat template teaches its format; else what `FunctionCallingParser` says."""
-        return "" if self._renderer is not None else self._plain.instructions(definitions)
+        """Empty where the chat template itself shows the format; else those of the fallback."""
+        return "" if self._renderer is not None else self._fallback.instructions(definitions)
 
-    def _checked(self, response: Any) -> ParsedAction:
+    def _check_response(self, response: Any) -> ParsedAction:
         content = replace_surrogates(response.content or "")
         if response.reasoning_complete is False:
-            return base.unfinished_thinking()
+            return base.unfinished_reasoning()
         if self.family == "llama-3" and not response.tool_calls:
-            # The family writes bare JSON, and its parser takes broken or several calls for plain words.
-            return self._plain.parse(content)
-        turn = Turn("", 0, SHAPE)
-        turn.answer = content
+            # Llama 3 writes bare JSON, and its parser takes broken calls, or several of them, for plain text.
+            return self._fallback.parse(content)
+        builder = ActionBuilder("", 0, FORMAT_HINT)
+        builder.final_answer = content
         for attempt in response.tool_calls[: MAX_CALLS + 1]:
-            if len(turn.calls) == MAX_CALLS:
-                turn.too_many(f"{MAX_CALLS} calls")
+            if len(builder.calls) == MAX_CALLS:
+                builder.report_too_many(f"{MAX_CALLS} calls")
             else:
-                _take(turn, attempt)
-        return turn.finish()
+                _add_call(builder, attempt)
+        return builder.build()
 
     def _text(self, ids: Sequence[int]) -> str:
-        """The tokens as text with their tags, but without the stop token."""
+        """Decode the tokens with their tags, but without the stop token."""
         tokenizer = self._tokenizer
         try:
             stop = {tokenizer.eos_token_id, tokenizer.pad_token_id, *tokenizer.all_special_ids}
@@ -141,55 +139,57 @@ class NativeParser(ActionParser):
             while end and ids[end - 1] in stop:
                 end -= 1
             return tokenizer.decode(list(ids[:end]), skip_special_tokens=False)
-        except Exception:  # noqa: BLE001 - ids that no text belongs to
+        except Exception:  # noqa: BLE001 - ids that the tokenizer does not have
             return ""
 
 
-def _take(turn: Turn, attempt: Any) -> None:
+def _add_call(builder: ActionBuilder, attempt: Any) -> None:
     status = str(attempt.status)
     name = attempt.name if type(attempt.name) is str else ""
-    # A name the tool set lacks is no question of form: the registry says so.
+    # An unknown tool is not a format problem: the registry reports it.
     if status not in ("ok", "unknown_tool") or not 0 < len(name) <= MAX_NAME:
         kind = ProblemKind.INVALID_JSON if name else ProblemKind.MISSING_NAME
-        kind, what = _KINDS.get(status, (kind, "is broken"))
-        turn.complain(kind, f"The call to `{show(name)}` {what}" if name else f"The call {what}")
+        kind, problem = _PROBLEMS.get(status, (kind, "is broken"))
+        builder.report(kind, f"The call to `{show(name)}` {problem}" if name else f"The call {problem}")
         return
     arguments = attempt.arguments
     if type(arguments) is not str:
         try:
-            # Through orjson: out comes only what JSON can hold, no NaN, no half characters, no endless integers.
+            # Through orjson, which leaves only what JSON allows: no NaN, no lone surrogates, no huge integers.
             arguments = orjson.dumps({} if arguments is None else arguments).decode()
         except (TypeError, ValueError):
-            sentence = f"The arguments of the call to `{show(name)}` are nested too deep or hold a number too large"
-            turn.complain(ProblemKind.BAD_ARGUMENTS, sentence)
+            sentence = (
+                f"The arguments of the call to `{show(name)}` are nested too deep or contain a number that is too large"
+            )
+            builder.report(ProblemKind.BAD_ARGUMENTS, sentence)
             return
-    turn.take_text(name, arguments, {"id": attempt.id}, plain=False)
+    builder.add_calls({"name": name, "arguments": arguments, "id": attempt.id}, arguments)
 
 
-def _family(tokenizer: Any) -> str:
-    """The renderer for this model: by its name if it is known, else by its tokens."""
+def _detect_family(tokenizer: Any) -> str:
+    """The name of the renderer for this model: by the model's name if it is known, else by its tokens."""
     try:
         from renderers.base import MODEL_RENDERER_MAP
 
         known = MODEL_RENDERER_MAP.get(str(getattr(tokenizer, "name_or_path", "")))
         if known:
             return known
-        for mark, family in _MARKS.items():
-            if _has(tokenizer, mark):
+        for token, family in _FAMILY_TOKENS.items():
+            if _has_token(tokenizer, token):
                 return family
-        if _has(tokenizer, "<tool_call>") and _has(tokenizer, "<think>"):
+        if _has_token(tokenizer, "<tool_call>") and _has_token(tokenizer, "<think>"):
             return "qwen3.5" if "<function=" in str(tokenizer.chat_template) else "qwen3"
-    except Exception:  # noqa: BLE001 - no renderers, or a tokenizer of another kind: the fallback reads it
+    except Exception:  # noqa: BLE001 - no renderers, or another kind of tokenizer: use the fallback
         pass
     return ""
 
 
-def _has(tokenizer: Any, token: str) -> bool:
-    found = tokenizer.convert_tokens_to_ids(token)
-    return isinstance(found, int) and found != tokenizer.unk_token_id
+def _has_token(tokenizer: Any, token: str) -> bool:
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    return isinstance(token_id, int) and token_id != tokenizer.unk_token_id
 
 
-def _renderer(tokenizer: Any, family: str) -> tuple[str, Any]:
+def _load_renderer(tokenizer: Any, family: str) -> tuple[str, Any]:
     if family in ("", "default"):
         return "", None
     try:
@@ -198,5 +198,5 @@ def _renderer(tokenizer: Any, family: str) -> tuple[str, Any]:
 
         config: Any = config_from_name(family)
         return family, create_renderer(tokenizer, config)
-    except Exception:  # noqa: BLE001 - a tokenizer that lacks the family's tokens
+    except Exception:  # noqa: BLE001 - the tokenizer lacks the family's tokens
         return "", None

@@ -1,4 +1,4 @@
-"""No calls at all: what the model says is what it does."""
+"""The parser for environments without tools: the whole completion is the action."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PlainTextParser"]
 
 
 class PlainTextParser(ActionParser):
-    """Takes the text as it stands; finds no calls, whatever the text looks like.
+    """Returns the text as it is, without calls, whatever it looks like.
 
     Example:
         >>> PlainTextParser().parse("move north")
@@ -23,11 +23,11 @@ class PlainTextParser(ActionParser):
     """
 
     def parse(self, text: str) -> ParsedAction:
-        """The text, and nothing else."""
+        """Return the text. Never raises."""
         if len(text) > self.max_chars:
             return too_large(len(text), self.max_chars)
         return ParsedAction(replace_surrogates(text))
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """Nothing: there is no format to teach."""
+        """Empty: there is no format to show."""
         return ""

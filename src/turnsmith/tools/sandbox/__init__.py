@@ -1,10 +1,10 @@
-"""Running Python code that a model has written, so that it can harm nothing: `PythonTool` and `run_python`.
+"""Run Python code that a model wrote, isolated from the rest of the machine: `PythonTool` and `run_python`.
 
-- `command`: the bubblewrap command line, what the sandbox shows of the machine
-- `system_calls`, `seccomp`: which system calls the kernel accepts from it
-- `inside`: the few lines that run in the sandbox and run the program
-- `cell`, `pool`: one waiting interpreter, and a few of them kept ready
-- `session`: one program, its output and its end
+- `command`: the bubblewrap command line, which decides what the sandbox sees of the machine
+- `system_calls`, `seccomp`: the system calls that the kernel accepts from it
+- `inside`: the few lines that run in the sandbox and execute the program
+- `process`, `pool`: one waiting interpreter, and a few of them kept ready
+- `session`: one program, its output and how it ended
 """
 
 from turnsmith.tools.sandbox.availability import check_sandbox

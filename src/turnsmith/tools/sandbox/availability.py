@@ -1,4 +1,4 @@
-"""Whether this machine has what the sandbox needs. If not, nothing is run: there is no silent way around it."""
+"""Check whether this machine can run the sandbox. If it cannot, no code is run: there is no silent fallback."""
 
 from __future__ import annotations
 
@@ -10,59 +10,63 @@ from functools import lru_cache
 from turnsmith.errors import MissingDependency
 from turnsmith.tools.sandbox.command import bwrap, command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 from turnsmith.tools.sandbox.seccomp import is_machine_known
 
-_PATIENCE = 60.0
-_WAY_OUT = (
+_START_LIMIT = 60.0
+_FALLBACK = (
     " If you trust every program that the model may write, PythonTool(run_without_sandbox=True) runs them with your "
     "own rights."
 )
 
 
 def check_sandbox() -> None:
-    """Start a sandbox once in this process; say what is missing if it does not start.
+    """Start a sandbox once per process.
+
+    Raises:
+        MissingDependency: It does not start; the message says what is missing.
 
     Example:
         >>> check_sandbox()
     """
     problem = _problem(os.getpid())
     if problem:
-        raise MissingDependency(f"Model-written code is not run here: {problem}{_WAY_OUT}")
+        raise MissingDependency(f"Model-written code cannot be run on this machine: {problem}{_FALLBACK}")
 
 
 @lru_cache(maxsize=1)
 def _problem(_: int) -> str:
     if not sys.platform.startswith("linux"):
-        return "its sandbox needs Linux."
+        return "the sandbox needs Linux."
     if not is_machine_known():
-        return "its sandbox knows the system calls of x86_64 and aarch64 only."
+        return "the sandbox supports x86_64 and aarch64 only."
     if bwrap() is None:
-        return "its sandbox needs bubblewrap, which is not installed. Install it (apt-get install bubblewrap)."
-    said = _try()
-    if said is None:
+        return "the sandbox needs bubblewrap, which is not installed. Install it (apt-get install bubblewrap)."
+    error = _start_error()
+    if error is None:
         return ""
     return (
-        f"its sandbox does not start (bwrap said: {said}). bubblewrap 0.8 or newer is needed, and leave to make user "
-        "namespaces: see docs/sandbox.md for containers and for Ubuntu."
+        f"the sandbox does not start (bwrap: {error}). It needs bubblewrap 0.8 or newer and permission to create user "
+        "namespaces; docs/sandbox.md says how to get both in containers and on Ubuntu."
     )
 
 
-def _try() -> str | None:
-    """Start one; None if it gets ready, else what it said."""
-    cell = Cell.start(command_for(SandboxLimits()))
+def _start_error() -> str | None:
+    """Start one sandbox; None if it gets ready, else the error output."""
+    process = SandboxProcess.start(command_for(SandboxLimits()))
     try:
-        select.select([cell.status], [], [], _PATIENCE)
-        if _read(cell.status) == b"r":
+        select.select([process.status], [], [], _START_LIMIT)
+        if _read(process.status) == b"r":
             return None
-        return _read(cell.output).decode("utf-8", "replace").strip()[:300].removeprefix("bwrap: ") or "nothing"
+        error = _read(process.output).decode("utf-8", "replace").strip()[:300].removeprefix("bwrap: ")
+        return error or "no error output"
     finally:
-        cell.kill()
-        cell.reap()
+        process.kill()
+        process.reap()
 
 
-def _read(end: int) -> bytes:
+def _read(pipe: int) -> bytes:
     try:
-        return os.read(end, 1024)
+        return os.read(pipe, 1024)
     except BlockingIOError:
         return b""

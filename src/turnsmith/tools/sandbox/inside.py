@@ -1,18 +1,18 @@
-"""What runs inside the sandbox: it limits itself, waits for a program, and runs it.
+"""The code that runs inside the sandbox: it limits itself, waits for a program, and executes it.
 
-Sent as text to `python -c`, so it knows nothing of turnsmith, and imports only what is built into every interpreter or
-needed in any case. By the time it runs, the namespaces and the filter of system calls are in place.
+Passed as text to `python -c`, so it cannot import turnsmith; it imports only modules that are built into the
+interpreter or needed anyway. When it starts, the namespaces and the system call filter are in place.
 """
 
 import posix
 import sys
 
 
-def limit(seconds: int, memory: int, disk: int) -> None:
-    """Lower the limits of this process for good; any failure ends it before it has read the program."""
+def set_limits(seconds: int, memory: int, disk: int) -> None:
+    """Lower the resource limits of this process for good; any failure ends it before it has read the program."""
     import resource
 
-    for kind, most in (
+    for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, disk),
@@ -22,38 +22,38 @@ def limit(seconds: int, memory: int, disk: int) -> None:
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        resource.setrlimit(kind, (most, most))
+        resource.setrlimit(kind, (value, value))
 
 
-def read() -> bytes:
-    """The program, from standard input: its length in eight bytes, then itself. The program itself has no input."""
-    size = int.from_bytes(first_bytes(), "little")
+def read_program() -> bytes:
+    """Read the program from standard input, its length in eight bytes first; the program itself gets no input."""
+    size = int.from_bytes(read_length(), "little")
     code = b""
     while len(code) < size:
         piece = posix.read(0, size - len(code))
-        if not piece:  # whoever started this has gone
+        if not piece:  # the parent process has gone
             sys.exit(1)
         code += piece
     posix.close(0)
-    _, closed = posix.pipe()  # the end to read from takes the lowest free number, which is 0
-    posix.close(closed)
+    _, write_end = posix.pipe()  # the read end takes the lowest free number, which is 0
+    posix.close(write_end)
     return code
 
 
-def first_bytes() -> bytes:
-    """The length of the program; until it is there, get ready for what costs most when done for the first time."""
+def read_length() -> bytes:
+    """Read the length of the program; while there is none yet, warm up what is slow the first time."""
     posix.set_blocking(0, False)
     try:
         return posix.read(0, 8)
     except BlockingIOError:
-        exec(compile("", "main.py", "exec"), {})  # noqa: S102  (makes all types of syntax trees: 1.5 ms)
+        exec(compile("", "main.py", "exec"), {})  # noqa: S102  (creates all AST types: 1.5 ms)
     finally:
         posix.set_blocking(0, True)
     return posix.read(0, 8)
 
 
-def run(code: bytes) -> int:
-    """Run the program as Python runs a script, and give its exit code."""
+def execute(code: bytes) -> int:
+    """Execute the program as Python executes a script; returns its exit code."""
     import builtins
 
     main = type(sys)("__main__")
@@ -67,17 +67,17 @@ def run(code: bytes) -> int:
     try:
         exec(compile(code, "main.py", "exec"), main.__dict__)  # noqa: S102
     except SystemExit as end:
-        return leave(end.code)
+        return exit_code(end.code)
     except BaseException as error:
         flush()
-        shown = error.__traceback__ and error.__traceback__.tb_next  # without the frame of this function
-        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        traceback = error.__traceback__ and error.__traceback__.tb_next  # without the frame of this function
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         return 1
     return 0
 
 
-def leave(code: object) -> int:
-    """What `sys.exit(code)` means."""
+def exit_code(code: object) -> int:
+    """The exit code that `sys.exit(code)` stands for."""
     if code is None or isinstance(code, int):
         return (code or 0) & 255
     sys.stderr.write(f"{code}\n")
@@ -85,7 +85,7 @@ def leave(code: object) -> int:
 
 
 def flush() -> None:
-    """Bring what was printed into the pipe; the program may have closed or replaced its output."""
+    """Write buffered output to the pipe; the program may have closed or replaced `sys.stdout`."""
     try:
         sys.stdout.flush()
     except Exception:  # noqa: BLE001
@@ -93,22 +93,22 @@ def flush() -> None:
 
 
 def main() -> None:
-    """Limit, read, run, say how it ended."""
+    """Set the limits, read the program, execute it, report its exit code."""
     import atexit
 
-    status, *most = map(int, sys.argv[1:])
-    limit(*most)
-    posix.close(posix.open(".null", posix.O_CREAT | posix.O_WRONLY))  # what /dev/null is in the sandbox
-    # What is printed must be in the pipe when the program is stopped, in the order it was printed in.
+    status, *limits = map(int, sys.argv[1:])
+    set_limits(*limits)
+    posix.close(posix.open(".null", posix.O_CREAT | posix.O_WRONLY))  # /dev/null links to it
+    # Output must be in the pipe, in the order it was printed, when the program is killed.
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     posix.write(status, b"r")
     code = 1
     try:
-        code = run(read())
+        code = execute(read_program())
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         flush()
     finally:
-        # At once: nothing is left that would need Python's own, slower way to end.
+        # Skip the interpreter's slower shutdown: nothing is left to clean up.
         posix.write(status, bytes([code]))
         posix._exit(code)  # pyright: ignore[reportPrivateUsage]
 

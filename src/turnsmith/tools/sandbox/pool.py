@@ -1,8 +1,8 @@
-"""Cells that are ready before anybody asks for one.
+"""Sandbox processes that are ready before a caller asks for one.
 
-Each serves one program and is thrown away; a new one is started behind the caller's back. Letting one interpreter serve
-many programs, or fork a child for each, would be cheaper, but then files, memory and processes of one program would be
-in reach of the next, and with them what another episode did.
+Each runs one program and is thrown away; a new one is started in the background. Letting one interpreter run many
+programs, or fork a child for each, would be cheaper, but files, memory and processes of one program could then reach
+the next, and with them those of another episode.
 """
 
 from __future__ import annotations
@@ -19,129 +19,132 @@ from queue import SimpleQueue
 from turnsmith.threads import cores
 from turnsmith.tools.sandbox.command import command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 
 
-class CellPool:
-    """Keeps `ready` cells waiting, and lets at most `most` exist at a time; who comes then waits for a free place.
+class SandboxPool:
+    """Keeps `idle` processes ready and lets at most `limit` exist at a time; further callers wait.
 
-    One thread starts and buries all cells: starting takes a millisecond or two, which no event loop should spend, and
-    a cell dies with the thread that started it, so that must be one which lasts.
+    A single thread starts and reaps all processes: starting one takes a millisecond or two, which no event loop should
+    spend, and a process dies with the thread that started it, so that thread must outlive the callers.
     """
 
-    def __init__(self, start: Callable[[], Cell], *, ready: int, most: int) -> None:
+    def __init__(self, start: Callable[[], SandboxProcess], *, idle: int, limit: int) -> None:
         self._start = start
-        self._ready = ready
-        self._most = most
+        self._max_idle = idle
+        self._limit = limit
         self._lock = threading.Lock()
-        self._warm: deque[Cell] = deque()
-        self._waiting: deque[Future[Cell]] = deque()
+        self._idle: deque[SandboxProcess] = deque()
+        self._callers: deque[Future[SandboxProcess]] = deque()
         self._alive = 0
         self._closed = False
-        self._ended: SimpleQueue[Cell | None] = SimpleQueue()
-        """Cells to bury; None only asks the thread to look whether something is to be done."""
-        self._thread = threading.Thread(target=self._keep, name="turnsmith-sandbox", daemon=True)
+        self._released: SimpleQueue[SandboxProcess | None] = SimpleQueue()
+        """Processes to reap; None only wakes the thread up."""
+        self._thread = threading.Thread(target=self._run, name="turnsmith-sandbox", daemon=True)
         self._thread.start()
-        self._ended.put(None)
+        self._released.put(None)
 
-    async def take(self) -> Cell:
-        """A cell, for the caller alone, who must give it to `release`."""
+    async def acquire(self) -> SandboxProcess:
+        """Take a process for one program; the caller must `release` it."""
         with self._lock:
-            while self._warm:
-                cell = self._warm.popleft()
-                if cell.is_alive:
-                    return cell
-                self._ended.put(cell)
-            future: Future[Cell] = Future()
-            self._waiting.append(future)
-        self._ended.put(None)
+            while self._idle:
+                process = self._idle.popleft()
+                if process.is_alive:
+                    return process
+                self._released.put(process)
+            future: Future[SandboxProcess] = Future()
+            self._callers.append(future)
+        self._released.put(None)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if not future.cancel() and future.exception() is None:  # it was given one at the same moment
+            if not future.cancel() and future.exception() is None:  # a process was assigned at the same moment
                 self.release(future.result())
             raise
 
-    def release(self, cell: Cell) -> None:
-        """Kill a cell; another takes its place."""
-        cell.kill()
-        self._ended.put(cell)
+    def release(self, process: SandboxProcess) -> None:
+        """Kill a process; the pool starts another in its place."""
+        process.kill()
+        self._released.put(process)
 
     def close(self) -> None:
-        """Kill the cells that wait, and end the thread. For when no call is going on."""
+        """Kill the idle processes and end the thread. Only while no process is in use."""
         with self._lock:
             self._closed = True
-        self._ended.put(None)
+        self._released.put(None)
         self._thread.join(timeout=20)
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._closed:
-            ended = self._ended.get()
-            if ended is not None:
-                self._bury(ended)
-            while self._is_one_wanted() and self._start_one():
+            process = self._released.get()
+            if process is not None:
+                self._reap(process)
+            while self._reserve_place() and self._start_process():
                 pass
-        while self._warm:
-            self._bury(self._warm.popleft())
-        while not self._ended.empty():
-            if (ended := self._ended.get()) is not None:
-                self._bury(ended)
+        while self._idle:
+            self._reap(self._idle.popleft())
+        while not self._released.empty():
+            if (process := self._released.get()) is not None:
+                self._reap(process)
 
-    def _bury(self, cell: Cell) -> None:
-        cell.kill()
-        cell.reap()
+    def _reap(self, process: SandboxProcess) -> None:
+        process.kill()
+        process.reap()
         with self._lock:
             self._alive -= 1
 
-    def _is_one_wanted(self) -> bool:
+    def _reserve_place(self) -> bool:
+        """Count one more process as alive if one is wanted and allowed."""
         with self._lock:
-            while self._waiting and self._waiting[0].cancelled():
-                self._waiting.popleft()
-            wanted = bool(self._waiting) or len(self._warm) < self._ready
-            if not wanted or self._alive >= self._most or self._closed:
+            while self._callers and self._callers[0].cancelled():
+                self._callers.popleft()
+            is_wanted = bool(self._callers) or len(self._idle) < self._max_idle
+            if not is_wanted or self._alive >= self._limit or self._closed:
                 return False
             self._alive += 1
             return True
 
-    def _start_one(self) -> bool:
+    def _start_process(self) -> bool:
         try:
-            cell = self._start()
-        except Exception as error:  # no memory, no processes left: all who wait are told, who comes later tries again
+            process = self._start()
+        except (
+            Exception
+        ) as error:  # out of memory or processes: all waiting callers get the error, later ones try again
             with self._lock:
                 self._alive -= 1
-                waiting = list(self._waiting)
-                self._waiting.clear()
-            for future in waiting:
+                callers = list(self._callers)
+                self._callers.clear()
+            for future in callers:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
             return False
-        self._offer(cell)
+        self._assign(process)
         return True
 
-    def _offer(self, cell: Cell) -> None:
+    def _assign(self, process: SandboxProcess) -> None:
         while True:
             with self._lock:
-                if not self._waiting:
-                    self._warm.append(cell)
+                if not self._callers:
+                    self._idle.append(process)
                     return
-                future = self._waiting.popleft()
-            if future.set_running_or_notify_cancel():  # False: the caller has given up
-                future.set_result(cell)
+                future = self._callers.popleft()
+            if future.set_running_or_notify_cancel():  # False: the caller was cancelled
+                future.set_result(process)
                 return
 
 
-_pools: dict[tuple[int, SandboxLimits, bool], CellPool] = {}
+_pools: dict[tuple[int, SandboxLimits, bool], SandboxPool] = {}
 _lock = threading.Lock()
 
 
-def shared_pool(limits: SandboxLimits, *, is_sandboxed: bool = True) -> CellPool:
-    """The pool of this process for these limits: environments live for one episode, their tools' pool lives on.
+def shared_pool(limits: SandboxLimits, *, is_sandboxed: bool = True) -> SandboxPool:
+    """The pool of this process for these limits; it outlives the environments and tools of single episodes.
 
-    A forked child gets pools of its own; those of its parent are not its to use.
+    A forked child gets pools of its own, because threads do not survive a fork.
     """
     key = os.getpid(), limits, is_sandboxed
     with _lock:
         if key not in _pools:
-            start = partial(Cell.start, command_for(limits, is_sandboxed=is_sandboxed))
-            _pools[key] = CellPool(start, ready=4, most=max(8, 4 * cores()))
+            start = partial(SandboxProcess.start, command_for(limits, is_sandboxed=is_sandboxed))
+            _pools[key] = SandboxPool(start, idle=4, limit=max(8, 4 * cores()))
         return _pools[key]

@@ -1,4 +1,4 @@
-"""One interpreter that waits, inside its own sandbox, for its one program."""
+"""One interpreter that waits in a sandbox of its own for one program."""
 
 from __future__ import annotations
 
@@ -12,73 +12,73 @@ from turnsmith.tools.sandbox.command import Command
 from turnsmith.tools.sandbox.seccomp import filter_program
 
 _ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8"}
-"""All the variables that a program sees, but for one that the loader may need."""
+"""All environment variables of a program, except one that the loader may need."""
 
 
-class Cell:
-    """A started process with three pipes: in goes the program, out comes what it prints, and how it ended.
+class SandboxProcess:
+    """A started interpreter with three pipes: for the program, for its output, and for its status.
 
-    Used once. When its cell is gone, nothing of a program is left: its process, files and namespaces were its own.
+    Used for one program. When it is killed nothing of the program is left: process, files and namespaces were its own.
     """
 
-    __slots__ = ("_folder", "code", "is_ready", "output", "process", "status")
+    __slots__ = ("_folder", "is_ready", "output", "popen", "status", "stdin")
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        code: int,
+        popen: subprocess.Popen[bytes],
+        stdin: int,
         output: int,
         status: int,
         folder: TemporaryDirectory[str] | None,
     ) -> None:
-        self.process = process
-        self.code = code
+        self.popen = popen
+        self.stdin = stdin
         """Write the program here, then close it; -1 when closed."""
         self.output = output
-        """Read what it prints here."""
+        """Read standard output and standard error here."""
         self.status = status
-        """Read `r` here when it is ready, then one byte, the exit code."""
+        """Read here: `r` once it is ready, then one byte, the exit code."""
         self.is_ready = False
-        """Whether it has said so."""
+        """Whether the `r` was read."""
         self._folder = folder
 
     @classmethod
-    def start(cls, command: Command) -> Cell:
-        """Start one; it gets ready by itself. Call it from a thread that lives on: the cell dies with it."""
-        # Without a sandbox there is no private /tmp. Removed at the end of this process, if not before.
+    def start(cls, command: Command) -> SandboxProcess:
+        """Start one, without waiting until it is ready. It dies with the thread that called this."""
+        # Without a sandbox there is no private /tmp.
         folder = None if command.before else TemporaryDirectory(prefix="turnsmith-bare-", ignore_cleanup_errors=True)
-        code_in, code = os.pipe()
-        output, output_in = os.pipe()
-        status, status_in = os.pipe()
-        seccomp = _filter_pipe() if command.before else status_in
+        child_stdin, stdin = os.pipe()
+        output, child_output = os.pipe()
+        status, child_status = os.pipe()
+        seccomp = _filter_pipe() if command.before else child_status
         try:
-            process = subprocess.Popen(
-                command.line(status_in, seccomp),
-                stdin=code_in,
-                stdout=output_in,
-                stderr=output_in,
-                pass_fds=(status_in, seccomp),
+            popen = subprocess.Popen(
+                command.line(child_status, seccomp),
+                stdin=child_stdin,
+                stdout=child_output,
+                stderr=child_output,
+                pass_fds=(child_status, seccomp),
                 env=_ENVIRONMENT,
                 cwd=folder.name if folder else "/",
                 start_new_session=True,
             )
         except BaseException:
-            _close(code, output, status)
+            _close(stdin, output, status)
             raise
         finally:
-            _close(code_in, output_in, status_in, *({seccomp} - {status_in}))
-        for end in (code, output, status):
-            os.set_blocking(end, False)
-        return cls(process, code, output, status, folder)
+            _close(child_stdin, child_output, child_status, *({seccomp} - {child_status}))
+        for pipe in (stdin, output, status):
+            os.set_blocking(pipe, False)
+        return cls(popen, stdin, output, status, folder)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still be used."""
-        return self.process.poll() is None
+        """Whether the process is still running."""
+        return self.popen.poll() is None
 
     def count_files(self) -> int:
-        """How many files and folders there are in its `/tmp`; 0 where this process may not look inside."""
-        pid = self.process.pid
+        """The number of files and folders in its `/tmp`; 0 where `/proc` does not let this process see it."""
+        pid = self.popen.pid
         try:
             with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:  # noqa: PTH123
                 first = children.read().split()[0]
@@ -87,20 +87,20 @@ class Cell:
             return 0
         return inside.f_files - inside.f_ffree if self._folder is None else 0
 
-    def close_code(self) -> None:
-        """Say that the program is complete."""
-        if self.code >= 0:
-            os.close(self.code)
-            self.code = -1
+    def close_stdin(self) -> None:
+        """Tell it that the program is complete."""
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
 
     def kill(self) -> None:
-        """End it and everything in it, and close the pipes.
+        """Kill it with everything inside, and close the pipes.
 
-        bwrap's death kills the first process of the namespace, which takes all others with it; none of them can prevent
-        that. Without a sandbox only the process's own group is killed. A cell that is not ready has no program yet, and
-        what bwrap has started may not be tied to it yet; it ends by itself when it finds that its input is closed.
+        When bwrap dies the kernel kills the first process of the namespace and with it all others; none of them can
+        prevent that. Without a sandbox only the process group is killed. A process that is not ready has no program
+        yet, and its interpreter may not be tied to bwrap yet; that ends by itself when it finds its input closed.
         """
-        self.close_code()
+        self.close_stdin()
         if self.output < 0:
             return
         if self.is_ready or self._is_ready_now():
@@ -109,10 +109,10 @@ class Cell:
         self.output = self.status = -1
 
     def reap(self) -> None:
-        """Wait until a killed cell is gone."""
+        """Wait until the killed process is gone."""
         for seconds in (10, 1):
             try:
-                self.process.wait(timeout=seconds)
+                self.popen.wait(timeout=seconds)
                 break
             except subprocess.TimeoutExpired:
                 self._kill_group()
@@ -126,21 +126,21 @@ class Cell:
             return False
 
     def _kill_group(self) -> None:
-        if self.process.returncode is None:
+        if self.popen.returncode is None:
             try:
-                os.killpg(self.process.pid, signal.SIGKILL)
+                os.killpg(self.popen.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
 
 
 def _filter_pipe() -> int:
-    """A pipe that holds the filter, for bwrap to read. It is far smaller than what a pipe takes."""
-    seccomp, filling = os.pipe()
-    os.write(filling, filter_program(platform.machine()))
-    os.close(filling)
-    return seccomp
+    """A pipe from which bwrap reads the filter, which is far smaller than the buffer of a pipe."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, filter_program(platform.machine()))
+    os.close(write_end)
+    return read_end
 
 
-def _close(*ends: int) -> None:
-    for end in ends:
-        os.close(end)
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A tool that runs the Python code a model writes, in a sandbox."""
+"""A tool that runs model-written Python code in a sandbox."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from turnsmith.tools.tool import Tool
 logger = logging.getLogger(__name__)
 
 _DESCRIPTION = (
-    "Run a Python program and see what it prints. Every call starts anew: variables and files of earlier calls are "
-    "gone. It has the standard library, a folder for files of its own, and no network."
+    "Run a Python program and see what it prints. Every call starts from scratch: variables and files of earlier calls "
+    "are gone. The program has the standard library, a folder for its own files, and no network."
 )
 
 
 async def run_python(
     code: str, limits: SandboxLimits | None = None, *, run_without_sandbox: bool = False
 ) -> ProgramResult:
-    """Run a Python program in a sandbox of its own: no network, none of your files, bounded in everything.
+    """Run a Python program in a sandbox of its own: no network, none of your files, limited resources.
 
-    For rewards and environments that judge what a model has written; a model itself gets a `PythonTool`.
+    For rewards and environments that judge code which a model has written; the model itself gets a `PythonTool`.
 
     Args:
         code: The program.
-        limits: What it may use.
+        limits: Its resource limits.
         run_without_sandbox: Run it with your own rights. Only for programs that you trust.
 
     Example:
@@ -42,23 +42,24 @@ async def run_python(
     if not run_without_sandbox:
         check_sandbox()
     pool = shared_pool(limits, is_sandboxed=not run_without_sandbox)
-    cell = await pool.take()
+    process = await pool.acquire()
     try:
-        return await run_program(cell, code, limits)
+        return await run_program(process, code, limits)
     finally:
-        pool.release(cell)
+        pool.release(process)
 
 
 class PythonTool(Tool):
-    """Lets a model run Python code, in a sandbox: what it writes cannot reach your files, processes or network.
-
-    Refuses to be made where there is no sandbox (bubblewrap on Linux), with a sentence that says what is missing.
+    """Lets a model run Python code in a sandbox, where it cannot reach your files, processes or network.
 
     Args:
-        limits: What one program may use.
-        name: What the model calls the tool.
-        max_output_tokens: Most tokens of the output that the model is shown.
+        limits: Resource limits of one program.
+        name: The tool's name.
+        max_output_tokens: Longer output is shortened to this many tokens before the model sees it.
         run_without_sandbox: Run the programs with your own rights. Only for a model that you trust as yourself.
+
+    Raises:
+        MissingDependency: This machine has no sandbox (bubblewrap on Linux); the message says what is missing.
 
     Example:
         >>> from turnsmith.tools.registry import ToolRegistry
@@ -75,40 +76,40 @@ class PythonTool(Tool):
         run_without_sandbox: bool = False,
     ) -> None:
         self.limits = limits or SandboxLimits()
-        # The program's own limit ends it, and keeps what it printed; this one is for a machine that is overloaded.
+        # `limits` end the program and keep its output; this longer limit is for a sandbox that does not start.
         self.time_limit = self.limits.seconds + START_LIMIT
         self.max_output_tokens = max_output_tokens
         self.run_without_sandbox = run_without_sandbox
         if run_without_sandbox:
-            logger.warning("The tool %s runs model-written code without a sandbox, as you have asked.", name)
+            logger.warning("The tool %s runs model-written code without a sandbox (run_without_sandbox=True).", name)
         else:
             check_sandbox()
         super().__init__(ToolDefinition(name, _DESCRIPTION, self.signature.parameters))
 
     async def execute(self, code: str) -> Any:
-        """Run a program.
+        """Run a Python program.
 
         Args:
             code: The program. Print what you want to see.
         """
         result = await run_python(code, self.limits, run_without_sandbox=self.run_without_sandbox)
-        text = _tell(result, self.limits)
+        text = _result_text(result, self.limits)
         if not result.is_ok:
             raise ToolError(text)
         return text
 
 
-def _tell(result: ProgramResult, limits: SandboxLimits) -> str:
-    """What the model is told: what the program printed, and how it ended if that needs saying."""
+def _result_text(result: ProgramResult, limits: SandboxLimits) -> str:
+    """The tool's result: the output of the program, and how it ended unless the output shows it."""
     note = {
-        Ending.LATE: f"[The program was stopped: it took longer than {limits.seconds:g} s.]",
-        Ending.FLOODED: f"[The program was stopped: it printed more than {limits.output} bytes.]",
-        Ending.CROWDED: f"[The program was stopped: it made more than {limits.files} files.]",
-        Ending.DIED: "[The program was killed: it crashed, or used too much memory or computing time.]",
+        Ending.TIMEOUT: f"[The program was stopped: it took longer than {limits.seconds:g} s.]",
+        Ending.OUTPUT_LIMIT: f"[The program was stopped: it printed more than {limits.output} bytes.]",
+        Ending.FILE_LIMIT: f"[The program was stopped: it created more than {limits.files} files.]",
+        Ending.CRASHED: "[The program was killed: it crashed, or used too much memory or CPU time.]",
         Ending.EXITED: f"[The program ended with exit code {result.exit_code}.]",
     }[result.ending]
     if result.is_ok:
         return result.output or "[The program printed nothing.]"
     if result.ending is Ending.EXITED and result.output:
-        return result.output  # the traceback says it all
+        return result.output  # the traceback or the exit message
     return f"{result.output.rstrip()}\n{note}".lstrip()

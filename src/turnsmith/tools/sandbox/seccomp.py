@@ -1,7 +1,7 @@
-"""The seccomp filter: a small program for the kernel, which says of every system call whether it may be made.
+"""The seccomp filter: a BPF program with which the kernel allows or refuses every system call.
 
-Assembled here by hand, without libseccomp: a list of allowed numbers needs four kinds of instructions, and the Python
-bindings would bring a shared library that not every machine has. Everything that is not on the list is refused.
+Assembled by hand instead of with libseccomp: an allowlist needs four kinds of instructions, and the Python bindings
+need a shared library that not every machine has. Whatever is not on the list is refused.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from functools import lru_cache
 
 from turnsmith.tools.sandbox.system_calls import ABSENT, AF_UNIX, ALLOWED, IOCTL, MACHINES, REQUESTS, SOCKETPAIR
 
-# Classic BPF, from linux/bpf_common.h: load a word of the call's data, compare, give an answer.
-_LOAD, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x15, 0x35, 0x06
-# Answers, from linux/seccomp.h.
+# Classic BPF, from linux/bpf_common.h: load a word of the call's data, compare, return a verdict.
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+# Verdicts, from linux/seccomp.h.
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
-# Where in `struct seccomp_data` to look. Both machines are little-endian: the low half of an argument comes first.
+# Offsets in `struct seccomp_data`. Both machines are little-endian: the low half of an argument comes first.
 _NUMBER, _MACHINE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
-"""Numbers from here on are x86_64's second set of calls, which no Python uses."""
+"""Numbers from here on belong to the x32 ABI of x86_64, which Python does not use."""
 _NEW = 434
-"""From this number on an unknown call "does not exist": the C library then falls back to an older one."""
+"""From this number on a refused call reports ENOSYS, so that the C library falls back to an older one."""
 
 
 def is_machine_known() -> bool:
-    """Whether there is a filter for this machine."""
+    """Whether there is a filter for this processor architecture."""
     return platform.machine() in MACHINES
 
 
 @lru_cache(maxsize=4)
 def filter_program(machine: str) -> bytes:
-    """The filter in the form that `bwrap --seccomp` reads.
+    """The filter as bytes, as `bwrap --seccomp` reads it.
 
     Example:
-        >>> len(filter_program("x86_64")) % 8  # instructions of eight bytes
+        >>> len(filter_program("x86_64")) % 8  # instructions are 8 bytes long
         0
     """
     column = MACHINES.index(machine)
@@ -44,23 +44,23 @@ def filter_program(machine: str) -> bytes:
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, _AUDIT[machine]),
-        (_ANSWER, 0, 0, _KILL),
+        (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
     if machine == "x86_64":
-        code += [(_AT_LEAST, 0, 1, _X32), (_ANSWER, 0, 0, _KILL)]
+        code += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     for number in numbers:
-        code += [(_EQUAL, 0, 1, number), (_ANSWER, 0, 0, _ALLOW)]
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     code += _with_argument(SOCKETPAIR[column], _ARGUMENT_0, (AF_UNIX,))
     code += _with_argument(IOCTL[column], _ARGUMENT_1, REQUESTS)
-    code += [(_AT_LEAST, 0, 1, _NEW), (_ANSWER, 0, 0, _ERROR | _ENOSYS), (_ANSWER, 0, 0, _ERROR | _EPERM)]
+    code += [(_AT_LEAST, 0, 1, _NEW), (_RETURN, 0, 0, _ERROR | _ENOSYS), (_RETURN, 0, 0, _ERROR | _EPERM)]
     return b"".join(struct.pack("=HBBI", *each) for each in code)
 
 
-def _with_argument(number: int, place: int, values: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
+def _with_argument(number: int, offset: int, values: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
     """Allow one call for some values of one argument; refuse it for all others."""
-    body = [(_LOAD, 0, 0, place)]
+    body = [(_LOAD, 0, 0, offset)]
     for value in values:
-        body += [(_EQUAL, 0, 1, value), (_ANSWER, 0, 0, _ALLOW)]
-    body += [(_ANSWER, 0, 0, _ERROR | _EPERM)]
+        body += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
+    body += [(_RETURN, 0, 0, _ERROR | _EPERM)]
     return [(_EQUAL, 0, len(body), number), *body]

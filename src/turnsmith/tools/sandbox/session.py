@@ -1,4 +1,4 @@
-"""Giving a program to a cell, and reading what comes out of it within its limits."""
+"""Hand a program to a sandbox process, and read its output within the limits."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from enum import StrEnum
 
 from turnsmith.errors import SandboxFailure
 from turnsmith.tools.sandbox.limits import SandboxLimits
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 
 START_LIMIT = 60.0
-"""Seconds that a cell may take to get ready: far longer than it takes on a machine that is not overloaded."""
-_PIECE = 65_536
-_LOOK = 0.1
-"""Seconds between two looks at how many files a program has made."""
+"""Seconds that a sandbox may take to get ready: far more than on a machine that is not overloaded."""
+_CHUNK = 65_536
+_FILE_COUNT_INTERVAL = 0.1
 
 
 class Ending(StrEnum):
     """How a program ended."""
 
     EXITED = "exited"
-    """By itself; the exit code says whether it was content."""
-    LATE = "late"
-    """Stopped, because its time was over."""
-    FLOODED = "flooded"
-    """Stopped, because it printed too much."""
-    CROWDED = "crowded"
-    """Stopped, because it made too many files."""
-    DIED = "died"
-    """Killed or crashed: out of memory in a place that cannot say so, out of computing time, a fault of its own."""
+    """By itself; the exit code says whether with an error."""
+    TIMEOUT = "timeout"
+    """Killed because its time was over."""
+    OUTPUT_LIMIT = "output_limit"
+    """Killed because it printed too much."""
+    FILE_LIMIT = "file_limit"
+    """Killed because it created too many files."""
+    CRASHED = "crashed"
+    """Killed by the kernel or by itself: out of CPU time, out of memory outside of Python's control, a segfault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What came of one program.
+    """Output and exit code of one program.
 
     Example:
         >>> ProgramResult("2\\n", Ending.EXITED, 0, 0.001).is_ok
@@ -44,7 +43,7 @@ class ProgramResult:
     """
 
     output: str
-    """All that it printed, to standard output and standard error, in order."""
+    """Standard output and standard error, in the order they were written."""
     ending: Ending
     exit_code: int | None
     """None unless it exited by itself."""
@@ -56,119 +55,120 @@ class ProgramResult:
         return self.exit_code == 0
 
 
-async def run_program(cell: Cell, code: str, limits: SandboxLimits) -> ProgramResult:
-    """Run one program in a fresh cell. The caller kills the cell afterwards, whatever happens."""
+async def run_program(process: SandboxProcess, code: str, limits: SandboxLimits) -> ProgramResult:
+    """Run one program in a fresh sandbox process, which the caller must kill afterwards, whatever happens."""
     began = time.perf_counter()
     program = code.encode("utf-8", "replace")
-    # The length first. Waiting for the pipe's end instead would wait for ever if this process was forked meanwhile.
-    session = _Session(asyncio.get_running_loop(), cell, len(program).to_bytes(8, "little") + program, limits)
+    # The length first. A reader that waits for the end of the pipe would wait for ever if this process is forked.
+    message = len(program).to_bytes(8, "little") + program
+    session = _Session(asyncio.get_running_loop(), process, message, limits)
     try:
-        ending = await session.begin()
+        ending = await session.start()
     finally:
         session.stop()
     session.read_rest()
-    output = b"".join(session.pieces)[: limits.output].decode("utf-8", "replace")
-    if not cell.is_ready:
-        said = output.strip()[:500] or f"it was not ready after {START_LIMIT:g} seconds"
-        raise SandboxFailure(f"The sandbox for model-written code did not start: {said}.")
+    output = b"".join(session.chunks)[: limits.output].decode("utf-8", "replace")
+    if not process.is_ready:
+        reason = output.strip()[:500] or f"it was not ready after {START_LIMIT:g} seconds"
+        raise SandboxFailure(f"The sandbox for model-written code did not start: {reason}.")
     if session.size > limits.output:
-        ending, session.exit_code = Ending.FLOODED, None
+        ending, session.exit_code = Ending.OUTPUT_LIMIT, None
     return ProgramResult(output, ending, session.exit_code, time.perf_counter() - began)
 
 
 class _Session:
-    """Callbacks of one event loop for the three pipes of one cell."""
+    """The event loop's callbacks for the three pipes of one process."""
 
-    __slots__ = ("_look", "_loop", "_rest", "_timer", "cell", "ended", "exit_code", "limits", "pieces", "size")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, cell: Cell, code: bytes, limits: SandboxLimits) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, process: SandboxProcess, message: bytes, limits: SandboxLimits
+    ) -> None:
         self._loop = loop
-        self._rest = memoryview(code)
-        self._timer = loop.call_later(START_LIMIT, self._finish, Ending.LATE)
-        self._look = loop.call_later(_LOOK, self._count_files)
-        self.cell = cell
-        self.limits = limits
-        self.ended: asyncio.Future[Ending] = loop.create_future()
-        self.pieces: list[bytes] = []
+        self._unsent = memoryview(message)
+        self._timeout = loop.call_later(START_LIMIT, self._finish, Ending.TIMEOUT)
+        self._file_count = loop.call_later(_FILE_COUNT_INTERVAL, self._count_files)
+        self._process = process
+        self._limits = limits
+        self._ending: asyncio.Future[Ending] = loop.create_future()
+        self.chunks: list[bytes] = []
         self.size = 0
         self.exit_code: int | None = None
 
-    def begin(self) -> asyncio.Future[Ending]:
-        self._loop.add_reader(self.cell.status, self._on_status)
-        self._loop.add_reader(self.cell.output, self._on_output)
-        self._on_status()  # a warm one has already said that it is ready
-        return self.ended
+    def start(self) -> asyncio.Future[Ending]:
+        self._loop.add_reader(self._process.status, self._on_status)
+        self._loop.add_reader(self._process.output, self._on_output)
+        self._on_status()  # a process from the pool has already reported that it is ready
+        return self._ending
 
     def stop(self) -> None:
-        self._timer.cancel()
-        self._look.cancel()
-        self._loop.remove_reader(self.cell.status)
-        self._loop.remove_reader(self.cell.output)
-        if self.cell.code >= 0:
-            self._loop.remove_writer(self.cell.code)
+        self._timeout.cancel()
+        self._file_count.cancel()
+        self._loop.remove_reader(self._process.status)
+        self._loop.remove_reader(self._process.output)
+        if self._process.stdin >= 0:
+            self._loop.remove_writer(self._process.stdin)
 
     def read_rest(self) -> None:
-        """What the program printed before it said that it had ended, or was stopped."""
-        while self.size <= self.limits.output and self._read_output():
+        """Read what the program printed before it ended or was killed."""
+        while self.size <= self._limits.output and self._read_output():
             pass
 
     def _finish(self, ending: Ending) -> None:
-        if not self.ended.done():
-            self.ended.set_result(ending)
+        if not self._ending.done():
+            self._ending.set_result(ending)
 
     def _count_files(self) -> None:
-        # The kernel bounds the bytes in /tmp, but not the files, each of which takes a kilobyte of its memory.
-        if self.cell.is_ready and self.cell.count_files() > self.limits.files:
-            self._finish(Ending.CROWDED)
+        # The kernel limits the bytes in /tmp but not the number of files, each of which takes a kilobyte of its memory.
+        if self._process.is_ready and self._process.count_files() > self._limits.files:
+            self._finish(Ending.FILE_LIMIT)
         else:
-            self._look = self._loop.call_later(_LOOK, self._count_files)
+            self._file_count = self._loop.call_later(_FILE_COUNT_INTERVAL, self._count_files)
 
     def _send(self) -> None:
-        end = self.cell.code
+        stdin = self._process.stdin
         try:
-            self._rest = self._rest[os.write(end, self._rest[:_PIECE]) :]
+            self._unsent = self._unsent[os.write(stdin, self._unsent[:_CHUNK]) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:  # it is gone, which the other pipes will say
-            self._rest = self._rest[:0]
-        if self._rest:
-            self._loop.add_writer(end, self._send)
+        except BrokenPipeError:  # the process is gone, which the other pipes will show
+            self._unsent = self._unsent[:0]
+        if self._unsent:
+            self._loop.add_writer(stdin, self._send)
         else:
-            self._loop.remove_writer(end)
-            self.cell.close_code()
+            self._loop.remove_writer(stdin)
+            self._process.close_stdin()
 
     def _on_status(self) -> None:
-        said = _read(self.cell.status, 16)
-        if said is None:
+        status = _read(self._process.status, 16)
+        if status is None:
             return
-        if not self.cell.is_ready and said == b"r":
-            # Only now is it sure to die with us, so only now it gets the program.
-            self.cell.is_ready = True
-            self._timer.cancel()
-            self._timer = self._loop.call_later(self.limits.seconds, self._finish, Ending.LATE)
+        if not self._process.is_ready and status == b"r":
+            # Only from now on is the process sure to die with this one, so only now it gets the program.
+            self._process.is_ready = True
+            self._timeout.cancel()
+            self._timeout = self._loop.call_later(self._limits.seconds, self._finish, Ending.TIMEOUT)
             self._send()
             return
-        # The program could write here too. All it can bring about is its own end.
-        self.exit_code = said[0] if said else None
-        self._finish(Ending.EXITED if said else Ending.DIED)
+        # The program could write here too; all it achieves is its own end.
+        self.exit_code = status[0] if status else None
+        self._finish(Ending.EXITED if status else Ending.CRASHED)
 
     def _on_output(self) -> None:
         if self._read_output() == b"":
-            self._loop.remove_reader(self.cell.output)
-        elif self.size > self.limits.output:
-            self._finish(Ending.FLOODED)
+            self._loop.remove_reader(self._process.output)
+        elif self.size > self._limits.output:
+            self._finish(Ending.OUTPUT_LIMIT)
 
     def _read_output(self) -> bytes | None:
-        piece = _read(self.cell.output, _PIECE)
-        if piece:
-            self.pieces.append(piece)
-            self.size += len(piece)
-        return piece
+        chunk = _read(self._process.output, _CHUNK)
+        if chunk:
+            self.chunks.append(chunk)
+            self.size += len(chunk)
+        return chunk
 
 
-def _read(end: int, size: int) -> bytes | None:
-    """What waits in a pipe: nothing yet (None), or its end (empty)."""
+def _read(pipe: int, size: int) -> bytes | None:
+    """Read what a pipe holds: None if nothing yet, empty at its end."""
     try:
-        return os.read(end, size)
+        return os.read(pipe, size)
     except BlockingIOError:
         return None

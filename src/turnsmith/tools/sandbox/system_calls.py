@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox may make: what one Python process with one thread needs, no more.
+"""The system calls that a program in the sandbox may make: what a single-threaded Python process needs, and no more.
 
 Left out on purpose, so that the kernel refuses them: new processes and threads (`clone`, `fork`), sockets, mounts and
-namespaces, `ptrace` and everything else that looks into other processes, keys, `bpf`, `io_uring`, `userfaultfd`,
-`perf_event_open`, modules, `prctl`, `memfd_create`, System V memory, changes of owner, and all that is yet to come.
+namespaces, `ptrace` and other access to other processes, keys, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`,
+kernel modules, `prctl`, `memfd_create`, System V shared memory, changes of owner, and every call added to Linux later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 ABSENT = -1
 
 MACHINES = ("x86_64", "aarch64")
-"""The machines whose numbers are known, in the order of the columns below."""
+"""The supported architectures, in the order of the columns below."""
 
 # Numbers from Linux's own headers: asm/unistd_64.h for x86_64, asm-generic/unistd.h for aarch64.
 ALLOWED: dict[str, tuple[int, int]] = {
@@ -113,14 +113,14 @@ ALLOWED: dict[str, tuple[int, int]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
-    # a pair of connected sockets, which asyncio wakes itself up with
+    # a pair of connected sockets, with which asyncio wakes up its event loop
     "sendto": (44, 206),
     "recvfrom": (45, 207),
     "shutdown": (48, 210),
     "getsockname": (51, 204),
     "getpeername": (52, 205),
     "getsockopt": (55, 209),
-    # itself; `execve` is how the interpreter starts, `wait4` is what bwrap's own first process does
+    # the process itself; `execve` starts the interpreter, `wait4` is for bwrap's first process
     "execve": (59, 221),
     "exit": (60, 93),
     "exit_group": (231, 94),
@@ -156,9 +156,9 @@ ALLOWED: dict[str, tuple[int, int]] = {
 }
 
 SOCKETPAIR = (53, 199)
-"""Allowed for one family only."""
+"""Allowed for `AF_UNIX` only."""
 AF_UNIX = 1
 
 IOCTL = (16, 29)
-"""Allowed for these requests only: is it a terminal, how wide, how many bytes wait, close on exec, do not block."""
+"""Allowed for `REQUESTS` only: TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX, FIONBIO."""
 REQUESTS = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451, 0x5421)

@@ -7,6 +7,7 @@ from typing import Any
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.records.stacks import collect_stacks
 from turnsmith.trainer.driver.remote_errors import resume_advice
 
@@ -14,8 +15,6 @@ STACKS = "stacks"
 """The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
 _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
-SAVING = "saving the last state"
-"""The phase in which a run that failed saves a last checkpoint."""
 _QUEUE = "transfer_queue"
 """The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 
@@ -74,7 +73,7 @@ class Watchdog:
             self._asked = self._asked or self._runner.pulse.remote()
         waited = now - self._moved
         # Not while a last checkpoint is being saved.
-        if self._lost and waited > _LOST_SECONDS and self.phase != SAVING:
+        if self._lost and waited > _LOST_SECONDS and self.phase != LAST_SAVE:
             raise self._stop(waited, f"the process {min(self._lost)[1]} was lost")
         if self.seconds and waited > self.seconds:
             raise self._stop(waited, "")

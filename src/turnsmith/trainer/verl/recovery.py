@@ -15,8 +15,8 @@ import transfer_queue
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from turnsmith.errors import TrainingFailure
+from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.rollout.episode_groups import episode_name
-from turnsmith.trainer.driver.watchdog import SAVING
 from turnsmith.trainer.verl.workers import PARTITION
 
 _LOOK_SECONDS = 1.0
@@ -161,7 +161,7 @@ class Recovery:
         if self._safe is None or not self._trainer.saves_late or (folder / f"global_step_{self._safe[0]}").exists():
             return ""
         (step, position), trainer, saved = self._safe, self._trainer, threading.Event()
-        trainer.emit("phase", SAVING)
+        trainer.emit("phase", LAST_SAVE)
 
         def write() -> None:
             # The data loader has moved on since: the groups of the failed step must be played again.

@@ -17,7 +17,7 @@ from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.launch import describe_exit, start_supervisor
 from turnsmith.env.isolation.settings import Isolation
-from turnsmith.env.isolation.wire import MessageReader, frame
+from turnsmith.env.isolation.wire import FrameDecoder, frame
 
 GIB = 2**30
 ISOLATION = Isolation("process", memory=GIB, processes=8)
@@ -31,7 +31,7 @@ class Worker:
         self.connection.settimeout(30)
         self.process = start_supervisor(there, memory, processes, only)
         there.close()
-        self._reader = MessageReader()
+        self._decoder = FrameDecoder()
         self._messages: list[m.Reply] = []
 
     def send(self, request: m.Request) -> None:
@@ -41,7 +41,7 @@ class Worker:
         while not self._messages:
             data = self.connection.recv(2**16)
             assert data, "the connection was closed"
-            self._messages += [m.read_reply(bytes(message)) for message in self._reader.feed(data)]
+            self._messages += [m.read_reply(bytes(message)) for message in self._decoder.feed(data)]
         return self._messages.pop(0)
 
     def start(self, environment: str) -> None:

@@ -134,9 +134,9 @@ async def test_signals_stay_inside() -> None:
     alive = threading.active_count()
     result = await run_python(HEAD + f"refused(lambda: os.kill({os.getpid()}, 9), ProcessLookupError)\nos.kill(-1, 9)")
     assert threading.active_count() >= alive
-    assert (await run_python("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)")).ending is Ending.DIED
+    assert (await run_python("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)")).ending is Ending.CRASHED
     # Either there is no such number inside, or it is that of the program itself.
-    assert "held" in result.output or result.ending is Ending.DIED
+    assert "held" in result.output or result.ending is Ending.CRASHED
 
 
 OTHER_CALLS = {
@@ -154,4 +154,4 @@ print(ctypes.CFUNCTYPE(int)(ctypes.addressof(ctypes.c_char.from_buffer(room)))()
 @pytest.mark.parametrize("name", OTHER_CALLS)
 async def test_other_sets_of_system_calls_kill_the_program(name: str) -> None:
     result = await run_python(OTHER_CALLS[name])
-    assert (result.ending, result.output) == (Ending.DIED, "")
+    assert (result.ending, result.output) == (Ending.CRASHED, "")

@@ -14,7 +14,7 @@ import pytest
 
 from turnsmith.tools.sandbox import Ending, SandboxLimits, run_python
 from turnsmith.tools.sandbox.command import command_for
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 from turnsmith.tools.sandbox.session import run_program
 
 QUICK = SandboxLimits(seconds=0.2)
@@ -87,15 +87,15 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("name", STUBBORN)
 async def test_time_limit_ends_it(name: str) -> None:
-    cell = Cell.start(command_for(QUICK))
-    result = await run_program(cell, f"print('began')\n{STUBBORN[name]}", QUICK)
-    pids = family(cell.process.pid)
-    cell.kill()
-    assert result.ending is Ending.LATE
+    process = SandboxProcess.start(command_for(QUICK))
+    result = await run_program(process, f"print('began')\n{STUBBORN[name]}", QUICK)
+    pids = family(process.popen.pid)
+    process.kill()
+    assert result.ending is Ending.TIMEOUT
     assert result.output in ("began\n", "")  # nothing, where the machine is too busy to get that far
     assert len(pids) == 3  # bwrap, its first process inside, Python
     assert are_gone(pids)
-    cell.reap()
+    process.reap()
 
 
 FLOODS = {
@@ -110,7 +110,7 @@ FLOODS = {
 @pytest.mark.parametrize("name", FLOODS)
 async def test_flood_of_output_is_stopped_and_bounded(name: str) -> None:
     result = await run_python(FLOODS[name])
-    assert result.ending is Ending.FLOODED
+    assert result.ending is Ending.OUTPUT_LIMIT
     assert 0 < len(result.output.encode()) <= SandboxLimits().output * 3  # three bytes stand for one that is no UTF-8
 
 
@@ -124,7 +124,7 @@ MANY_FILES = {
 @pytest.mark.parametrize("kind", MANY_FILES)
 async def test_flood_of_files_is_stopped(kind: str) -> None:
     result = await run_python(f"import os\nn = 0\n{MANY_FILES[kind]}")
-    assert result.ending is Ending.CROWDED
+    assert result.ending is Ending.FILE_LIMIT
 
 
 async def test_crash_is_told_apart_from_an_exit() -> None:
@@ -134,22 +134,22 @@ async def test_crash_is_told_apart_from_an_exit() -> None:
         run_python("import os; os._exit(0)"),
         run_python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     )
-    assert (crash.ending, crash.output) == (Ending.DIED, "before\n")
+    assert (crash.ending, crash.output) == (Ending.CRASHED, "before\n")
     assert (exit_code.ending, exit_code.exit_code) == (Ending.EXITED, 3)
-    assert quiet.ending is killed.ending is Ending.DIED
+    assert quiet.ending is killed.ending is Ending.CRASHED
 
 
 async def test_cancelled_call_ends_the_program() -> None:
-    cell = Cell.start(command_for(SandboxLimits()))
-    running = asyncio.create_task(run_program(cell, "while True: pass", SandboxLimits()))
-    while len(pids := family(cell.process.pid)) < 3:
+    process = SandboxProcess.start(command_for(SandboxLimits()))
+    running = asyncio.create_task(run_program(process, "while True: pass", SandboxLimits()))
+    while len(pids := family(process.popen.pid)) < 3:
         await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    cell.kill()
+    process.kill()
     assert are_gone(pids)
-    cell.reap()
+    process.reap()
 
 
 def has_left(mark: str) -> bool:
@@ -163,15 +163,15 @@ def has_left(mark: str) -> bool:
     return False
 
 
-def test_cell_killed_while_it_starts_leaves_nothing() -> None:
+def test_process_killed_while_it_starts_leaves_nothing() -> None:
     limits = SandboxLimits(memory=(1 << 30) + os.getpid())  # a number that no other process has in its command
-    cells: list[Cell] = []
+    processes: list[SandboxProcess] = []
     for number in range(12):
-        cells.append(Cell.start(command_for(limits)))
+        processes.append(SandboxProcess.start(command_for(limits)))
         time.sleep(0.003 * number)
-        cells[-1].kill()
-    for cell in cells:
-        cell.reap()
+        processes[-1].kill()
+    for process in processes:
+        process.reap()
     for _ in range(500):
         if not has_left(str(limits.memory)):
             break

@@ -14,7 +14,7 @@ from tests.unit.tools.sandbox.programs import FORBIDDEN, HEAD
 from turnsmith.errors import SandboxFailure
 from turnsmith.tools.sandbox import ProgramResult, SandboxLimits
 from turnsmith.tools.sandbox.command import Command, command_for
-from turnsmith.tools.sandbox.process import Cell
+from turnsmith.tools.sandbox.process import SandboxProcess
 from turnsmith.tools.sandbox.seccomp import filter_program
 from turnsmith.tools.sandbox.session import run_program
 from turnsmith.tools.sandbox.system_calls import ABSENT, ALLOWED, IOCTL, MACHINES, SOCKETPAIR
@@ -34,12 +34,12 @@ class Unfiltered(Command):
 
 
 async def run(command: Command, program: str) -> ProgramResult:
-    cell = Cell.start(command)
+    process = SandboxProcess.start(command)
     try:
-        return await run_program(cell, HEAD + program, LIMITS)
+        return await run_program(process, HEAD + program, LIMITS)
     finally:
-        cell.kill()
-        cell.reap()
+        process.kill()
+        process.reap()
 
 
 def unfiltered() -> Unfiltered:

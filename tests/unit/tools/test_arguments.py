@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnsmith.text import replace_surrogates
-from turnsmith.tools.bounds import BadArguments, Bounds
+from turnsmith.tools import arguments as limits
+from turnsmith.tools.arguments import BadArguments, check_arguments
 
 TEXT = st.text(st.characters(), max_size=25)  # surrogates included
 JSON = st.recursive(
@@ -17,12 +18,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(TEXT, inner, max_size=6),
     max_leaves=12,
 )
-SMALL = Bounds(depth=3, size=60, string=20, digits=5, items=8)
+SMALL = {"MAX_DEPTH": 3, "MAX_SIZE": 60, "MAX_DIGITS": 5, "MAX_ITEMS": 8}
 
 
-def outcome(bounds: Bounds, arguments: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+def outcome(arguments: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
     try:
-        return bounds.check(arguments), ""
+        return check_arguments(arguments), ""
     except BadArguments as refused:
         return None, str(refused)
 
@@ -41,7 +42,10 @@ def leaves(value: Any) -> list[Any]:
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(TEXT, JSON, max_size=6))
 def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str, Any]) -> None:
-    passed, sentence = outcome(SMALL, arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in SMALL.items():
+            patch.setattr(limits, name, limit)
+        passed, sentence = outcome(arguments)
     if passed is None:
         assert sentence.endswith(".")
         assert len(sentence) < 120
@@ -49,7 +53,6 @@ def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str
     json.dumps(passed, ensure_ascii=False, allow_nan=False).encode()
     assert depth(passed) <= 3
     texts = [leaf for leaf in leaves(passed) if isinstance(leaf, str)]
-    assert all(len(text) <= 20 for text in texts)
     assert sum(len(text.encode()) for text in texts) <= 60
     assert all(abs(leaf) < 10**5 for leaf in leaves(passed) if type(leaf) is int)
 
@@ -57,11 +60,20 @@ def test_what_passes_is_within_the_limits_and_can_be_written(arguments: dict[str
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=4))
 def test_clean_arguments_pass_unchanged(arguments: dict[str, Any]) -> None:
-    passed, sentence = outcome(Bounds(), arguments)
+    passed, sentence = outcome(arguments)
     if passed is None:
         assert "finite" in sentence or "digits" in sentence
     else:
         assert passed == arguments or "\ufffd" in str(passed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(TEXT, JSON, max_size=6))
+def test_checking_twice_changes_nothing(arguments: dict[str, Any]) -> None:
+    # A tool of an environment in another process is checked on both sides.
+    passed, _ = outcome(arguments)
+    if passed is not None:
+        assert check_arguments(json.loads(json.dumps(passed))) == passed
 
 
 def nested(levels: int) -> Any:
@@ -91,23 +103,23 @@ def test_each_limit_has_its_sentence() -> None:
     ]:
         began = time.perf_counter()
         with pytest.raises(BadArguments, match=word):
-            Bounds().check({"value": value})
+            check_arguments({"value": value})
         assert time.perf_counter() - began < 1
 
 
 def test_the_limits_themselves_are_allowed() -> None:
     for value in (nested(31), 10**64 - 1, "x" * 65_000, [0] * 4095):
-        assert Bounds().check({"v": value}) == {"v": value}
+        assert check_arguments({"v": value}) == {"v": value}
 
 
 def test_arguments_must_be_an_object() -> None:
     for wrong in (None, [], "text", 3):
         with pytest.raises(BadArguments, match="must be an object"):
-            Bounds().check(wrong)
+            check_arguments(wrong)
 
 
 def test_half_surrogate_pairs_are_replaced_in_keys_too() -> None:
-    assert Bounds().check({"a\ud800": ["\udc00b"]}) == {"a\ufffd": ["\ufffdb"]}
+    assert check_arguments({"a\ud800": ["\udc00b"]}) == {"a\ufffd": ["\ufffdb"]}
 
 
 def test_a_whole_surrogate_pair_becomes_its_character() -> None:
