@@ -14,7 +14,7 @@ check:
     basedpyright
     lint-imports
 
-# Unit tests and the examples in docstrings; under a minute.
+# Unit tests and the examples in docstrings; 2 to 6 minutes on two cores.
 test *args:
     {{python}} -m pytest -n 2 --dist loadfile -m 'not e2e' {{args}}
 

@@ -41,7 +41,7 @@ def allowed_calls() -> dict[str, tuple[int | None, ...]]:
         >>> allowed_calls()["open"]
         (2, None)
     """
-    table = resources.files(__package__).joinpath("system_calls.txt").read_text(encoding="utf-8")
+    table = resources.files("turnsmith.tools.sandbox").joinpath("system_calls.txt").read_text(encoding="utf-8")
     rows = [line.split() for line in table.splitlines() if line and not line.startswith("#")]
     return {name: tuple(None if one == "-" else int(one) for one in numbers) for name, *numbers in rows}
 
