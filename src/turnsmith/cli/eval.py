@@ -48,7 +48,7 @@ def add_eval_command(commands: Any) -> None:
     add("--samples", metavar="K", type=int, default=1, help="episodes from each start, for pass@k (default: 1)")
     add("--seed", metavar="S", type=int, help="seed of the first start (default: 1000000, unlike training's)")
     add("--concurrency", metavar="C", type=int, default=64, help="episodes in parallel (default: 64)")
-    add("--backend", metavar="NAME", help="transformers, vllm, sglang or openai (default: auto; openai for a URL)")
+    add("--backend", metavar="NAME", help="transformers or vllm; with a server's URL: openai or sglang (default: auto)")
     add("--tokenizer", metavar="MODEL", help="tokenizer to use if the server does not name its own")
     add("--served-model", metavar="NAME", help="model to use if the server has several")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")

@@ -35,7 +35,7 @@ class Slow(BaseEnvironment):
 
     def wait(self, where: str) -> None:
         if self.config.get("where") == where:
-            self.release.wait(5)
+            self.release.wait(30)
 
 
 class AsyncSlow(BaseEnvironment):
@@ -70,7 +70,7 @@ async def test_a_close_that_hangs_is_abandoned(caplog: pytest.LogCaptureFixture)
     await host.reset()
     began = time.monotonic()
     await host.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert "Slow.close took longer than 0.05 seconds" in caplog.text
     host.environment.release.set()
 

@@ -205,7 +205,7 @@ def test_an_unreachable_server_is_an_error_in_words() -> None:
     began = time.monotonic()
     with pytest.raises(EngineFailure, match=r"http://127.0.0.1:9/v1 cannot be reached: .* Is it running there\?"):
         generate("http://user:password@127.0.0.1:9", retries=1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_busy_server_is_retried_after_its_retry_after(tokenizer: Any) -> None:
@@ -235,7 +235,7 @@ def test_never_more_requests_in_flight_than_max_concurrency(tokenizer: Any) -> N
 
 
 def test_closing_and_cancelling_end_pending_requests(tokenizer: Any) -> None:
-    with serving(always(Reply(completion(), after=1.0))) as server:
+    with serving(always(Reply(completion(), after=30.0))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer)
         began = time.monotonic()
         with pytest.raises(TimeoutError):
@@ -243,7 +243,7 @@ def test_closing_and_cancelling_end_pending_requests(tokenizer: Any) -> None:
         threading.Timer(0.1, engine.close).start()
         with pytest.raises(EngineFailure, match="closed"):
             asyncio.run(engine.generate(PROMPT, Sampling(), session=""))
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 20
         with pytest.raises(EngineFailure, match="closed"):
             asyncio.run(engine.generate(PROMPT, Sampling(), session=""))
         engine.close()

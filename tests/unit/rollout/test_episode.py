@@ -219,7 +219,7 @@ async def test_time_limit_in_the_engine_and_in_a_step(chat):
     trajectory = await play(chat, limits=Limits(seconds=0.3), at=2, sleep=1.0)
     assert (trajectory.outcome, trajectory.rewards) == (Outcome.ENVIRONMENT_TIMEOUT, [1.0, 0.0])
     assert trajectory.error.startswith("The environment's step or a tool did not return within ")
-    assert time.perf_counter() - began < 1.5
+    assert time.perf_counter() - began < 20  # not the engine's 30 seconds
     assert Count.closed == []  # closed when its thread comes back, not while it runs
     await asyncio.sleep(1.0)
     assert len(Count.closed) == 1

@@ -100,9 +100,9 @@ def test_scores_are_read_in_many_forms_and_only_in_their_range(answer: str, scor
 
 @pytest.mark.parametrize("answer", [" " * 99_999 + "x", "score" * 20_000, "score " * 16_000, "<think>" * 14_000])
 def test_no_answer_takes_long_to_read(answer: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()  # not the wall clock: other work shares the machine
     assert read_score(answer, 0, 1) is None
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 3  # time that grows with the square of the length would be minutes
 
 
 def test_a_judge_that_forgets_the_score_is_asked_once_more() -> None:

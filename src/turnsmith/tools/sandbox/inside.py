@@ -92,7 +92,7 @@ def flush() -> None:
         pass
 
 
-def main() -> None:
+def execute_in_sandbox() -> None:
     """Set the limits, read the program, execute it, report its exit code."""
     import atexit
 
@@ -114,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    execute_in_sandbox()

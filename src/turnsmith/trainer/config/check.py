@@ -9,6 +9,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object
 from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.auto import resolve_backend, resolve_device
 from turnsmith.trainer.config.layout import check_layout
@@ -22,6 +23,7 @@ def check(config: ConfigStore) -> None:
     to_dict(config)  # checks names, types and fixed choices
     _check_smallest(config)
     get_estimator(training.adv_estimator).check_credit(training.credit)
+    find_parser(config.inference.tool_format)
     _check_groups(training)
     _check_engine(config)
     _check_schedule(config)

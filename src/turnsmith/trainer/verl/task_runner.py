@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,9 +21,10 @@ _LOCK_SECONDS = 10.0
 class TaskRunner:
     """Builds verl's trainer, trains, and reports events."""
 
+    _folder: RunFolder
+
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._folder: RunFolder | None = None
         self._lock: IO[bytes] | None = None  # held for the lifetime of this process
         self._trainer: Any = None
         self._trackers: Any = None
@@ -57,7 +58,7 @@ class TaskRunner:
         self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
         self._emit("phase", "starting workers")
         config.transfer_queue.enable = True
-        queue_ready = _in_background(_start_transfer_queue, config.transfer_queue)
+        queue_ready = ThreadPoolExecutor(1).submit(_start_transfer_queue, config.transfer_queue)
         from omegaconf import OmegaConf
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
@@ -66,6 +67,7 @@ class TaskRunner:
         from turnsmith.trainer.verl import plugin
         from turnsmith.trainer.verl.schedules import trainer_class
         from turnsmith.trainer.verl.trackers import Trackers
+        from turnsmith.trainer.verl.worker import local_worker, start_worker
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
@@ -80,12 +82,12 @@ class TaskRunner:
         )
         self._emit("phase", "loading model")
         self._trainer.init()
-        queue_ready()
+        queue_ready.result()
+        shared = plan, config, self._trainer.get_llm_client()
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
-            plan,
-            config,
-            self._trainer.get_llm_client(),
-            num_actors,
+            lambda place: start_worker(place, *shared) if num_actors else local_worker(*shared),
+            max(1, num_actors),
+            int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             lambda sentence: self._emit("warning", sentence),
         )
@@ -127,18 +129,18 @@ class TaskRunner:
 
     def _emit(self, kind: str, content: Any) -> None:
         self._moves += 1
-        if self._folder is not None and kind == "step":
+        if kind == "step":
             self._folder.append_metrics(content)
             self._trackers.log(content)
-        elif self._folder is not None and kind == "evaluation":
+        elif kind == "evaluation":
             self._folder.append_evaluation(content)
             if content["step"] == 0:  # any other is part of the record of its step
                 from turnsmith.trainer.validation import as_step_metrics
 
                 self._trackers.log({"step": 0, **as_step_metrics(content)})
-        elif self._folder is not None and kind == "ledger":
+        elif kind == "ledger":
             self._folder.append_ledger(content)
-        elif self._folder is not None:
+        else:
             self._folder.append_event(kind, content=content)
         self._events.put((kind, content))
 
@@ -147,24 +149,3 @@ def _start_transfer_queue(config: Any) -> None:
     import transfer_queue
 
     transfer_queue.init(config)
-
-
-def _in_background(function: Any, *args: Any) -> Any:
-    """Run a function in a thread; calling the result waits for it and raises its error."""
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            function(*args)
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def wait() -> None:
-        thread.join()
-        if failure:
-            raise failure[0]
-
-    return wait

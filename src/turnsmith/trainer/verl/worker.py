@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
+from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.rollout.episode_groups import settle_groups, split_settled
@@ -18,23 +22,13 @@ from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry
 from turnsmith.tools.parsing.formats import parser_for
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
+from turnsmith.trainer.diagnostics.metrics import report_of
 from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.workers import Finished, WorkerHandle
 from turnsmith.trajectory import Trajectory
 
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
-
-
-@dataclass
-class Finished:
-    """What a worker has finished since it was last asked."""
-
-    report: EpisodeReport = field(default_factory=EpisodeReport)
-    entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
-
-    def __add__(self, other: Finished) -> Finished:
-        return Finished(self.report + other.report, self.entries + other.entries)
 
 
 class EpisodeWorker(_VerlWorker):
@@ -86,3 +80,22 @@ class EpisodeWorker(_VerlWorker):
         """Never return: this call fails when the process dies, and only then."""
         enable_stack_dump("process that runs episodes")
         await asyncio.Event().wait()
+
+
+def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+    """Make a worker in this process, with an event loop in its own thread."""
+    loop, worker = LoopThread("episodes"), EpisodeWorker("0", plan, config, engine)
+    return WorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
+
+
+def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+    """Start a worker in a Ray actor; workers are spread over the nodes that have CPUs."""
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
+    actor: Any = ray.remote(EpisodeWorker).options(num_cpus=0, scheduling_strategy=node)
+    actor = actor.remote(str(place), plan, config, engine)
+
+    def call(method: str, *args: Any) -> Future[Any]:
+        return getattr(actor, method).remote(*args).future()
+
+    return WorkerHandle(call, call("stay"))

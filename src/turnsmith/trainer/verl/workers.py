@@ -5,18 +5,14 @@ A lost actor is replaced, and its groups in flight are replayed from their start
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 import transfer_queue
 from ray.exceptions import RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 
 from turnsmith.env.spec import EnvironmentSpec
@@ -26,9 +22,7 @@ from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.worker import EpisodeWorker, Finished
-from turnsmith.trajectory import Decision, Outcome
+from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MOST_LOSSES = 5
 _LOOK_SECONDS = 1.0
@@ -37,37 +31,54 @@ PARTITION = "train"
 
 
 @dataclass
-class _Slot:
-    """One actor, and the groups that it is working on."""
+class Finished:
+    """What a worker has finished since it was last asked."""
 
-    actor: Any
-    watch: Any
-    """A call that ends only when the actor dies."""
+    report: EpisodeReport = field(default_factory=EpisodeReport)
+    entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
+
+    def __add__(self, other: Finished) -> Finished:
+        return Finished(self.report + other.report, self.entries + other.entries)
+
+
+@dataclass(frozen=True)
+class WorkerHandle:
+    """How the task runner reaches an EpisodeWorker."""
+
+    call: Callable[..., Future[Any]]
+    """Calls the method with this name in the worker's process."""
+    lost: Future[Any]
+    """Done when the process is lost, and only then."""
+
+
+@dataclass
+class _Slot:
+    """One worker, and the groups that it is working on."""
+
+    handle: WorkerHandle
+    pulse: Future[Any]
     given: list[TensorDict] = field(default_factory=list[TensorDict])
     since: float = field(default_factory=time.monotonic)
     losses: int = 0
-    pulse: list[Any] = field(default_factory=list[Any])
-    progress: Any = (0, "")
+    progress: tuple[int, str] = (0, "starting")
 
 
 class EpisodeWorkers:
     """What verl's trainer dispatches its prompts to, in place of verl's agent-loop manager.
 
     Args:
-        plan: What all episodes have in common.
-        config: verl's config.
-        engine: The engine of every worker.
-        num_actors: How many processes; 0: this one.
+        start: Starts the worker with the given number.
+        count: How many workers.
+        group_size: Episodes in each group.
         ledger: Where dispatched and finished episodes are recorded.
         warn: Called with a sentence when a process is lost.
     """
 
     def __init__(
         self,
-        plan: EpisodePlan,
-        config: Any,
-        engine: Any,
-        num_actors: int,
+        start: Callable[[int], WorkerHandle],
+        count: int,
+        group_size: int,
         ledger: Ledger,
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
@@ -75,31 +86,19 @@ class EpisodeWorkers:
         self.meanwhile: Callable[[], None] = lambda: None
         """Called about once a second while this waits for episodes."""
         self._warn = warn
-        self._group_size = int(config.actor_rollout_ref.rollout.n)
-        self._local: EpisodeWorker | None = None
-        self._slots: list[_Slot] = []
+        self._start = start
+        self._group_size = group_size
         self._lost = 0
         self._finished = Finished()
-        if num_actors == 0:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True).start()
-            self._local = EpisodeWorker("0", plan, config, engine)
-            return
-        self._start = lambda place: _actor(place, plan, config, engine)
-        for place in range(num_actors):
-            actor = self._start(place)
-            self._slots.append(_Slot(actor, actor.stay.remote()))
+        self._slots = [_Slot(handle, handle.call("pulse")) for handle in map(start, range(count))]
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Start the episodes of a batch of groups; they end up in the replay buffer."""
         self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
-        if self._local:
-            self._here(self._local.generate_sequences(prompts))
-            return
         self.replace_lost()
         sent = [_send(slot, chunk) for slot, chunk in zip(self._slots, prompts.chunk(len(self._slots)), strict=False)]
         for answer in sent:
-            _see(answer)
+            _check_sent(answer)
 
     def finish_step(self, step: int, groups: Collection[str] | None = None) -> EpisodeReport | None:
         """Record the finished episodes of every worker, and merge their reports.
@@ -111,13 +110,12 @@ class EpisodeWorkers:
         Returns:
             None if a worker was lost before it could report: its groups are replayed, and this is called again.
         """
-        if self._local:
-            self._finished += self._here(self._local.finish_step(step, groups))
-        asked = [(slot, slot.actor.finish_step.remote(step, groups)) for slot in self._slots]
+        asked = [(slot, slot.handle.call("finish_step", step, groups)) for slot in self._slots]
         is_whole = True
         for slot, answer in asked:
             try:
-                handed: Finished = ray.get(answer)  # type: ignore[assignment]
+                # Without `meanwhile`: a lost worker must be replaced only after the caller has put the batch back.
+                handed: Finished = answer.result()
                 self._finished += handed
                 over = {group_name(entry.episode_id) for entry in handed.entries}
                 under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
@@ -135,46 +133,43 @@ class EpisodeWorkers:
     def evaluate(self, environment: EnvironmentSpec, plan: EvaluationPlan) -> EvaluationResult:
         """Play the episodes of an evaluation, divided over the workers, with the current weights of the servers."""
         began = time.perf_counter()
-        if self._local:
-            finished = self._here(self._local.evaluate(environment, plan, 0, 1))
-        else:
-            count = len(self._slots)
-            shares = [slot.actor.evaluate.remote(environment, plan, n, count) for n, slot in enumerate(self._slots)]
-            finished = [one for n, share in enumerate(shares) for one in self._share(n, share, environment, plan)]
+        workers = len(self._slots)
+
+        def begin(place: int, handle: WorkerHandle) -> Future[list[Trajectory]]:
+            return handle.call("evaluate", environment, plan, place, workers)
+
+        begun = [(slot.handle, begin(place, slot.handle)) for place, slot in enumerate(self._slots)]
+        finished: list[Trajectory] = []
+        for place, (handle, share) in enumerate(begun):
+            while True:
+                try:
+                    finished += self._wait(share)
+                    break
+                except RayActorError:
+                    wait([handle.lost], timeout=_LOOK_SECONDS)  # the call may fail a moment before the loss is known
+                    self.replace_lost()
+                    handle = self._slots[place].handle
+                    share = begin(place, handle)
         return plan.result(finished, time.perf_counter() - began)
 
     def replace_lost(self) -> None:
-        """Replace each lost actor, and send the new one the groups that the old one was working on."""
-        if not self._slots:
-            return
-        gone, _ = ray.wait([slot.watch for slot in self._slots], num_returns=len(self._slots), timeout=0)
+        """Replace each lost worker, and send the new one the groups that the old one was working on."""
         for place, slot in enumerate(self._slots):
-            if slot.watch in gone:
+            if slot.handle.lost.done():
                 self._replace(place, slot)
 
     def pulse(self) -> tuple[int, str]:
-        """A counter of progress, and what the episodes are doing; never waits for an actor."""
-        if self._local:
-            in_flight = self._local.context.in_flight
-            return in_flight.transitions, in_flight.describe()
+        """A counter of progress, and what the episodes are doing; never waits for a worker."""
         for slot in self._slots:
-            for answer in ray.wait(slot.pulse, timeout=0)[0] if slot.pulse else ():
+            answer = slot.pulse
+            if answer.done():
                 try:
-                    slot.progress = ray.get(answer)
+                    slot.progress = answer.result()
                 except RayActorError:
                     slot.progress = (slot.progress[0], "lost")
-                slot.pulse = []
-            if not slot.pulse:
-                slot.pulse = [slot.actor.pulse.remote()]
+                slot.pulse = slot.handle.call("pulse")
         states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
         return sum(slot.progress[0] for slot in self._slots), "; ".join(states)
-
-    def _share(self, place: int, share: Any, environment: EnvironmentSpec, plan: EvaluationPlan) -> Any:
-        try:
-            return self._get(share)
-        except RayActorError:
-            self.replace_lost()
-            return self._get(self._slots[place].actor.evaluate.remote(environment, plan, place, len(self._slots)))
 
     def _replace(self, place: int, slot: _Slot) -> None:
         slot.losses += 1
@@ -184,15 +179,15 @@ class EpisodeWorkers:
                 "out of memory, or whether the environment kills its process."
             )
         self._warn(f"Episode process {place} was lost; replaying its groups in a new one.")
-        slot.actor = self._start(place)
-        slot.watch, slot.pulse = slot.actor.stay.remote(), []
+        slot.handle = self._start(place)
+        slot.pulse = slot.handle.call("pulse")
         waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk)])
         for chunk in slot.given:
             self._note_lost(chunk, waiting, time.monotonic() - slot.since)
         rows = _rows(slot.given, waiting)
         slot.given, slot.since = [], time.monotonic()
         for answer in [_send(slot, row) for row in rows]:
-            _see(answer)
+            _check_sent(answer)
 
     def _note_lost(self, chunk: TensorDict, waiting: set[str], seconds: float) -> None:
         for uid in _uids(chunk):
@@ -207,18 +202,11 @@ class EpisodeWorkers:
     def _names(self, uid: str) -> list[str]:
         return [episode_name(uid, session) for session in range(self._group_size)]
 
-    def _here(self, coroutine: Any) -> Any:
-        """Wait for this process's own worker, and call `meanwhile` in between."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while not wait([future], timeout=_LOOK_SECONDS).done:
+    def _wait(self, answer: Future[Any]) -> Any:
+        """Wait for a worker, and call `meanwhile` in between."""
+        while not wait([answer], timeout=_LOOK_SECONDS).done:
             self.meanwhile()
-        return future.result()
-
-    def _get(self, reference: Any) -> Any:
-        """Wait for an actor, and call `meanwhile` in between."""
-        while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
-            self.meanwhile()
-        return ray.get(reference)
+        return answer.result()
 
 
 def _uids(prompts: TensorDict) -> list[str]:
@@ -230,24 +218,17 @@ def _rows(chunks: list[TensorDict], wanted: set[str]) -> list[TensorDict]:
     return [chunk[n : n + 1] for chunk in chunks for n, uid in enumerate(_uids(chunk)) if uid in wanted]
 
 
-def _send(slot: _Slot, prompts: TensorDict) -> Any:
+def _send(slot: _Slot, prompts: TensorDict) -> Future[None]:
     slot.given.append(prompts.clone())  # the worker removes fields from what it is sent
-    return slot.actor.generate_sequences.remote(prompts)
+    return slot.handle.call("generate_sequences", prompts)
 
 
-def _see(answer: Any) -> None:
-    """Raise the error of a call; a lost process is noticed elsewhere."""
+def _check_sent(answer: Future[None]) -> None:
+    """Raise the error of a call; the loss of a worker is noticed elsewhere."""
     try:
-        ray.get(answer)
+        answer.result()
     except RayActorError:
         pass
-
-
-def _actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Any:
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-    node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
-    actor = ray.remote(EpisodeWorker).options(num_cpus=0, scheduling_strategy=node)
-    return actor.remote(str(place), plan, config, engine)
 
 
 def put_back_groups(uids: Collection[str] | None = None) -> set[str]:

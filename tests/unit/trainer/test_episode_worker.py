@@ -1,0 +1,170 @@
+"""The worker that plays episodes for verl, in this process or in a Ray actor, keeps and writes their records."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tests.unit.trainer.episode_queue import Queue, replace_queue, until
+from transformers import AutoTokenizer
+
+from turnsmith.config import ConfigStore
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engines.scripted_engine import ScriptedEngine
+from turnsmith.records.episodes import read_episodes
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+from turnsmith.rollout.ledger import Ledger
+from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.tools.parsing import JSONActionParser, ReActActionParser
+from turnsmith.trainer.config.build import verl_config
+from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_worker
+from turnsmith.trainer.verl.workers import EpisodeWorkers
+
+SPEC = EnvironmentSpec.of(GuessNumber)
+
+
+@pytest.fixture(autouse=True)
+def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    return replace_queue(monkeypatch)
+
+
+def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def node(name: str, cpus: int, *, alive: bool = True) -> dict[str, Any]:
+        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+
+    class ActorClass:
+        """Stands where Ray's class of actors is; every method of an actor returns what it was called with."""
+
+        def options(self, num_cpus: int, scheduling_strategy: Any) -> Any:
+            placed.append(scheduling_strategy.node_id)
+            return self
+
+        def remote(self, *args: Any) -> Any:
+            return SimpleNamespace(stay=Method("stay"), finish_step=Method("finish_step"))
+
+    class Method:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def remote(self, *args: Any) -> Any:
+            answer: Future[Any] = Future()
+            if self.name != "stay":
+                answer.set_result(args)
+            return SimpleNamespace(future=lambda: answer)
+
+    placed: list[str] = []
+    nodes = [node("a" * 56, 4), node("b" * 56, 0), node("c" * 56, 8), node("d" * 56, 8, alive=False)]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "remote", lambda kind: ActorClass())
+    handles = [start_worker(place, None, None, None) for place in range(3)]  # type: ignore[arg-type]
+    assert [name[0] for name in placed] == ["a", "c", "a"]
+    assert handles[0].call("finish_step", 3, ["a"]).result() == (3, ["a"])
+    assert not handles[0].lost.done()
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_folder: str) -> Any:
+    """verl's config of a run with groups of two episodes."""
+    config = ConfigStore()
+    config.training.batch_size, config.training.group_size = 4, 2
+    return verl_config(config, model_path=tiny_folder, run_dir="unused", steps=1)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> EpisodePlan:
+    run = RunFolder.create(tmp_path, "run")
+    return EpisodePlan(RolloutSpec(environment=SPEC, limits=Limits(turns=2)), str(run.path), tool_format="json")
+
+
+@pytest.fixture
+def engine(tiny_folder: str) -> ScriptedEngine:
+    return ScriptedEngine(["8", "9"], Chat(AutoTokenizer.from_pretrained(tiny_folder)))
+
+
+def rows(*uids: str) -> TensorDict:
+    """Groups as verl's trainer dispatches them: the second one starts from another seed."""
+    columns: dict[str, Any] = {
+        "uid": NonTensorStack(*uids),
+        "index": torch.arange(len(uids)),
+        "start_seed": torch.arange(len(uids)),
+        "start_task": NonTensorStack(*[""] * len(uids)),
+        "global_steps": NonTensorData(1),
+        "agent_name": NonTensorData("turnsmith"),
+    }
+    return TensorDict(columns, batch_size=[len(uids)])
+
+
+def test_a_worker_in_this_process_plays_records_and_reports(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    ledger = Ledger()
+    workers = EpisodeWorkers(lambda place: local_worker(plan, settings, engine), 1, 2, ledger)
+    workers.generate_sequences(rows("a", "b"))
+    until(lambda: {queue.get(uid, {}).get("status") for uid in "ab"} == {"finished"})
+    assert sorted(key for key in queue if "_" in key) == ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+    until(lambda: workers.pulse()[0] > 8)
+    assert workers.pulse()[1] == "worker 0: no episode is running"
+    report = workers.finish_step(1)
+    assert report is not None
+    assert report.outcomes == {"turn_limit": 4}
+    assert ledger.close(1, ["a-0", "a-1", "b-0", "b-1"]).trained == 4
+    episodes = read_episodes(plan.run_dir, step=1)
+    assert sorted(episode.episode_id for episode in episodes) == ["a-0", "a-1", "b-0", "b-1"]
+    again = workers.finish_step(2)
+    assert again is not None
+    assert not again.outcomes, "they were reported already"
+    workers.replace_lost()  # this process is never lost
+    result = workers.evaluate(SPEC, EvaluationPlan(episodes=3, limits=Limits(turns=2)))
+    assert len(result.trajectories) == 3
+    after = workers.finish_step(3)
+    assert after is not None
+    assert not after.outcomes, "training does not see the episodes of an evaluation"
+
+
+async def test_a_worker_keeps_finished_episodes_until_their_step(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    worker = EpisodeWorker("7", plan, settings, engine)
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    first = await worker.finish_step(1, ["b"])
+    assert sorted(entry.episode_id for entry in first.entries) == ["b-0", "b-1"]
+    assert [file.name for file in RunFolder.open(plan.run_dir).episodes_dir.rglob("*7*")]
+    rest = await worker.finish_step(2, ["a"])
+    assert sorted(entry.episode_id for entry in rest.entries) == ["a-0", "a-1"]
+    assert (await worker.finish_step(3)).entries == []
+
+
+async def test_a_worker_plays_only_its_share_of_an_evaluation(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    worker, evaluation = EpisodeWorker("0", plan, settings, engine), EvaluationPlan(episodes=5, limits=Limits(turns=1))
+    shares = [await worker.evaluate(SPEC, evaluation, place, 2) for place in (0, 1)]
+    assert [len(share) for share in shares] == [3, 2]
+    assert {episode.episode_id for share in shares for episode in share} == {
+        start.episode_id for start in evaluation.starts()
+    }
+    assert await worker.pulse() == (worker.context.in_flight.transitions, "no episode is running")
+
+
+def test_a_worker_has_the_parser_of_the_plan_or_the_one_that_tool_format_names(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    named = EpisodeWorker("0", plan, settings, engine).context.plan.rollout.parser
+    assert type(named) is JSONActionParser
+    own = ReActActionParser()
+    given = replace(plan, rollout=replace(plan.rollout, parser=own))
+    assert EpisodeWorker("0", given, settings, engine).context.plan.rollout.parser is own

@@ -1,0 +1,212 @@
+"""The task runner: events and records, a last checkpoint when training fails, and what the watchdog asks for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turnsmith.config import ConfigStore, ImportName
+from turnsmith.config_sources import to_dict
+from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import open_checkpoint
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import lock_run
+from turnsmith.rollout.ledger import Ledger
+from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
+from turnsmith.trainer.validation import TrainingEvaluations
+from turnsmith.trainer.verl import task_runner
+from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.recovery import Recovery
+from turnsmith.trainer.verl.schedules import SyncTrainer
+from turnsmith.trainer.verl.task_runner import TaskRunner
+from turnsmith.trainer.verl.trackers import Trackers
+from turnsmith.trainer.verl.workers import EpisodeWorkers, WorkerHandle
+
+
+class OwnTracker:
+    """A tracker of the user's own."""
+
+    logged: list[dict[str, float]]
+    is_finished: bool
+
+    def __init__(self, run_dir: str, settings: Any) -> None:
+        type(self).logged, type(self).is_finished = [], False
+
+    def log(self, record: dict[str, float]) -> None:
+        self.logged.append(record)
+
+    def finish(self) -> None:
+        type(self).is_finished = True
+
+
+class Trainer(SyncTrainer):
+    """Our trainer without verl's processes: the methods here are those of verl, which would train, save and load."""
+
+    def __init__(self, runner: TaskRunner, folder: RunFolder, fails_at: int) -> None:
+        self.emit, self.fails_at = runner._emit, fails_at
+        self.config = SimpleNamespace(
+            trainer=SimpleNamespace(default_local_dir=str(folder.path / "checkpoints")),
+            algorithm=SimpleNamespace(use_kl_in_reward=False),
+        )
+        self.saving = CheckpointPolicy(every=100, keep_last_n=1, with_model=False, trust_remote_code=False)
+        self.recovery = Recovery(self, lambda sentence: self.emit("warning", sentence))
+        self.evaluations = TrainingEvaluations(None, folder, self.emit)
+        self.agent_loop_manager = None
+        self.global_steps = 0
+        self.train_dataloader = SimpleNamespace(state_dict=lambda: {"position": self.global_steps})
+        self.weights_sent: list[int] = []
+        self.checkpoint_manager = SimpleNamespace(update_weights=self.weights_sent.append)
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        while self.global_steps < self.total_training_steps:
+            self.global_steps += 1
+            if self.global_steps == self.fails_at:
+                raise RuntimeError("the environment is gone")
+            self.recovery.update_begins()
+            self.emit("step", {"step": self.global_steps, "reward/mean": 0.5})
+            self.recovery.step_done()
+        self.global_steps += 1
+
+    def _save_checkpoint(self) -> None:
+        actor = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / "actor"
+        actor.mkdir(parents=True)
+        (actor / "fsdp_config.json").write_text('{"world_size": 1}')
+        (actor / "model_world_size_1_rank_0.pt").write_text("weights")
+        (actor.parent / "data.json").write_text(json.dumps(self.train_dataloader.state_dict()))
+
+    def _load_checkpoint(self) -> None:
+        self.global_steps = int(self.config.trainer.resume_from_path.rpartition("_")[2])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run, config = RunFolder.create(tmp_path, "run"), ConfigStore()
+    config.logging.trackers = [ImportName(f"{__name__}:OwnTracker")]
+    run.write_config(to_dict(config))
+    return run
+
+
+def started(folder: RunFolder, fails_at: int = -1) -> TaskRunner:
+    """A task runner as `start` leaves it behind, which needs Ray."""
+    runner = TaskRunner()
+    runner._folder = folder
+    runner._trackers = Trackers(SimpleNamespace(trainer=SimpleNamespace(logger=[])), str(folder.path), {})
+    runner._trainer = Trainer(runner, folder, fails_at)
+    return runner
+
+
+def test_events_arrive_in_order_and_once() -> None:
+    runner = TaskRunner()
+    assert runner.next_events(0.0) == []
+    for number in range(3):
+        runner._events.put(("phase", number))
+    assert runner.next_events(20.0) == [("phase", 0), ("phase", 1), ("phase", 2)]
+    assert runner.next_events(0.0) == []
+    threading.Timer(0.05, runner._events.put, [("phase", 3)]).start()
+    assert runner.next_events(20.0) == [("phase", 3)], "it waits for the first one"
+
+
+def test_every_event_is_recorded_where_it_belongs(folder: RunFolder) -> None:
+    runner = started(folder)
+    events = [
+        ("phase", "generate"),
+        ("ledger", {"step": 1, "trained": 8}),
+        ("evaluation", {"step": 0, "reward/mean": 0.25}),
+        ("step", {"step": 1, "reward/mean": 0.5}),
+        ("evaluation", {"step": 1, "reward/mean": 0.75}),
+        ("warning", "A worker was lost."),
+    ]
+    for kind, content in events:
+        runner._emit(kind, content)
+    assert runner.next_events(0.0) == events
+    assert folder.read_metrics() == [events[3][1]]
+    assert folder.read_ledger() == [events[1][1]]
+    assert [record["step"] for record in folder.read_evaluations()] == [0, 1]
+    assert [record["content"] for record in folder.read_events()] == ["generate", "A worker was lost."]
+    first, step = OwnTracker.logged
+    assert first["step"] == 0, "an evaluation before training is no step's"
+    assert 0.25 in first.values()
+    assert step == events[3][1], "the evaluation after step 1 is part of its record"
+    runner.finish_trackers()
+    assert OwnTracker.is_finished
+
+
+def test_trackers_that_were_never_opened_need_no_end() -> None:
+    TaskRunner().finish_trackers()
+
+
+def test_training_goes_on_from_where_it_was(folder: RunFolder) -> None:
+    runner = started(folder)
+    runner.train_until(2)
+    assert runner.step() == 2
+    runner.train_until(3)
+    assert [record["step"] for record in folder.read_metrics()] == [1, 2, 3]
+    assert not folder.checkpoints_dir.exists() or not any(folder.checkpoints_dir.iterdir())
+
+
+def test_a_failure_saves_the_state_after_the_last_good_step(folder: RunFolder) -> None:
+    runner = started(folder, fails_at=3)
+    with pytest.raises(RuntimeError, match="the environment is gone"):
+        runner.train_until(5)
+    saved = open_checkpoint(folder.checkpoints_dir / "global_step_2")
+    assert json.loads((saved.path / "data.json").read_text()) == {"position": 2}, "not what the failed step has read"
+    assert ("warning", "The state after step 2 was saved.") in runner.next_events(0.0)
+    assert folder.read_events()[-1]["content"] == "The state after step 2 was saved."
+
+
+def test_a_failure_in_an_update_saves_nothing(folder: RunFolder) -> None:
+    runner = started(folder, fails_at=3)
+    runner.train_until(2)
+    runner._trainer.recovery.update_begins()
+    with pytest.raises(RuntimeError, match="the environment is gone"):
+        runner.train_until(5)
+    assert not (folder.checkpoints_dir / "global_step_2").exists()
+
+
+def test_a_checkpoint_is_saved_where_it_should_be_and_loaded_from_there(folder: RunFolder, tmp_path: Path) -> None:
+    runner = started(folder)
+    runner.train_until(2)
+    path = runner.save(str(tmp_path / "elsewhere"))
+    assert path == str(tmp_path / "elsewhere" / "global_step_2")
+    other = started(folder)
+    assert other.load(path) == other.step() == 2
+    assert other._trainer.weights_sent == [2], "the rollout servers get the weights that were loaded"
+
+
+def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> None:
+    runner = started(folder)
+    assert runner.pulse() == (0, "its processes are starting")
+    runner._emit("phase", "generate")
+    assert runner.pulse() == (1, "its processes are starting")
+    answer: Future[Any] = Future()
+    answer.set_result((41, "1 episode waiting for the engine"))
+    handle = WorkerHandle(lambda method, *args: answer, Future())
+    runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
+    assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")
+
+
+def test_a_run_folder_that_another_process_trains_in_is_refused(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_runner, "_LOCK_SECONDS", 0.0)
+    plan, runner = EpisodePlan(RolloutSpec(environment=EnvironmentSpec.of(GuessNumber)), str(folder.path)), TaskRunner()
+    with lock_run(folder.path, 0), pytest.raises(RecordError, match="another process is training in it"):
+        runner.start(
+            None,
+            plan,
+            num_actors=0,
+            saving=CheckpointPolicy(0, 1, with_model=False, trust_remote_code=False),
+            steps_in_epoch=1,
+            evaluating=None,
+            tracker_variables={},
+        )
+    assert runner.next_events(0.0) == []
