@@ -7,6 +7,8 @@ the ratio to the floor, and the largest advantage where all rewards are equal, w
 
 With `--cpu-time` it is one thread's CPU time that counts, which another load changes less.
 
+Exits 1 if GAE or GRPO takes more than `LIMITS` times its floor, or if an advantage on equal rewards is not exactly 0.
+
 Run: python benchmarks/advantages.py [--rounds 5] [--no-verl] [--cpu-time] [--episodes 8192] [--tokens 4096]
 """
 
@@ -23,6 +25,8 @@ from torch import Tensor
 from turnsmith import algo
 
 GROUP = 8
+LIMITS = {"GAE": 5.0, "GRPO": 1.5}
+"""Times the floor."""
 
 
 def batch(episodes: int, tokens: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
@@ -87,6 +91,17 @@ def largest_on_constants(grpo: Callable[..., tuple[Tensor, Tensor]], index: list
     return max(float(grpo(torch.full(shape, c), torch.ones(shape), groups)[0].abs().max()) for c in constants)
 
 
+def floor_of(name: str) -> str:
+    return "floor of " + ("GAE" if "GAE" in name else "turn returns" if "turn" in name else "GRPO")
+
+
+def misses(best: dict[str, float], largest: float) -> list[str]:
+    """What is over its limit, of the seconds of each function and the largest advantage on equal rewards."""
+    ratios = {name: best[name] / best[floor_of(name)] for name in LIMITS}
+    slow = [f"{name} takes {ratio:.2f} x its floor" for name, ratio in ratios.items() if ratio > LIMITS[name]]
+    return slow + [f"advantage {largest} on equal rewards"] * (largest != 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -112,11 +127,14 @@ def main() -> None:
         best |= {name: seconds(work, clock) for name, work in verls.items()}
     print(f"{options.episodes} x {options.tokens} float32, {torch.get_num_threads()} threads, best of {options.rounds}")
     for name, spent in best.items():
-        floor = best["floor of " + ("GAE" if "GAE" in name else "turn returns" if "turn" in name else "GRPO")]
-        print(f"{name:24s} {spent:8.3f} s {spent / floor:8.2f} x its floor")
-    print(f"largest advantage on equal rewards: {largest_on_constants(algo.compute_grpo_advantage, made[3])}")
+        print(f"{name:24s} {spent:8.3f} s {spent / best[floor_of(name)]:8.2f} x its floor")
+    largest = largest_on_constants(algo.compute_grpo_advantage, made[3])
+    print(f"largest advantage on equal rewards: {largest}")
     if theirs is not None:
         print(f"verl's:                             {largest_on_constants(theirs.grpo, made[3])}")
+    missed = misses(best, largest)
+    print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} x the floor; 0 on equal rewards")
+    raise SystemExit(bool(missed))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ the update. Environments run in worker processes; a fault is an exception or the
 takes the other environments in it along. Each episode that is hit is tried again by the default failure policy.
 
     python benchmarks/goodput.py                 # 0, 0.3, 1 and 5 % of episodes hit, about ten minutes, mostly asleep
+    python benchmarks/goodput.py --quick         # 1 %, a minute and a half
     python benchmarks/goodput.py --shares 0.003 --steps 4 --turn-seconds 0.3
 
 Prints, for each share, the trained episodes a second as a ratio to those without faults, and whether the rewards of
-every group are the same as without.
+every group are the same as without. Exits 1 if they are not, or if the ratio is under its limit in `LIMITS`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.spec import RolloutSpec
 
 TURNS = 8
+LIMITS = {0.003: 0.98, 0.01: 0.9}
+"""The least goodput for a share of episodes that are hit, over that without faults."""
 
 
 class Crashing(BaseEnvironment):
@@ -124,6 +127,13 @@ def spread(share: float, episodes: int, chance: random.Random) -> dict[int, str]
     return {number: ("raise", "exit")[place % 2] for place, number in enumerate(hit)}
 
 
+def misses(share: float, ratio: float, changed_groups: int) -> list[str]:
+    """What a share of faults did that it must not."""
+    least = LIMITS.get(share, 0.0)
+    missed = [f"{share:.1%}: goodput {ratio:.3f} < {least}"] * (ratio < least)
+    return missed + [f"{share:.1%}: other rewards in {changed_groups} groups"] * bool(changed_groups)
+
+
 def main() -> None:
     """Measure and print."""
     from transformers import AutoTokenizer
@@ -137,25 +147,33 @@ def main() -> None:
     parser.add_argument("--turn-seconds", type=float, default=1.0)
     parser.add_argument("--update-seconds", type=float, default=4.0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="4 steps, 1 % of episodes hit")
     args = parser.parse_args()
+    if args.quick:
+        args.shares, args.steps = [0.01], 4
     chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 
-    async def measure() -> None:
+    async def measure() -> list[str]:
+        missed: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
             clean = await make_steps(args, 0.0, chat, Path(folder))
             print(f"    0 %: {clean.trained} episodes in {clean.seconds:.1f} s")
             for share in args.shares:
                 faulty = await make_steps(args, share, chat, Path(folder))
                 ratio = faulty.trained / faulty.seconds * clean.seconds / clean.trained
-                same = sum(faulty.groups[name] == rewards for name, rewards in clean.groups.items())
+                same = sum(faulty.groups.get(name) == rewards for name, rewards in clean.groups.items())
+                missed += misses(share, ratio, len(clean.groups) - same)
                 print(
                     f"{share:>5.1%}: goodput {ratio:.3f} of fault-free; {faulty.trained} of {clean.trained} episodes "
                     f"trained in {faulty.seconds:.1f} s, {faulty.hit} hit, attempts given up: {dict(faulty.given_up)}; "
                     f"rewards of {same} of {len(clean.groups)} groups are the same as without faults",
                     flush=True,
                 )
+        return missed
 
-    asyncio.run(measure())
+    missed = asyncio.run(measure())
+    print("missed: " + "; ".join(missed) if missed else f"holds: goodput at least {LIMITS}, the same rewards")
+    raise SystemExit(bool(missed))
 
 
 if __name__ == "__main__":

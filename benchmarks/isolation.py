@@ -11,7 +11,8 @@ time for one step, and what it is over a step on the event loop itself.
     Ray       `await actor.step.remote(action)`: an async actor that holds the environments itself
     pipe      two bare processes that send each other 64 bytes over a socket: what the machine takes for that alone
 
-A busy machine shows in `pipe`: the other numbers are only as good as that one is small.
+A busy machine shows in `pipe`: the other numbers are only as good as that one is small. Exits 1 if a step in a process
+costs more than `LIMITS` times the pipe over a step in the loop.
 
 Run: python benchmarks/isolation.py [--quick] [--no-ray]
 """
@@ -39,8 +40,8 @@ from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.spec import EnvironmentSpec
 
 WORDS = "the parcel of your order is late because a van broke down near Lyon and nobody told us in time so we ask"
-LIMIT = 150.0
-"""Microseconds that a step in a process may cost over one in the loop."""
+LIMITS = {1: 40.0, 64: 12.0}
+"""For each number of environments at a time: what a step in a process may cost over one in the loop, in `pipe`s."""
 Step = Callable[[int, str], Awaitable[Any]]
 """A step of one of the environments."""
 
@@ -105,7 +106,8 @@ async def cost(step: Step, at_once: int, steps: int) -> float:
 def pipe(steps: int) -> float:
     """Microseconds for there and back between two bare processes."""
     here, there = socket.socketpair()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         here.close()
         while data := there.recv(64):
             there.send(data)
@@ -117,14 +119,16 @@ def pipe(steps: int) -> float:
             here.send(bytes(64))
             here.recv(64)
         taken = (time.perf_counter() - began) / steps * 1e6
-    os.wait()
+    os.waitpid(child, 0)
     return taken
 
 
 async def compare(ways: dict[str, Step], at_once: int, steps: int, rounds: int) -> dict[str, float]:
-    """Measure all ways in turns and print a line for each; returns the least of each over the loop's."""
+    """Measure all ways in turns and print a line for each; returns the least of each over the loop's, and `pipe`."""
     costs: dict[str, list[float]] = {name: [] for name in ways}
+    bare: list[float] = []
     for _ in range(rounds):
+        bare.append(pipe(1000))
         for name, step in ways.items():
             few = steps if name in ("loop", "thread") else max(at_once, steps // 4)
             costs[name].append(await cost(step, at_once, few))
@@ -139,7 +143,8 @@ async def compare(ways: dict[str, Step], at_once: int, steps: int, rounds: int) 
             f"over the loop: {over[name]:6.0f} of the least, {median:6.0f} of the medians",
             flush=True,
         )
-    return over
+    print(f"  pipe     least {min(bare):7.0f}   median {statistics.median(bare):7.0f}")
+    return over | {"pipe": min(bare)}
 
 
 async def thousand(environments: int = 1000) -> None:
@@ -171,12 +176,17 @@ async def start_up() -> None:
     await host.close()
 
 
-async def measure(options: argparse.Namespace, address: str) -> bool:
-    """Measure everything; returns whether a step in a process is cheap enough."""
+def misses(at_once: int, over: dict[str, float]) -> list[str]:
+    """What is over its limit, of the microseconds over a step in the loop."""
+    ratio = over["process"] / over["pipe"]
+    return [f"{at_once} at a time: {ratio:.1f} > {LIMITS[at_once]} pipes"] * (ratio > LIMITS[at_once])
+
+
+async def measure(options: argparse.Namespace, address: str) -> list[str]:
+    """Measure everything; returns what is over its limit."""
     rounds, steps = (5, 2000) if options.quick else (9, 8000)
-    print(f"pipe: {min(pipe(2000) for _ in range(5)):.0f} us there and back")
     await start_up()
-    is_cheap = True
+    missed: list[str] = []
     for at_once in (1, 64):
         ways = {mode: await opened(mode, at_once) for mode in ("loop", "thread", "process", address)}
         ways["tcp"] = ways.pop(address)
@@ -185,12 +195,13 @@ async def measure(options: argparse.Namespace, address: str) -> bool:
         for step in ways.values():
             await cost(step, at_once, 5 * at_once)
         over = await compare(ways, at_once, steps, rounds)
-        is_cheap = is_cheap and over["process"] <= LIMIT
+        missed += misses(at_once, over)
         beside = f", {over['Ray'] / over['process']:.1f} times less than a Ray actor" if "Ray" in over else ""
-        print(f"  a process costs {over['process']:.0f} us over the loop (at most {LIMIT:.0f}){beside}")
+        ratio = over["process"] / over["pipe"]
+        print(f"  a process costs {over['process']:.0f} us over the loop, {ratio:.1f} times the pipe{beside}")
     await close_workers()
     await thousand()
-    return is_cheap
+    return missed
 
 
 def main() -> None:
@@ -203,8 +214,9 @@ def main() -> None:
     target = f"{Path(__file__).resolve()}:Desk"
     serving = (listener, Isolation("process", workers=2), target)
     threading.Thread(target=serve_forever, args=serving, daemon=True).start()
-    is_cheap = asyncio.run(measure(options, f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
-    raise SystemExit(0 if is_cheap else 1)
+    missed = asyncio.run(measure(options, f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
+    print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} times the pipe")
+    raise SystemExit(bool(missed))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ without which it does not start. Prints, for the mean of all rounds:
     step   ours / verl   (steps 3 to last), and the same for each phase of a step
     start  ours / verl   (from starting the process to the end of the first optimizer step)
 
+Exits 1 if a step takes longer than verl's, or the start more than 0.8 of verl's: 0.38 to 0.77 were measured.
+
 Run: python benchmarks/step_and_start.py [rounds] [steps]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -57,6 +60,8 @@ PHASES = {
     "sync_weights": "update_weights",
 }
 """Our names of phases, and verl's."""
+LIMITS = {"step": 1.0, "start": 0.8}
+"""Times verl's."""
 
 
 @dataclass
@@ -169,21 +174,34 @@ def _plain(value: Any) -> str:
 
 def main() -> None:
     """Measure both in turn and print the ratios."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int, nargs="?", default=2)
+    parser.add_argument("steps", type=int, nargs="?", default=12, help="at least 3: the first two are not counted")
+    options = parser.parse_args()
     ours, theirs = [], []
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as name:
-            config = settings(steps, Path(name))
+            config = settings(options.steps, Path(name))
             theirs.append(measure_verl(config, Path(name)))
             show("verl", theirs[-1])
             ours.append(measure_ours(config, Path(name)))
             show("turnsmith", ours[-1])
+    ratios: dict[str, float] = {}
     for phase in PHASES:
         pair = [statistics.mean(run.phases[phase] for run in runs) for runs in (ours, theirs)]
-        print(f"{phase:13} ours / verl = {pair[0]:.2f} s / {pair[1]:.2f} s = {pair[0] / pair[1]:.2f}")
+        ratios[phase] = pair[0] / pair[1]
+        print(f"{phase:13} ours / verl = {pair[0]:.2f} s / {pair[1]:.2f} s = {ratios[phase]:.2f}")
     pair = [statistics.mean(run.start for run in runs) for runs in (ours, theirs)]
-    print(f"{'start':13} ours / verl = {pair[0]:.1f} s / {pair[1]:.1f} s = {pair[0] / pair[1]:.2f}")
+    ratios["start"] = pair[0] / pair[1]
+    print(f"{'start':13} ours / verl = {pair[0]:.1f} s / {pair[1]:.1f} s = {ratios['start']:.2f}")
+    missed = misses(ratios)
+    print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} of verl's time")
+    raise SystemExit(bool(missed))
+
+
+def misses(ratios: dict[str, float]) -> list[str]:
+    """What takes longer than allowed, of the ratios to verl's times."""
+    return [f"{name}: {ratios[name]:.2f} > {limit} of verl's" for name, limit in LIMITS.items() if ratios[name] > limit]
 
 
 def show(whose: str, run: Measured) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from turnsmith.errors import ConfigError
@@ -63,8 +64,10 @@ class Chat:
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._template = ChatTemplate(tokenizer, template_settings or {})
         self._controls = ControlTokens(tokenizer)
-        self._openings: dict[Any, _Layout] = {}
-        self._bridges: dict[Any, _Layout] = {}
+        self._opening = lru_cache(_MAX_LAYOUTS)(self._opening_layout)
+        self._bridge = lru_cache(_MAX_LAYOUTS)(lambda roles: self._with_tool_results(roles, self._bridge_layout))
+        # The episodes of a group have the same opening, and start together.
+        self._encode_opening = lru_cache(32)(self._encode)
         self._plain = _Layout(("", ""), (TextSlot(),), 0)
         self.close_id: int = self._bridge_layout(("user",)).close_id
         """The token that ends the model's turn, such as `<|im_end|>`."""
@@ -89,12 +92,7 @@ class Chat:
         roles = tuple(message["role"] for message in messages)
         # JSON is the cache key, however the template writes the tools.
         tools_json = json.dumps(tools, ensure_ascii=False) if tools and self.renders_tools else ""
-
-        def make() -> _Layout:
-            masked = self._mask(tools_json) if tools_json else None
-            return self._with_tool_results(roles, lambda roles: self._layout(self._template.opening(roles, masked)))
-
-        return self._fill(_cached(self._openings, (roles, tools_json), make), messages)
+        return self._fill(self._opening(roles, tools_json), messages, self._encode_opening)
 
     def bridge(self, new_messages: Sequence[Message], *, closed: bool) -> list[int]:
         """Tokens to append after the model's sampled tokens, up to the start of its next turn.
@@ -104,8 +102,8 @@ class Chat:
             closed: Whether the model ended its turn itself (its last token is one of `stop_token_ids`).
         """
         roles = tuple(message["role"] for message in new_messages)
-        layout = _cached(self._bridges, roles, lambda: self._with_tool_results(roles, self._bridge_layout))
-        ids = self._fill(layout, new_messages)
+        layout = self._bridge(roles)
+        ids = self._fill(layout, new_messages, self._encode)
         return ids[layout.close_length :] if closed else ids
 
     def is_closed(self, ids: Sequence[int]) -> bool:
@@ -128,7 +126,7 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Encode plain text; none of its tokens is a control token."""
-        return self._fill(self._plain, [{"role": "", "content": text}])
+        return self._fill(self._plain, [{"role": "", "content": text}], self._encode)
 
     def _with_tool_results(self, roles: tuple[str, ...], make: Callable[[tuple[str, ...]], _Layout]) -> _Layout:
         """The layout for these roles, with tool results as user messages if the template does not accept them."""
@@ -141,6 +139,10 @@ class Chat:
                 pass
         messages = _as_user_messages([{"role": role, "content": ""} for role in roles])
         return replace(make(tuple(message["role"] for message in messages)), tool_results_as_user=True)
+
+    def _opening_layout(self, roles: tuple[str, ...], tools_json: str) -> _Layout:
+        masked = self._mask(tools_json) if tools_json else None
+        return self._with_tool_results(roles, lambda roles: self._layout(self._template.opening(roles, masked)))
 
     def _bridge_layout(self, roles: tuple[str, ...]) -> _Layout:
         layout = self._layout(self._template.bridge(roles))
@@ -172,7 +174,7 @@ class Chat:
         control_count = self._controls.count(self._encode("".join(template.segments)))
         return _Layout(template.segments, template.slots, control_count)
 
-    def _fill(self, layout: _Layout, messages: Sequence[Message]) -> list[int]:
+    def _fill(self, layout: _Layout, messages: Sequence[Message], encode: Callable[[str], list[int]]) -> list[int]:
         """Put the texts into the slots and encode.
 
         Text and segments are encoded together, because a token may span their border (such as two newlines), and only
@@ -190,11 +192,11 @@ class Chat:
             while (match := find(text, done)) is not None:
                 # Split after the first character: neither half is a control token.
                 split = match.start() + 1
-                ids += self._encode(pending + text[done:split])
+                ids += encode(pending + text[done:split])
                 pending, done = "", split
             pending += text[done:] + segment
         if pending:
-            ids += self._encode(pending)
+            ids += encode(pending)
         # Checked, whatever the tokenizer does to text: the only control tokens are the template's own.
         if self._controls.count(ids) != layout.control_count:
             raise ValueError(
@@ -245,13 +247,3 @@ def _as_user_messages(messages: Sequence[Message]) -> list[Message]:
         merged.append({"role": role, "content": text})
         has_result = is_result
     return merged
-
-
-def _cached(cache: dict[Any, _Layout], key: Any, make: Callable[[], _Layout]) -> _Layout:
-    layout = cache.get(key)
-    if layout is None:
-        layout = make()
-        if len(cache) >= _MAX_LAYOUTS:
-            cache.clear()
-        cache[key] = layout
-    return layout
