@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.launch import WorkerHandle, describe_exit, launch
+from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
 from turnsmith.errors import EnvironmentFailure, WorkerLost
@@ -50,7 +50,7 @@ class Connection:
         self._ending: asyncio.Task[None] | None = None
         self._exit = ""
         """How the worker ended, as its supervisor reported it."""
-        self._worker: WorkerHandle | None = None
+        self._worker: WorkerProcess | None = None
         self.environments: dict[int, tuple[int, int]] = {}
         """The environments that it hosts: the number of each one's definition, and its seed."""
         self.suspects: set[tuple[int, int]] = set()

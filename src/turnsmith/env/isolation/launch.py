@@ -19,7 +19,7 @@ _SUPERVISOR_SECONDS = 40.0
 _CONNECT_SECONDS = 30.0
 
 
-class WorkerHandle(Protocol):
+class WorkerProcess(Protocol):
     """A worker that runs."""
 
     connection: socket.socket
@@ -29,7 +29,7 @@ class WorkerHandle(Protocol):
         ...
 
 
-async def launch(isolation: Isolation) -> WorkerHandle:
+async def launch(isolation: Isolation) -> WorkerProcess:
     """Start a worker on this machine, or connect to a server's.
 
     Raises:
