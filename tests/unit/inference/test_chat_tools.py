@@ -136,7 +136,7 @@ def test_different_tools_have_different_openings_and_the_cache_is_bounded(byte_t
     sizes = []
     for number in range(300):
         assert f"add{number}: x" in chat.show(chat.open(user("Hi"), [schema(f"add{number}", "x")]))
-        sizes.append(len(chat._openings))
+        sizes.append(chat._opening.cache_info().currsize)
     assert max(sizes) == 256
     assert chat.open(user("Hi"), []) == chat.open(user("Hi"))
 
