@@ -157,13 +157,13 @@ async def thousand(environments: int = 1000) -> None:
     for _ in range(3):
         await asyncio.gather(*(host.step("Where?") for host in hosts))
     stepped = (time.perf_counter() - began) / (3 * environments) * 1e6
-    workers = [one for one in psutil.Process().children(recursive=True) if "keeper" in " ".join(one.cmdline())]
+    workers = [one for one in psutil.Process().children(recursive=True) if "supervisor" in " ".join(one.cmdline())]
     memory = sum(one.memory_info().rss for one in workers) / 2**20
     status = isolation_status()
     assert (status.workers, status.environments) == (1, environments), status
     print(
         f"{environments} environments in one worker: all reset in {reset:.2f} s, {stepped:.0f} us a step with all of "
-        f"them at a time, {memory:.0f} MiB for worker and keeper"
+        f"them at a time, {memory:.0f} MiB for worker and supervisor"
     )
     await asyncio.gather(*(host.close() for host in hosts))
 

@@ -87,6 +87,7 @@ def test_reports_and_trackers_show_it(evaluated: RayPPOTrainer) -> None:
     assert set(_tracked(evaluated.run.path, "eval/reward/mean")) == {0, 3, 6, STEPS}
 
 
+@pytest.mark.nightly
 def test_training_is_the_same_without_it_to_the_last_bit(evaluated: RayPPOTrainer, tmp_path: Path) -> None:
     plain = _train(tmp_path, every=0)
     assert evaluated.run is not None

