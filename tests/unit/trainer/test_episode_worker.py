@@ -43,7 +43,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def node(name: str, cpus: int, *, alive: bool = True) -> dict[str, Any]:
-        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {"memory": 1}}
 
     class ActorClass:
         """Stands where Ray's class of actors is; every method of an actor returns what it was called with."""
