@@ -88,7 +88,7 @@ def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
     return WorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
 
 
-def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+def start_actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
     """Start a worker in a Ray actor; workers are spread over the nodes that have CPUs."""
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
