@@ -22,7 +22,7 @@ from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
 from turnsmith.trainer.verl import workers as workers_module
-from turnsmith.trainer.verl.workers import EpisodeWorkers, Finished, WorkerHandle, put_back_groups
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished, put_back_groups
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 SPEC = EnvironmentSpec.of(GuessNumber)
@@ -45,8 +45,8 @@ class Process:
         self.finished = Finished()
         self.error: Exception | None = None
 
-    def handle(self) -> WorkerHandle:
-        return WorkerHandle(self.call, self.lost)
+    def handle(self) -> EpisodeWorkerHandle:
+        return EpisodeWorkerHandle(self.call, self.lost)
 
     def call(self, method: str, *args: Any) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -87,7 +87,7 @@ class Run:
         self.ledger = Ledger()
         self.workers = EpisodeWorkers(self.start, count, 2, self.ledger, self.warnings.append)
 
-    def start(self, place: int) -> WorkerHandle:
+    def start(self, place: int) -> EpisodeWorkerHandle:
         self.started.append(Process(place, self.waits_for))
         return self.started[-1].handle()
 
