@@ -4,7 +4,8 @@
 
 Cold: the time from starting the process to having its output, with the sandbox over without it: the same interpreter,
 the same options, the same lines inside, the same program. Pairs are taken one right after the other; the median of
-their ratios counts, or the ratio of the least times if that is lower: other work raises one of the two at a time. For comparison also over `python -I -S -c program`, which sets no limits and waits for no program.
+their ratios counts, or the ratio of the least times if that is lower: other work raises one of the two at a time. For
+comparison also over `python -I -S -c program`, which sets no limits and waits for no program.
 Warm: `await run_python(...)` and a call through a `ToolRegistry`, when a process waits; a pause before each call lets
 the pool refill, as the model's own turn does. Also without a pause, where starting new processes takes the same cores.
 Exits 1 if cold is over 1.5 or the median of warm over 2 ms. These are times on the clock: where other work keeps all
@@ -65,9 +66,8 @@ async def cold_ratios(pairs: int) -> float:
     median = statistics.median(row[0] / row[1] for row in rows)
     least = min(row[0] for row in rows) / min(row[1] for row in rows)
     over_plain = statistics.median(row[0] / row[2] for row in rows)
-    print(
-        f"cold: {with_box:.1f} ms with the sandbox, {without:.1f} ms without, ratio {median:.2f}, of the least {least:.2f}"
-    )
+    print(f"cold: {with_box:.1f} ms with the sandbox, {without:.1f} ms without")
+    print(f"      ratio {median:.2f}, of the least {least:.2f}")
     print(f"      python -I -S -c takes {simplest:.1f} ms, ratio {over_plain:.2f}")
     return min(median, least)
 

@@ -30,7 +30,7 @@ def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     assert benchmark.misses(64, 1.5) == []
     assert benchmark.misses(512, 1.51) == ["512 in flight: 1.51 > 1.5"]
     assert benchmark.misses(1, 1.9) == []
-    assert len(benchmark.misses(1, 2.1)) == 1
+    assert len(benchmark.misses(1, 2.3)) == 1
 
 
 def test_the_driver_ratio_is_the_lower_of_two_estimates(load, monkeypatch, capsys):
