@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from verl_seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
 
 
 @seam("All of trainer/verl, written for 0.9.1,")

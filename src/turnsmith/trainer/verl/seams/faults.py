@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from verl_seams.base import holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import holds, parameters, same, seam
 
 
 @seam("EpisodeAgentLoop.run in trainer/verl/agent_loop.py (an episode that is masked gives verl nothing)")

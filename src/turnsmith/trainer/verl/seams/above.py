@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from verl_seams.base import holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import holds, parameters, same, seam
 
 
 @seam("EpisodeTrainer.__init__ in trainer/verl/trainer.py")

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import get_args
 
-from verl_seams.base import holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import holds, parameters, same, seam
 
 
 @seam("Trackers in trainer/verl/trackers.py")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from verl_seams.base import holds, same, seam
+from turnsmith.trainer.verl.seams.base import holds, same, seam
 
 
 @dataclass(frozen=True)
