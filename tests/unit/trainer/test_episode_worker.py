@@ -30,7 +30,7 @@ from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import JSONActionParser, ReActActionParser
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_worker
+from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_actor
 from turnsmith.trainer.verl.workers import EpisodeWorkers
 
 SPEC = EnvironmentSpec.of(GuessNumber)
@@ -43,7 +43,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def node(name: str, cpus: int, *, alive: bool = True) -> dict[str, Any]:
-        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {"memory": 1}}
 
     class ActorClass:
         """Stands where Ray's class of actors is; every method of an actor returns what it was called with."""
@@ -69,7 +69,7 @@ def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.Mon
     nodes = [node("a" * 56, 4), node("b" * 56, 0), node("c" * 56, 8), node("d" * 56, 8, alive=False)]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(ray, "remote", lambda kind: ActorClass())
-    handles = [start_worker(place, None, None, None) for place in range(3)]  # type: ignore[arg-type]
+    handles = [start_actor(place, None, None, None) for place in range(3)]  # type: ignore[arg-type]
     assert [name[0] for name in placed] == ["a", "c", "a"]
     assert handles[0].call("finish_step", 3, ["a"]).result() == (3, ["a"])
     assert not handles[0].lost.done()

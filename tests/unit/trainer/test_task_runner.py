@@ -29,7 +29,7 @@ from turnsmith.trainer.verl.recovery import Recovery
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trainer.verl.task_runner import TaskRunner
 from turnsmith.trainer.verl.trackers import Trackers
-from turnsmith.trainer.verl.workers import EpisodeWorkers, WorkerHandle
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers
 
 
 class OwnTracker:
@@ -189,7 +189,7 @@ def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> N
     assert runner.pulse() == (1, "its processes are starting")
     answer: Future[Any] = Future()
     answer.set_result((41, "1 episode waiting for the engine"))
-    handle = WorkerHandle(lambda method, *args: answer, Future())
+    handle = EpisodeWorkerHandle(lambda method, *args: answer, Future())
     runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
     assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")
 

@@ -67,7 +67,7 @@ class TaskRunner:
         from turnsmith.trainer.verl import plugin
         from turnsmith.trainer.verl.schedules import trainer_class
         from turnsmith.trainer.verl.trackers import Trackers
-        from turnsmith.trainer.verl.worker import local_worker, start_worker
+        from turnsmith.trainer.verl.worker import local_worker, start_actor
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
@@ -85,7 +85,7 @@ class TaskRunner:
         queue_ready.result()
         shared = plan, config, self._trainer.get_llm_client()
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
-            lambda place: start_worker(place, *shared) if num_actors else local_worker(*shared),
+            lambda place: start_actor(place, *shared) if num_actors else local_worker(*shared),
             max(1, num_actors),
             int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),

@@ -25,7 +25,7 @@ from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import report_of
 from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.workers import Finished, WorkerHandle
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, Finished
 from turnsmith.trajectory import Trajectory
 
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -82,13 +82,13 @@ class EpisodeWorker(_VerlWorker):
         await asyncio.Event().wait()
 
 
-def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHandle:
     """Make a worker in this process, with an event loop in its own thread."""
     loop, worker = LoopThread("episodes"), EpisodeWorker("0", plan, config, engine)
-    return WorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
+    return EpisodeWorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
 
 
-def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+def start_actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHandle:
     """Start a worker in a Ray actor; workers are spread over the nodes that have CPUs."""
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
@@ -98,4 +98,4 @@ def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Wor
     def call(method: str, *args: Any) -> Future[Any]:
         return getattr(actor, method).remote(*args).future()
 
-    return WorkerHandle(call, call("stay"))
+    return EpisodeWorkerHandle(call, call("stay"))

@@ -42,7 +42,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class WorkerHandle:
+class EpisodeWorkerHandle:
     """How the task runner reaches an EpisodeWorker."""
 
     call: Callable[..., Future[Any]]
@@ -55,7 +55,7 @@ class WorkerHandle:
 class _Slot:
     """One worker, and the groups that it is working on."""
 
-    handle: WorkerHandle
+    handle: EpisodeWorkerHandle
     pulse: Future[Any]
     given: list[TensorDict] = field(default_factory=list[TensorDict])
     since: float = field(default_factory=time.monotonic)
@@ -76,7 +76,7 @@ class EpisodeWorkers:
 
     def __init__(
         self,
-        start: Callable[[int], WorkerHandle],
+        start: Callable[[int], EpisodeWorkerHandle],
         count: int,
         group_size: int,
         ledger: Ledger,
@@ -135,7 +135,7 @@ class EpisodeWorkers:
         began = time.perf_counter()
         workers = len(self._slots)
 
-        def begin(place: int, handle: WorkerHandle) -> Future[list[Trajectory]]:
+        def begin(place: int, handle: EpisodeWorkerHandle) -> Future[list[Trajectory]]:
             return handle.call("evaluate", environment, plan, place, workers)
 
         begun = [(slot.handle, begin(place, slot.handle)) for place, slot in enumerate(self._slots)]
