@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,27 +14,38 @@ from verl.workers.rollout.llm_server import LLMServerManager
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
 
-_REMEMBERED_SESSIONS = 200_000
 _RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.05
 
 
 class ServerPool:
-    """Rollout servers as one engine: sticky by session; a new session goes to the least busy server.
+    """Rollout servers as one engine: a session stays on one server; a new one goes to the server with the fewest.
 
-    verl asks a load-balancer process on each turn. Here every process that runs episodes balances its own requests,
-    which saves that process and one remote call per turn.
+    verl asks a load-balancer process on each turn. Here every process that runs episodes balances its own sessions,
+    which saves that process and one remote call per turn. Of equally busy servers, each process prefers those that
+    follow its own place among the servers, so that what none of them can see, the sum, is even as well.
 
     A lost server fails its current requests. Later ones go to the other servers; if there is none, they wait until Ray
     has restarted the server and the trainer has sent it weights.
+
+    Args:
+        servers: The handles of the servers.
+        place: The number of this process among those that run episodes.
+        workers: How many there are.
     """
 
-    def __init__(self, servers: list[Any]) -> None:
+    def __init__(self, servers: list[Any], place: int = 0, workers: int = 1) -> None:
         self._servers = servers
+        self._first = place * len(servers) // workers
+        self._sessions = [0] * len(servers)
         self._busy = [0] * len(servers)
         self._lost = [False] * len(servers)
-        self._home: OrderedDict[str, int] = OrderedDict()
+        self._home: dict[str, int] = {}
+
+    def of_worker(self, place: int, workers: int) -> ServerPool:
+        """The pool for one of several processes."""
+        return ServerPool(self._servers, place, workers)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts goes on after it."""
@@ -87,12 +97,25 @@ class ServerPool:
                 return output
 
     def _server_of(self, session: str) -> int:
-        if session not in self._home or self._lost[self._home[session]]:
-            up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
-            self._home[session] = min(up, key=self._busy.__getitem__)
-            if len(self._home) > _REMEMBERED_SESSIONS:
-                self._home.popitem(last=False)
-        return self._home[session]
+        home = self._home.get(session)
+        if home is None:
+            # An episode is played in one task from its first turn to its last, so its session ends with that task.
+            task: Any = asyncio.current_task()
+            task.add_done_callback(lambda task: self._leave(session))
+        elif not self._lost[home]:
+            return home
+        else:
+            self._leave(session)
+        up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
+        home = self._home[session] = min(up, key=self._load)
+        self._sessions[home] += 1
+        return home
+
+    def _load(self, server: int) -> tuple[int, int, int]:
+        return self._sessions[server], self._busy[server], (server - self._first) % len(self._servers)
+
+    def _leave(self, session: str) -> None:
+        self._sessions[self._home.pop(session)] -= 1
 
 
 def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
