@@ -42,6 +42,8 @@ class Generation:
         """Raise a `ValueError` if this cannot be the answer to a request with these parameters."""
         if self.stop_reason == "abort":
             raise ValueError("the engine aborted the turn")
+        if self.stop_reason not in ("stop", "length"):
+            raise ValueError(f"the engine ended the turn with the unknown stop reason {self.stop_reason!r}")
         tokens = len(self.token_ids)
         if not 0 < tokens <= sampling.max_tokens:
             raise ValueError(f"the engine returned {tokens} tokens; 1 to {sampling.max_tokens} were requested")

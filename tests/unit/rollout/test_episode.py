@@ -197,6 +197,7 @@ async def test_an_environment_whose_constructor_or_import_fails(chat, tmp_path):
         (Generation([5, 6], [-1.0, "x"]), "TypeError"),  # type: ignore[list-item]
         (Generation([5], [float("nan")]), "a log-prob that is not finite"),
         (Generation([5], [-1.0], "abort"), "aborted"),
+        (Generation([5], [-1.0], "error"), "the unknown stop reason 'error'"),
         (Generation([5] * 300, [-1.0] * 300), "returned 300 tokens; 1 to 256 were requested"),
     ],
 )
