@@ -97,7 +97,8 @@ class InferenceConfig(_Section):
     max_tool_calls: int | None = None
     """Limit on tool calls of one episode; the turn that asks for more ends it as `tool_call_limit`. None: no limit."""
     max_seconds: float = 600.0
-    """Limit on the wall-clock time of one episode."""
+    """Limit on the time that one episode spends in its environment and tools; waiting for the engine does not count.
+    Also the limit of one call of `reward_fn`."""
     tool_format: ToolFormat | ImportName = "function_calling"
     """How the model writes tool calls. `native`: the model family's own format; `text`: no tools, everything goes to
     the environment; or your own parser, as `module:name`."""

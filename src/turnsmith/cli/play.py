@@ -33,7 +33,7 @@ examples:
 
 Each line is one turn. End a line with \\ to continue on the next; Ctrl-D quits.
 Tokens and time are unlimited unless you set a limit, such as
-inference.max_seconds=60."""
+inference.max_turn_tokens=200."""
 
 _LIMITS = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 

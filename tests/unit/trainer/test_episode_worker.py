@@ -20,6 +20,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
@@ -30,6 +31,8 @@ from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import JSONActionParser, ReActActionParser
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.verl.server_pool import ServerPool
+from turnsmith.trainer.verl.transformers.server import ServerOutput
 from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_actor
 from turnsmith.trainer.verl.workers import EpisodeWorkers
 
@@ -146,6 +149,33 @@ async def test_a_worker_keeps_finished_episodes_until_their_step(
     rest = await worker.finish_step(2, ["a"])
     assert sorted(entry.episode_id for entry in rest.entries) == ["a-0", "a-1"]
     assert (await worker.finish_step(3)).entries == []
+
+
+class Server:
+    """Stands where a rollout server's handle is; what it says comes from an engine."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine, self.sessions = engine, list[str]()
+        self.generate = self
+
+    async def remote(self, request_id: str, prompt_ids: list[int], **request: Any) -> ServerOutput:
+        self.sessions.append(request_id.rsplit("-", 1)[0])
+        said = await self.engine.generate(prompt_ids, Sampling(), session=request_id)
+        return ServerOutput(list(said.token_ids), list(said.log_probs), "completed", extra_fields={"global_steps": 1})
+
+
+async def test_an_episode_in_verls_worker_stays_on_one_server(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    servers = [Server(engine), Server(engine)]
+    pool = ServerPool(servers)
+    worker = EpisodeWorker("0", plan, settings, pool)
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    assert [sorted(server.sessions) for server in servers] == [
+        ["a-0", "a-0", "b-0", "b-0"],
+        ["a-1", "a-1", "b-1", "b-1"],
+    ]
 
 
 async def test_a_worker_plays_only_its_share_of_an_evaluation(

@@ -83,9 +83,13 @@ class TaskRunner:
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready.result()
-        shared = plan, config, self._trainer.get_llm_client()
+        servers = self._trainer.get_llm_client()
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
-            lambda place: start_actor(place, *shared) if num_actors else local_worker(*shared),
+            lambda place: (
+                start_actor(place, plan, config, servers.of_worker(place, num_actors))
+                if num_actors
+                else local_worker(plan, config, servers)
+            ),
             max(1, num_actors),
             int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),

@@ -164,7 +164,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return super()._compute_values(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        fields = extra_fields(batch, critic=self.use_critic, anchors=self.plan.credit == "anchored")
+        rejects = (self.config.algorithm.get("rollout_correction") or {}).get("rollout_rs") is not None
+        anchored = self.plan.credit == "anchored"
+        fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
         with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
         record_advantages(
