@@ -316,6 +316,8 @@ class LoggingConfig(_Section):
     trackers: list[Tracker | ImportName] = field(default_factory=list[Tracker | ImportName])
     """Experiment trackers: each gets every step's metrics, under their names in the run folder. Local files of a
     tracker are written to the run folder. Your own: `module:name`."""
+    project: str = "turnsmith"
+    """The project that trackers list the run under (in MLflow, the experiment). The run's name is its folder's."""
     warnings: list[ImportName] = field(default_factory=list[ImportName])
     """Your own checks of every step, as `module:name`, besides the built-in ones."""
 

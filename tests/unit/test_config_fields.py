@@ -225,6 +225,7 @@ OBSERVED = {
     "ray.num_actors": Seen(2, start("num_actors")),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
+    "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
     "verl": Seen({"trainer.balance_batch": False}, lambda config: verl_config(config).get("trainer.balance_batch")),
 }

@@ -34,7 +34,7 @@ from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.validation import Validation
 
-_TRACKER_SECONDS = 20.0
+_TRACKER_SECONDS = 40.0  # the task runner itself stops waiting sooner, and says which tracker it was
 
 
 class RayPPOTrainer:
