@@ -227,7 +227,7 @@ OBSERVED = {
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
     "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
-    "verl": Seen({"trainer.balance_batch": False}, lambda config: verl_config(config).get("trainer.balance_batch")),
+    "verl": Seen({"trainer.critic_warmup": 5}, lambda config: verl_config(config).get("trainer.critic_warmup")),
 }
 
 
