@@ -101,6 +101,9 @@ class InferenceConfig(_Section):
     tool_format: ToolFormat | ImportName = "function_calling"
     """How the model writes tool calls. `native`: the model family's own format; `text`: no tools, everything goes to
     the environment; or your own parser, as `module:name`."""
+    thinking: bool | None = None
+    """Whether the chat template asks the model to think before it answers, for models that can do both (their templates
+    have `enable_thinking` or `thinking`). None: the template's default. Thinking of earlier turns always stays."""
     multi_turn: bool = True
     """False: one turn per episode, whatever `max_turns` says."""
     temperature: float = 1.0

@@ -127,6 +127,13 @@ def variable(name: str) -> Callable[[ConfigStore], Any]:
     return lambda config: started(config)._cluster.variables[name]
 
 
+def thinking(config: ConfigStore) -> Any:
+    try:
+        return plan(lambda it: it.thinking)(config)
+    except ConfigError as error:  # the tiny model's template has no switch for it
+        return str(error)
+
+
 def folder(config: ConfigStore) -> Path:
     run = started(config).run
     assert run is not None
@@ -165,6 +172,7 @@ OBSERVED = {
     "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),
     "inference.max_seconds": Seen(9.0, rollout(lambda it: it.limits.seconds)),
     "inference.tool_format": Seen("json", plan(lambda it: it.tool_format)),
+    "inference.thinking": Seen(False, thinking, ("model.model_name=tiny",)),
     "inference.multi_turn": Seen(False, rollout(lambda it: it.limits.turns)),
     "inference.temperature": Seen(0.5, rollout(lambda it: it.sampling.temperature)),
     "inference.top_p": Seen(0.5, rollout(lambda it: it.sampling.top_p)),

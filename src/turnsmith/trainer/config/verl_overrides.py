@@ -96,7 +96,7 @@ def _other_values(value: Any, kind: Any) -> list[Any]:
     if choices:
         return [choice for choice in choices if choice != value]
     if value is None:
-        return {int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
+        return {bool: [True], int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
