@@ -102,6 +102,9 @@ class InferenceConfig(_Section):
     tool_format: ToolFormat | ImportName = "function_calling"
     """How the model writes tool calls. `native`: the model family's own format; `text`: no tools, everything goes to
     the environment; or your own parser, as `module:name`."""
+    thinking: bool | None = None
+    """Whether the chat template asks the model to think before it answers, for models that can do both (their templates
+    have `enable_thinking` or `thinking`). None: the template's default. Thinking of earlier turns always stays."""
     multi_turn: bool = True
     """False: one turn per episode, whatever `max_turns` says."""
     temperature: float = 1.0
@@ -317,6 +320,8 @@ class LoggingConfig(_Section):
     trackers: list[Tracker | ImportName] = field(default_factory=list[Tracker | ImportName])
     """Experiment trackers: each gets every step's metrics, under their names in the run folder. Local files of a
     tracker are written to the run folder. Your own: `module:name`."""
+    project: str = "turnsmith"
+    """The project that trackers list the run under (in MLflow, the experiment). The run's name is its folder's."""
     warnings: list[ImportName] = field(default_factory=list[ImportName])
     """Your own checks of every step, as `module:name`, besides the built-in ones."""
 

@@ -127,6 +127,13 @@ def variable(name: str) -> Callable[[ConfigStore], Any]:
     return lambda config: started(config)._cluster.variables[name]
 
 
+def thinking(config: ConfigStore) -> Any:
+    try:
+        return plan(lambda it: it.thinking)(config)
+    except ConfigError as error:  # the tiny model's template has no switch for it
+        return str(error)
+
+
 def folder(config: ConfigStore) -> Path:
     run = started(config).run
     assert run is not None
@@ -165,6 +172,7 @@ OBSERVED = {
     "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),
     "inference.max_seconds": Seen(9.0, rollout(lambda it: it.limits.seconds)),
     "inference.tool_format": Seen("json", plan(lambda it: it.tool_format)),
+    "inference.thinking": Seen(False, thinking, ("model.model_name=tiny",)),
     "inference.multi_turn": Seen(False, rollout(lambda it: it.limits.turns)),
     "inference.temperature": Seen(0.5, rollout(lambda it: it.sampling.temperature)),
     "inference.top_p": Seen(0.5, rollout(lambda it: it.sampling.top_p)),
@@ -225,8 +233,9 @@ OBSERVED = {
     "ray.num_actors": Seen(2, start("num_actors")),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
+    "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
-    "verl": Seen({"trainer.balance_batch": False}, lambda config: verl_config(config).get("trainer.balance_batch")),
+    "verl": Seen({"trainer.critic_warmup": 5}, lambda config: verl_config(config).get("trainer.critic_warmup")),
 }
 
 

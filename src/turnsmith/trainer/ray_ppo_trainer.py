@@ -22,7 +22,7 @@ from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
+from turnsmith.trainer.config.build import check_thinking, run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
 from turnsmith.trainer.display.progress import ProgressView
@@ -34,7 +34,7 @@ from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.validation import Validation
 
-_TRACKER_SECONDS = 20.0
+_TRACKER_SECONDS = 40.0  # the task runner itself stops waiting sooner, and says which tracker it was
 
 
 class RayPPOTrainer:
@@ -230,6 +230,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         config = self.config
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
+        check_thinking(config, model_path)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
@@ -255,6 +256,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             rollout,
             run_dir,
             tool_format=config.inference.tool_format,
+            thinking=config.inference.thinking,
             estimator=config.training.adv_estimator,
             credit=config.training.credit,
             curriculum=self.dataset.curriculum,

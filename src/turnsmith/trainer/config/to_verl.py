@@ -175,7 +175,7 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.n_gpus_per_node": config.ray.gpus_per_node,
         "trainer.device": resolve_device(config),
         "trainer.logger": [name for name in config.logging.trackers if ":" not in name],
-        "trainer.project_name": "turnsmith",
+        "trainer.project_name": config.logging.project,
         "trainer.experiment_name": Path(run_dir).name,
         "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
         "trainer.total_training_steps": steps,

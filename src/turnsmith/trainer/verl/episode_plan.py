@@ -16,6 +16,8 @@ class EpisodePlan:
     """Without a parser, the process that runs the episodes makes the one that `tool_format` names."""
     run_dir: str
     tool_format: str = "function_calling"
+    thinking: bool | None = None
+    """`inference.thinking`."""
     estimator: str = "grpo"
     """`training.adv_estimator`."""
     credit: str = "episode"

@@ -71,7 +71,7 @@ class TaskRunner:
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
-        self._trackers = Trackers(config, plan.run_dir, tracker_variables)
+        self._trackers = Trackers(config, plan.run_dir, tracker_variables, self._warn)
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
@@ -93,7 +93,7 @@ class TaskRunner:
             max(1, num_actors),
             int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
-            lambda sentence: self._emit("warning", sentence),
+            self._warn,
         )
         self._workers.meanwhile = self._trainer.recovery.look
         self._emit("phase", "ready")
@@ -105,7 +105,7 @@ class TaskRunner:
         except Exception:
             saved = self._trainer.recovery.save(Path(self._trainer.config.trainer.default_local_dir))
             if saved:
-                self._emit("warning", saved)
+                self._warn(saved)
             raise
 
     def pulse(self) -> tuple[int, str]:
@@ -130,6 +130,9 @@ class TaskRunner:
         """Write and send what trackers still buffer."""
         if self._trackers is not None:
             self._trackers.finish()
+
+    def _warn(self, sentence: str) -> None:
+        self._emit("warning", sentence)
 
     def _emit(self, kind: str, content: Any) -> None:
         self._moves += 1

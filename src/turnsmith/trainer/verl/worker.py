@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.inference.chat import Chat
+from turnsmith.inference.chat import Chat, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
@@ -39,7 +39,8 @@ class EpisodeWorker(_VerlWorker):
         self.part = part
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
         rollout = replace(plan.rollout, parser=parser)
-        self.context = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
+        chat = Chat(self.tokenizer, template_settings=thinking_settings(self.tokenizer, plan.thinking))
+        self.context = EpisodeContext(replace(plan, rollout=rollout), chat)
         set_episode_context(self.context)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:

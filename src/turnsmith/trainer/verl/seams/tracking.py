@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import tempfile
 from pathlib import Path
 from typing import get_args
 
@@ -33,31 +30,11 @@ def tracking_looks_for_its_places_in_the_environment() -> None:
     holds('os.environ.get("TENSORBOARD_DIR"' in text and 'os.environ.get("MLFLOW_TRACKING_URI"' in text)
 
 
-@seam("Trackers in trainer/verl/trackers.py")
-def tensorboard_gets_our_metrics() -> None:
-    """TensorBoard should write the numbers of our records, by our names, into the run's folder"""
-    from omegaconf import OmegaConf
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+@seam("_RaiseLastAttempt in trainer/verl/trackers.py")
+def the_last_failed_attempt_at_mlflow_is_logged() -> None:
+    """Tracking should log each failed attempt at MLflow with its number, the number of attempts, and the error"""
+    from verl.utils import tracking
 
-    from turnsmith.records.run_folder import RunFolder
-    from turnsmith.trainer.verl.trackers import Trackers, tracker_variables
-
-    with tempfile.TemporaryDirectory() as parent, contextlib.redirect_stdout(io.StringIO()):
-        run = RunFolder.create(parent, "watched")
-        run.write_config({"training": {"seed": 3}})
-        names = {"logger": ["tensorboard"], "project_name": "turnsmith", "experiment_name": "watched"}
-        config = OmegaConf.create({"trainer": names})
-        trackers = Trackers(config, str(run.path), tracker_variables(run.path))
-        same(config.trainer.logger, [])
-        trackers.log({"step": 4, "epoch": 0, "reward/mean": 0.25, "note": "not a number"})
-        trackers.finish()
-        (file,) = (run.path / "trackers" / "tensorboard").iterdir()
-        values = [
-            (event.step, value.tag, value)
-            for event in EventFileLoader(str(file)).Load()
-            for value in event.summary.value
-        ]
-    same(
-        [(step, tag, value.tensor.float_val[0]) for step, tag, value in values],
-        [(4, "step", 4.0), (4, "epoch", 0.0), (4, "reward/mean", 0.25)],
-    )
+    text = Path(tracking.__file__).read_text()
+    holds('failed: %s", _mlflow_attempt, MLFLOW_MAX_ATTEMPTS, e' in text)
+    holds("args = (_attempt + 1, MLFLOW_MAX_ATTEMPTS, error)" in text)
