@@ -307,8 +307,9 @@ class RayConfig(_Section):
     """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
     rollout_nodes: int = 0
     """With `training.schedule=separate_async`: further nodes that only generate, with as many GPUs each."""
-    num_actors: int = 0
-    """Processes that run episodes; 0: the trainer's own process runs them, which starts fastest."""
+    num_actors: int | None = None
+    """Processes that run episodes, spread over the nodes; 0: the task runner's own process, which starts fastest. None:
+    one for every two GPUs, at least two a node; on CPUs 0, or one for each of several nodes."""
     use_ray: bool = True
     """Must be true: verl runs on Ray. Accepted for configs that set it."""
 

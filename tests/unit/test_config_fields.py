@@ -76,7 +76,7 @@ class RecordedCluster:
 
     is_local = False
 
-    def __init__(self, config: ConfigStore, device: str, more: object = None) -> None:
+    def __init__(self, config: ConfigStore, device: str, more: object = None, tell: object = None) -> None:
         self.variables = cluster.environment_variables(config, device)
         self.arguments = cluster._init_arguments(config, device)
 

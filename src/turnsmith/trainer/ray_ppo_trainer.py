@@ -10,6 +10,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
+from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
@@ -24,9 +25,11 @@ from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, 
 from turnsmith.trainer.config.auto import resolve_device
 from turnsmith.trainer.config.build import check_thinking, run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
 from turnsmith.trainer.display.progress import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
+from turnsmith.trainer.driver.preflight import check_machine
 from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
 from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
@@ -231,6 +234,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
         check_thinking(config, model_path)
+        check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
@@ -239,7 +243,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
         inputs.write_recipe(self.run, last_step, epoch_steps)
         self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
-        self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
+        with ModelCheck.of(config, model_path):  # ends before anything loads the model, and while Ray starts
+            variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
+            self._cluster = Cluster(config, resolve_device(config), variables, self._view.phase)
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
@@ -265,7 +271,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._runner.start.remote(
                 theirs,
                 plan,
-                num_actors=config.ray.num_actors,
+                num_actors=episode_workers(config),
                 saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,
                 evaluating=self.validation.schedule(config, self.reward_fn, self.tools),

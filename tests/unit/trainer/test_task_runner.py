@@ -17,6 +17,7 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import open_checkpoint
+from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.rollout.ledger import Ledger
@@ -100,6 +101,7 @@ def started(folder: RunFolder, fails_at: int = -1) -> TaskRunner:
     runner = TaskRunner()
     runner._folder = folder
     runner._trackers = Trackers(SimpleNamespace(trainer=SimpleNamespace(logger=[])), str(folder.path), {}, runner._warn)
+    runner._compactor = EpisodeCompactor(folder.episodes_dir, lambda sentence: None)
     runner._trainer = Trainer(runner, folder, fails_at)
     return runner
 

@@ -9,7 +9,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.layout import micro_batch_size
+from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
 AGENT_LOOP = "turnsmith"
@@ -148,7 +148,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
         "calculate_log_probs": True,
         "log_prob_micro_batch_size_per_gpu": micro_batch_size(config),
         "agent.default_agent_loop": AGENT_LOOP,
-        "agent.num_workers": max(1, config.ray.num_actors),
+        "agent.num_workers": max(1, episode_workers(config)),
     }
     return {_join("actor_rollout_ref.rollout", name): value for name, value in rollout.items()}
 
@@ -189,6 +189,9 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.resume_mode": "disable",
         # Rewards come from the environment, within the episode: no reward workers.
         "reward.num_workers": 0,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": storage_units(config),
+        # Not on a node without CPUs, such as the head of many clusters: a unit would wait there for ever.
+        "+transfer_queue.backend.SimpleStorage.required_node_resource": "CPU",
     }
 
 
@@ -234,8 +237,6 @@ def _cpu() -> dict[str, Any]:
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
-        # One storage unit: with verl's eight, a two-core machine waits for ever for CPUs that it does not have.
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.stacks import enable_stack_dump
@@ -22,6 +23,7 @@ class TaskRunner:
     """Builds verl's trainer, trains, and reports events."""
 
     _folder: RunFolder
+    _compactor: EpisodeCompactor
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -55,6 +57,7 @@ class TaskRunner:
     ) -> None:
         """Start every process of the run and load the model."""
         self._folder = RunFolder.open(plan.run_dir)
+        self._compactor = EpisodeCompactor(self._folder.episodes_dir, lambda sentence: self._emit("warning", sentence))
         self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
         self._emit("phase", "starting workers")
         config.transfer_queue.enable = True
@@ -138,6 +141,7 @@ class TaskRunner:
         self._moves += 1
         if kind == "step":
             self._folder.append_metrics(content)
+            self._compactor.step_done(content["step"])
             self._trackers.log(content)
         elif kind == "evaluation":
             self._folder.append_evaluation(content)

@@ -112,3 +112,21 @@ def add_layout(layout: Layout) -> None:
 
 for each in LAYOUTS:
     add_layout(each)
+
+
+@seam("RayDemand in trainer/config/layout.py")
+def cpus_of_ray() -> None:
+    """A GPU should come with 3 CPUs of Ray, each process of TransferQueue take 1, and storage only go where CPUs are"""
+    import inspect
+
+    from transfer_queue.controller import TransferQueueController
+    from transfer_queue.storage.bootstrap import simple_storage_bootstrap
+    from transfer_queue.storage.simple_storage import SimpleStorageUnit
+    from verl.single_controller.ray.base import ResourcePoolManager
+
+    from turnsmith.trainer.config import layout
+
+    same(ResourcePoolManager.max_colocate_count, layout._CPUS_OF_A_RANK)
+    actors: list[Any] = [TransferQueueController, SimpleStorageUnit]
+    same([actor._default_options["num_cpus"] for actor in actors], [1, 1])
+    holds('simple_storage_config.get("required_node_resource")' in inspect.getsource(simple_storage_bootstrap))
