@@ -25,6 +25,7 @@ class ImportName(str):
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
+Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Backend = Literal["auto", "transformers", "vllm", "sglang", "openai"]
 ToolFormat = Literal["function_calling", "json", "react", "native", "text"]
 Estimator = Literal[
@@ -65,6 +66,9 @@ class ModelConfig(_Section):
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     device: Device = "auto"
     """`auto`: `cuda` if there is a GPU."""
+    attn_implementation: Attention = "auto"
+    """How the trainer computes attention, by transformers' names. `auto`: `flash_attention_2` on a GPU if the package
+    flash-attn is installed where you start the run, else `sdpa`, which is PyTorch's own and pads episodes."""
     tensor_parallel_size: int = 1
     """GPUs over which the rollout engine shards the model."""
     sequence_parallel_size: int = 1

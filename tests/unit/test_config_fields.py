@@ -158,6 +158,7 @@ OBSERVED = {
     "model.local_path": Seen("/weights", key(f"{MODEL}.path")),
     "model.dtype": Seen("bfloat16", key(f"{ROLLOUT}.dtype")),
     "model.device": Seen("cuda", key("trainer.device")),
+    "model.attn_implementation": Seen("eager", key(f"+{MODEL}.override_config.attn_implementation")),
     "model.tensor_parallel_size": Seen(2, key(f"{ROLLOUT}.tensor_model_parallel_size"), GPU),
     "model.sequence_parallel_size": Seen(2, key(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"), GPU),
     "model.lora_rank": Seen(4, key(f"{MODEL}.lora_rank")),

@@ -8,10 +8,11 @@ from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object
+from turnsmith.inference.auto import has_flash_attention
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import resolve_backend, resolve_device
+from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.layout import check_layout
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.config.verl_overrides import checked_verl_section
@@ -26,6 +27,7 @@ def check(config: ConfigStore) -> None:
     find_parser(config.inference.tool_format)
     _check_groups(training)
     _check_engine(config)
+    _check_attention(config)
     _check_schedule(config)
     check_layout(config)
     _check_logging(config)
@@ -71,10 +73,31 @@ def _check_engine(config: ConfigStore) -> None:
         raise ConfigError(
             f"inference.backend={backend!r} is for evaluation only: use transformers, vllm or sglang to train."
         )
+    if backend == "transformers" and resolve_device(config) != "cpu":
+        raise ConfigError(
+            "In training, the transformers engine runs on CPUs only, and would be given no GPU: set "
+            "inference.backend=vllm, or model.device=cpu."
+        )
     if backend == "transformers" and config.model.tensor_parallel_size != 1:
         raise ConfigError("The transformers engine does not shard a model: set model.tensor_parallel_size=1.")
     if backend == "sglang" and resolve_device(config) == "cpu":
         raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
+
+
+def _check_attention(config: ConfigStore) -> None:
+    device, dtype = resolve_device(config), resolve_dtype(config)
+    if resolve_attention(config) != "flash_attention_2":
+        return
+    if device == "cpu" or dtype == "float32":
+        raise ConfigError(
+            "model.attn_implementation=flash_attention_2 computes on GPUs and in bfloat16 or float16 only, not on "
+            f"{device} in {dtype}: leave it out, or use sdpa."
+        )
+    if not config.ray.address and not has_flash_attention():  # the machines of a cluster may have what this one lacks
+        raise MissingDependency(
+            "model.attn_implementation=flash_attention_2 needs flash-attn, which is not installed: pip install "
+            "--no-build-isolation 'turnsmith[flash-attn]', or leave the setting out."
+        )
 
 
 def _check_groups(training: TrainingConfig) -> None:

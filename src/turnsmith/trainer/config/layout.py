@@ -12,7 +12,7 @@ from math import lcm
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
-from turnsmith.trainer.config.auto import resolve_device
+from turnsmith.trainer.config.auto import resolve_attention, resolve_device
 
 _CPUS_OF_A_RANK = 3
 """verl reserves this many CPUs of Ray with each GPU (`ResourcePoolManager.max_colocate_count`)."""
@@ -126,6 +126,12 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
         raise ConfigError(
             f"model.sequence_parallel_size={size} does not divide the {trainer_ranks(config)} GPUs that train "
             f"(ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})."
+        )
+    if resolve_attention(config) != "flash_attention_2":
+        raise ConfigError(
+            f"model.sequence_parallel_size={size} needs flash attention, which is not installed or not chosen: pip "
+            "install --no-build-isolation 'turnsmith[flash-attn]', or set model.attn_implementation=flash_attention_2 "
+            "if the machines of the cluster have it."
         )
 
 

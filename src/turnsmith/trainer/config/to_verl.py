@@ -8,7 +8,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
+from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
@@ -25,7 +25,7 @@ def verl_keys(config: ConfigStore, *, model_path: str, run_dir: str, starts: str
     """Every key of verl that we set, by dotted name."""
     keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _critic(config, model_path)
     keys |= _rollout(config) | _algorithm(config) | _trainer(config, run_dir, steps) | _schedule(config)
-    return keys | (_cpu() if resolve_device(config) == "cpu" else {})
+    return keys | _attention(config) | (_cpu() if resolve_device(config) == "cpu" else {})
 
 
 def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
@@ -108,6 +108,16 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         **_checkpoint("checkpoint"),
     }
     return {_join("critic", name): value for name, value in critic.items()}
+
+
+def _attention(config: ConfigStore) -> dict[str, Any]:
+    """verl asks for flash_attention_2 everywhere, and concatenates episodes, which only flash attention keeps apart."""
+    chosen = resolve_attention(config)
+    keys: dict[str, Any] = {}
+    for model in ("actor_rollout_ref.model", "critic.model"):
+        keys[f"+{model}.override_config.attn_implementation"] = chosen
+        keys[f"{model}.use_remove_padding"] = chosen == "flash_attention_2"
+    return keys
 
 
 def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
@@ -223,17 +233,13 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
 
 def _cpu() -> dict[str, Any]:
     return {
-        "actor_rollout_ref.model.use_remove_padding": False,
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
-        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.actor.use_torch_compile": False,
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
         "actor_rollout_ref.ref.use_torch_compile": False,
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
         "critic.fsdp.use_torch_compile": False,
-        "critic.model.use_remove_padding": False,
         "critic.model.enable_gradient_checkpointing": False,
-        "+critic.model.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,

@@ -263,10 +263,11 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
-    """Environment variables of every process of a run."""
-    variables = {
-        "TURNSMITH_RUN": "1",
-        "TRANSFER_QUEUE_ENABLE": "1",
+    """Environment variables of every process of a run.
+
+    What the user has set where the run is started stays, and reaches every node, except what a run cannot do without.
+    """
+    defaults = {
         "TOKENIZERS_PARALLELISM": "false",
         "NCCL_DEBUG": "WARN",
         "VLLM_LOGGING_LEVEL": "WARN",
@@ -274,18 +275,23 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "VLLM_DISABLE_COMPILE_CACHE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
+    # By these our plugin knows a run, verl its data path, and both and vLLM the CPU.
+    needed = {"TURNSMITH_RUN": "1", "TRANSFER_QUEUE_ENABLE": "1"}
     if device == "cpu":
         threads = max(1, cores() // config.ray.gpus_per_node)
-        variables |= {
-            "VERL_PLATFORM": "cpu",
+        defaults |= {
             # Ray would give each actor one thread.
             "OMP_NUM_THREADS": str(threads),
             # Waiting threads sleep: spinning ones would starve the other processes of a small machine.
             "OMP_WAIT_POLICY": "PASSIVE",
-            "VLLM_TARGET_DEVICE": "cpu",
             # vLLM compiles a few small functions even in eager mode, which takes half a minute at the first request.
             "TORCHDYNAMO_DISABLE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }
-    return variables
+        needed |= {
+            "VERL_PLATFORM": "cpu",
+            "VLLM_TARGET_DEVICE": "cpu",
+            # A setting of ours; it would have no effect.
+            "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
+        }
+    return {name: os.environ.get(name, value) for name, value in defaults.items()} | needed

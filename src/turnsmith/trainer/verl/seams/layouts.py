@@ -31,6 +31,9 @@ class Layout:
         ranks = self.nodes * self.gpus
         settings = [
             "model.device=cuda",
+            # Whatever this machine has: sequences are only split with flash attention.
+            f"model.attn_implementation={'flash_attention_2' if self.sequence > 1 else 'sdpa'}",
+            "ray.address=auto",
             f"model.tensor_parallel_size={self.tensor}",
             f"model.sequence_parallel_size={self.sequence}",
             f"training.batch_size={16 * ranks}",
