@@ -37,6 +37,7 @@ LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 RolloutCorrection = Literal["none", "token", "sequence"]
+LearningRateSchedule = Literal["constant", "cosine"]
 Schedule = Literal["sync", "colocate_async", "separate_async"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
@@ -182,7 +183,14 @@ class TrainingConfig(_Section):
     weight_decay: float = 0.01
     """Weight decay of the optimizer."""
     warmup_steps: int = 0
-    """Steps of linear learning-rate warm-up."""
+    """Steps in which the learning rate rises linearly from 0 to `learning_rate`."""
+    warmup_ratio: float = 0.0
+    """The warm-up as a share of all steps, instead of `warmup_steps`."""
+    lr_schedule: LearningRateSchedule = "constant"
+    """The learning rate after the warm-up: `constant`, or `cosine`, which falls to `min_lr_ratio` over all steps: those
+    of the first `fit()`, and of a resumed run its new total."""
+    min_lr_ratio: float = 0.0
+    """With `cosine`: where the learning rate ends, as a share of `learning_rate`."""
     schedule: Schedule = "sync"
     """`sync`: generate all episodes of a step, then train on them. `colocate_async`: slow episodes continue over
     several steps, on the same GPUs. `separate_async`: other GPUs generate all the time."""

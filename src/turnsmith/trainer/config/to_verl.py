@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turnsmith.config import ConfigStore
+from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
@@ -72,10 +72,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
-        "optim.lr": training.learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps,
-        "optim.weight_decay": training.weight_decay,
-        "optim.clip_grad": training.max_grad_norm,
+        **_optimizer(training, training.learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         # verl validates this one, and uses those in fsdp_config.
@@ -98,10 +95,7 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
         "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
-        "optim.lr": training.critic_learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps,
-        "optim.weight_decay": training.weight_decay,
-        "optim.clip_grad": training.max_grad_norm,
+        **_optimizer(training, training.critic_learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         **_fsdp("fsdp", config),
@@ -118,6 +112,18 @@ def _attention(config: ConfigStore) -> dict[str, Any]:
         keys[f"+{model}.override_config.attn_implementation"] = chosen
         keys[f"{model}.use_remove_padding"] = chosen == "flash_attention_2"
     return keys
+
+
+def _optimizer(training: TrainingConfig, learning_rate: float) -> dict[str, Any]:
+    return {
+        "optim.lr": learning_rate,
+        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.lr_warmup_steps_ratio": training.warmup_ratio,
+        "optim.lr_scheduler_type": training.lr_schedule,
+        "optim.min_lr_ratio": training.min_lr_ratio,
+        "optim.weight_decay": training.weight_decay,
+        "optim.clip_grad": training.max_grad_norm,
+    }
 
 
 def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
@@ -188,6 +194,7 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.project_name": config.logging.project,
         "trainer.experiment_name": Path(run_dir).name,
         "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
+        # Over these the learning rate warms up and falls; `EpisodeTrainer.continue_until` decides where training ends.
         "trainer.total_training_steps": steps,
         "trainer.total_epochs": max(1, steps),
         "trainer.save_freq": -1,
