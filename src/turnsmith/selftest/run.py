@@ -81,7 +81,7 @@ class Selftest:
     def _memory(self, trainer: RayPPOTrainer) -> str:
         if resolve_device(self.config) == "cpu":
             return ""
-        first, last = (trainer.fit(1, 1)[-1].get("memory/allocated_gib") for _ in range(2))
+        first, last = (trainer.fit(1, 1)[-1].get("perf/memory_gib") for _ in range(2))
         if first is None or last is None:
             return ""
         if last > 1.05 * first:
