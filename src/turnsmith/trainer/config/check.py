@@ -25,6 +25,7 @@ def check(config: ConfigStore) -> None:
     get_estimator(training.adv_estimator).check_credit(training.credit)
     find_parser(config.inference.tool_format)
     _check_groups(training)
+    _check_filter(training)
     _check_engine(config)
     _check_schedule(config)
     check_layout(config)
@@ -88,6 +89,20 @@ def _check_groups(training: TrainingConfig) -> None:
         raise ConfigError(
             f"training.mini_batch_size={mini_batch} must be a multiple of group_size={training.group_size} and divide "
             f"batch_size={training.batch_size}."
+        )
+
+
+def _check_filter(training: TrainingConfig) -> None:
+    if not training.filter_groups:
+        return
+    if training.group_size < 2:
+        raise ConfigError(
+            "training.filter_groups compares the episodes of a group: set training.group_size to 2 or more."
+        )
+    if not get_estimator(training.adv_estimator).compares_groups or training.credit != "episode":
+        raise ConfigError(
+            "training.filter_groups replaces groups with equal rewards, but with "
+            f"adv_estimator={training.adv_estimator} and credit={training.credit} they have a gradient: leave it out."
         )
 
 
