@@ -143,6 +143,9 @@ class TrainingConfig(_Section):
     """Episodes per optimizer step."""
     group_size: int = 8
     """Episodes per group: they begin from the same start, and GRPO compares them with each other."""
+    filter_groups: bool = False
+    """Replace each group whose episodes all got the same reward by a group from another start, until the batch is full
+    (DAPO's dynamic sampling). Such a group gives no gradient."""
     mini_batch_size: int | None = None
     """Episodes per gradient update; None: the whole batch."""
     micro_batch_size: int = 8

@@ -187,6 +187,7 @@ OBSERVED = {
     "training.critic_learning_rate": Seen(1.0, key("critic.optim.lr")),
     "training.batch_size": Seen(64, key("data.train_batch_size")),
     "training.group_size": Seen(4, key(f"{ROLLOUT}.n")),
+    "training.filter_groups": Seen(True, plan(lambda it: it.filtered_group_size)),
     "training.mini_batch_size": Seen(16, key(f"{ACTOR}.ppo_mini_batch_size")),
     "training.micro_batch_size": Seen(4, key(f"{ACTOR}.ppo_micro_batch_size_per_gpu")),
     "training.updates_per_batch": Seen(2, key(f"{ACTOR}.ppo_epochs")),

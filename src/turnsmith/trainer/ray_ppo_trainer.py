@@ -276,6 +276,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             thinking=config.inference.thinking,
             estimator=config.training.adv_estimator,
             credit=config.training.credit,
+            filtered_group_size=config.training.group_size if config.training.filter_groups else 0,
             curriculum=self.dataset.curriculum,
         )
         self._watch(

@@ -178,6 +178,27 @@ async def test_an_episode_in_verls_worker_stays_on_one_server(
     ]
 
 
+async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, ledger = EpisodeWorker("7", replace(plan, filtered_group_size=2), settings, engine), Ledger(may_carry=True)
+    ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    assert {queue[uid]["status"] for uid in "ab"} == {"failure"}, "verl replaces such groups"
+    assert not caplog.records, "nothing failed"
+    done = await worker.finish_step(1, ["another"])
+    assert worker.context.finished == [], "their memory is freed, although they are in no batch"
+    assert {entry.decision.value for entry in done.entries} == {"filtered"}
+    assert {episode.decision.value for episode in read_episodes(plan.run_dir, step=1)} == {"filtered"}
+    assert done.report.metrics()["groups/filtered"] == 2
+    assert "failures/filtered" not in done.report.metrics()
+    assert len(done.report.rewards) == 4, "they are what the model does, and a curriculum is told"
+    ledger.end(done.entries)
+    step = ledger.close(1, [])
+    assert (step.decisions["filtered"], step.carried, step.details) == (4, [], [])
+
+
 async def test_a_worker_plays_only_its_share_of_an_evaluation(
     queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
 ) -> None:

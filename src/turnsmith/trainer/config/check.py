@@ -27,6 +27,7 @@ def check(config: ConfigStore) -> None:
     find_parser(config.inference.tool_format)
     _check_groups(training)
     _check_learning_rate(training)
+    _check_filter(training)
     _check_engine(config)
     _check_attention(config)
     _check_schedule(config)
@@ -132,6 +133,20 @@ def check_horizon(training: TrainingConfig, last: int, horizon: int) -> None:
             f"With training.lr_schedule=cosine the learning rate of this run ends at step {horizon}, the last that its "
             f"first fit() was asked for, so it cannot train to step {last}: ask for all steps in the first fit(), or "
             "resume the run with more training.num_epochs."
+        )
+
+
+def _check_filter(training: TrainingConfig) -> None:
+    if not training.filter_groups:
+        return
+    if training.group_size < 2:
+        raise ConfigError(
+            "training.filter_groups compares the episodes of a group: set training.group_size to 2 or more."
+        )
+    if not get_estimator(training.adv_estimator).compares_groups or training.credit != "episode":
+        raise ConfigError(
+            "training.filter_groups replaces groups with equal rewards, but with "
+            f"adv_estimator={training.adv_estimator} and credit={training.credit} they have a gradient: leave it out."
         )
 
 

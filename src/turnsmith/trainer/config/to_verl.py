@@ -220,8 +220,9 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
         # bias training towards short ones.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
         "trainer.v1.sampler.max_off_policy_strategy": "wait",
-        # verl then fetches starts one by one; only where a failure policy drops groups.
-        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops,
+        # verl then fetches starts one by one; only where groups are replaced.
+        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops
+        or training.filter_groups,
     }
     if schedule != "sync":
         # One batch ahead: no rank waits for the slowest episode, and none lags more than one step behind.

@@ -22,5 +22,7 @@ class EpisodePlan:
     """`training.adv_estimator`."""
     credit: str = "episode"
     """`training.credit`."""
+    filtered_group_size: int = 0
+    """`training.group_size`, if groups with equal rewards are replaced; else 0."""
     curriculum: Curriculum | None = None
     """Chooses the starts, if the dataset has one."""
