@@ -31,11 +31,12 @@ def open_engine(
     settings |= {"tokenizer": tokenizer} if tokenizer else {}
     settings |= {"model": served_model} if served_model else {}
     engine = create_inference_engine(model, backend, settings)
-    try:
-        engine.template_settings = thinking_settings(engine.tokenizer, config.inference.thinking)
-    except ConfigError:
-        engine.close()
-        raise
+    if config.inference.thinking is not None:
+        try:
+            engine.template_settings = thinking_settings(engine.tokenizer, config.inference.thinking)
+        except ConfigError:
+            engine.close()
+            raise
     return engine
 
 
