@@ -16,7 +16,7 @@ _EXAMPLES = """\
 examples:
   turnsmith selftest
   turnsmith selftest inference.backend=vllm ray.gpus_per_node=8
-  turnsmith selftest ray.address=auto ray.num_nodes=4 ray.gpus_per_node=8 --json selftest.json"""
+  turnsmith selftest ray.address=auto ray.num_nodes=4 --json selftest.json"""
 
 
 def add_selftest_command(commands: Any) -> None:

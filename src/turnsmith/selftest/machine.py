@@ -58,20 +58,23 @@ def check_packages() -> str:
     """Every installed package that turnsmith requires, or an extra of it names, is of a version that it supports."""
     from packaging.requirements import Requirement
 
+    # Extras for a CPU and for a GPU need different versions of one package: either will do.
+    needs: dict[str, list[Requirement]] = {}
+    for requirement in map(Requirement, metadata.requires("turnsmith") or ()):
+        needs.setdefault(requirement.name, []).append(requirement)
     wrong: list[str] = []
     count = 0
-    for line in metadata.requires("turnsmith") or ():
-        requirement = Requirement(line)
-        is_extra = requirement.marker is not None and "extra" in str(requirement.marker)
+    for name, requirements in needs.items():
         try:
-            installed = metadata.version(requirement.name)
+            installed = metadata.version(name)
         except metadata.PackageNotFoundError:
-            if not is_extra:
-                wrong.append(f"{requirement.name} is not installed")
+            if not all("extra" in str(one.marker) for one in requirements):
+                wrong.append(f"{name} is not installed")
             continue
         count += 1
-        if not requirement.specifier.contains(installed, prereleases=True):
-            wrong.append(f"{requirement.name} is {installed}, and turnsmith needs {requirement.specifier}")
+        if not any(one.specifier.contains(installed, prereleases=True) for one in requirements):
+            wanted = " or ".join(sorted({str(one.specifier) for one in requirements}))
+            wrong.append(f"{name} is {installed}, and turnsmith needs {wanted}")
     if wrong:
         raise CheckFailed(f"{'; '.join(wrong)}. Install again as the quickstart says, in a new environment.")
     return f"{count} packages; verl {metadata.version('verl')}, torch {metadata.version('torch')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from importlib import metadata
@@ -72,7 +73,7 @@ def test_a_disk_that_refuses_to_write_is_told(tmp_path: Path) -> None:
 
 def test_a_verl_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensordict.py").write_text("raise ImportError('planted')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with pytest.raises(CheckFailed, match="verl cannot be imported: ImportError: planted"):
         machine.check_seams()
 

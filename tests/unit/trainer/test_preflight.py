@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_seams.layouts import LAYOUTS, Layout
+from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
@@ -29,7 +29,7 @@ def cpu(ranks: int) -> ConfigStore:
 
 
 def asked_cpus(config: ConfigStore) -> int:
-    """CPUs that verl's processes ask of Ray; who asks for them is checked in `verl_seams/layouts.py`."""
+    """CPUs that verl's processes ask of Ray; who asks for them is checked in `trainer/verl/seams/layouts.py`."""
     keys = keys_we_set(config)
     nodes = config.ray.num_nodes + config.ray.rollout_nodes
     bundles = 3 * nodes * keys["trainer.n_gpus_per_node"]

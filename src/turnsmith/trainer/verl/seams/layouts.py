@@ -59,7 +59,7 @@ LAYOUTS = [
 
 
 @cache
-def model_folder() -> str:
+def _model_folder() -> str:
     from turnsmith.models import resolve
 
     return resolve("tiny")
@@ -97,7 +97,7 @@ def add_layout(layout: Layout) -> None:
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])
-        parts = accept(compose(keys_we_set(config, model_path=model_folder())))
+        parts = accept(compose(keys_we_set(config, model_path=_model_folder())))
         engines = [parts[name].engine for name in ("actor", "ref", "critic")]
         same([engine.ulysses_sequence_parallel_size for engine in engines], [layout.sequence] * 3)
         same({engine.strategy for engine in engines}, {"fsdp2"})
