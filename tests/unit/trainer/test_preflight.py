@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
@@ -18,6 +17,7 @@ from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster, preflight
 from turnsmith.trainer.driver.preflight import NodeResources, cluster_shortage, demand_table
+from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 
 def settings(*overrides: str) -> ConfigStore:
