@@ -43,7 +43,11 @@ EIGHT_CORES_ONE_GPU = settings("model.device=cuda")  # g5.2xlarge, g6.2xlarge, g
 @pytest.mark.parametrize("cores", [2, 8, 192])
 @pytest.mark.parametrize(
     "config",
-    [EIGHT_CORES_ONE_GPU, *map(cpu, (1, 2, 3, 4)), *(settings(*layout.settings()) for layout in LAYOUTS)],
+    [
+        EIGHT_CORES_ONE_GPU,
+        *map(cpu, (1, 2, 3, 4)),
+        *(settings(*layout.settings(), "ray.address=null") for layout in LAYOUTS),
+    ],
 )
 def test_a_ray_of_our_own_has_as_many_cpus_as_are_asked_of_it(
     config: ConfigStore, cores: int, monkeypatch: pytest.MonkeyPatch
