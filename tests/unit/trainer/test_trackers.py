@@ -133,11 +133,12 @@ def test_a_tracker_that_hangs_delays_no_step_and_not_the_end(tmp_path: Path, mon
     for step in range(100):
         opened.log({"step": step})
     opened.finish()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15, "it sleeps for 20"
     behind, unfinished = warnings
     assert "is 4 steps behind, and misses steps from now on" in behind
     assert "did not finish within 0 seconds" in unfinished
     Hangs.may_go_on.set()
+    monkeypatch.setattr(trackers, "_FINISH_SECONDS", 20.0)
     opened.finish()
     assert 4 <= len(Hangs.logged) <= 5, "what is kept for it is bounded"
 
@@ -149,8 +150,10 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from omegaconf import OmegaConf
 from verl.utils import tracking  # takes seconds; the task runner has it by then
+from turnsmith.trainer.verl import trackers
 from turnsmith.trainer.verl.trackers import Trackers, tracker_variables
 
+trackers._FINISH_SECONDS = 150.0  # a busy machine imports MLflow for longer than a run should wait
 run_dir, name, records = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 config = OmegaConf.create({"trainer": {"logger": [name], "project_name": "letters", "experiment_name": "watched"}})
 warnings, calls = [], []
@@ -178,7 +181,7 @@ def track(tmp_path: Path, name: str, **variables: str) -> tuple[Path, list[str]]
         env=clean | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]
