@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def _run(args: argparse.Namespace) -> int:
     config = read_config(args.config, args.model, args.overrides)
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="run-")).absolute()
-    result = Selftest(config, folder, lambda check: print(check.line(), flush=True), args.only).run()
+    out = sys.stdout  # while a check trains, the output of the run goes to its log
+    result = Selftest(config, folder, lambda check: print(check.line(), file=out, flush=True), args.only).run()
     print(f"{result.summary()}; runs and logs are in {folder}")
     if args.json:
         Path(args.json).write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")

@@ -95,7 +95,8 @@ class Selftest:
             return False
         began = time.monotonic()
         try:
-            status, text = "passed", check()
+            with (self.folder / "stderr.log").open("a") as log, contextlib.redirect_stderr(log):
+                status, text = "passed", check()
         except CheckSkipped as reason:
             status, text = "skipped", str(reason)
         except (CheckFailed, TurnsmithError) as failure:
