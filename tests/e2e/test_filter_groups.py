@@ -13,7 +13,7 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.rollout.episode_groups import group_name
 from turnsmith.viewer.ledger_totals import LedgerTotals
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS, EPISODES = 5, 8
 
 
