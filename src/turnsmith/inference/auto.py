@@ -1,7 +1,9 @@
-"""What `auto` stands for on this machine: device, engine and dtype. Does not ask torch, whose import takes seconds."""
+"""What `auto` stands for on this machine: device, engine, dtype, attention. Asks not torch, whose import is slow."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib.metadata
 import os
 from pathlib import Path
 
@@ -9,13 +11,21 @@ from pathlib import Path
 def auto_device() -> str:
     """`cuda` if this process can see an NVIDIA GPU, else `cpu`.
 
-    Looks for the driver's device files, of which a container may have any one, and for that of WSL2. An empty
-    `CUDA_VISIBLE_DEVICES` hides them.
+    Looks for the driver's device files, of which a container may have any one. WSL2 has a single file for GPUs of all
+    makers, so that NVIDIA's library has to be there too. An empty `CUDA_VISIBLE_DEVICES` hides them.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return "cpu"
-    has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or (Path("/dev/dxg").exists() and _has_driver_library())
     return "cuda" if has_gpu else "cpu"
+
+
+def _has_driver_library() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def auto_backend(device: str) -> str:
@@ -36,3 +46,24 @@ def auto_dtype(device: str) -> str:
         ('float32', 'bfloat16')
     """
     return "float32" if device == "cpu" else "bfloat16"
+
+
+def auto_attention(device: str, dtype: str) -> str:
+    """Which attention the trainer computes: flash attention on a GPU where it is installed, else PyTorch's own.
+
+    Example:
+        >>> auto_attention("cpu", "float32"), auto_attention("cuda", "float32")
+        ('sdpa', 'sdpa')
+    """
+    # Flash attention computes in half precision only.
+    can = device != "cpu" and dtype != "float32" and has_flash_attention()
+    return "flash_attention_2" if can else "sdpa"
+
+
+def has_flash_attention() -> bool:
+    """Whether flash-attn is installed. Asks for its distribution, as transformers does: others have the same module."""
+    try:
+        importlib.metadata.distribution("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

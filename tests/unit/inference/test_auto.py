@@ -16,7 +16,9 @@ from turnsmith.inference import auto
         (["nvidia0", "nvidia1"], None, "cuda"),
         (["nvidia3"], None, "cuda"),  # a Kubernetes pod may have any one of a node's GPUs
         (["nvidiactl", "nvidia-uvm"], None, "cpu"),  # the driver is there, and no GPU
-        (["dxg"], None, "cuda"),  # WSL2
+        (["dxg", "libcuda.so.1"], None, "cuda"),  # WSL2
+        (["dxg"], None, "cpu"),  # WSL2 with a GPU of another maker
+        (["kfd", "dri"], None, "cpu"),  # an AMD GPU: our extras have CUDA builds
         (["nvidia0"], "", "cpu"),
         (["nvidia0"], "-1", "cpu"),
         (["nvidia0"], "0", "cuda"),
@@ -28,6 +30,7 @@ def test_the_device_is_a_gpu_where_this_process_can_see_one(
     for name in files:
         (tmp_path / name).touch()
     monkeypatch.setattr(auto, "Path", lambda path: tmp_path / path.removeprefix("/dev").lstrip("/"))
+    monkeypatch.setattr(auto.ctypes, "CDLL", lambda library: (tmp_path / library).stat())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -121,7 +121,13 @@ def test_groups_are_divided_over_the_workers_and_counted(queue: Queue) -> None:
 def test_fewer_groups_than_workers_leave_some_without_work(queue: Queue) -> None:
     run = Run(3)
     dispatch(run, queue, "a", "b")
-    assert [process.groups for process in run.started] == [[["a"]], [["b"]], []]
+    assert [process.groups for process in run.started] == [[], [["a"]], [["b"]]]
+
+
+def test_no_worker_has_two_groups_more_than_another_and_those_with_more_are_spread(queue: Queue) -> None:
+    run = Run(8)
+    dispatch(run, queue, *"abcdefghijkl")
+    assert [sum(map(len, process.groups)) for process in run.started] == [1, 2, 1, 2, 1, 2, 1, 2]
 
 
 def test_the_reports_of_all_workers_are_merged(queue: Queue) -> None:

@@ -62,6 +62,9 @@ def test_the_defaults_are_fine() -> None:
         ),
         (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
         (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
+        (["training.filter_groups=true", "training.group_size=1"], r"set training\.group_size to 2 or more"),
+        (["training.filter_groups=true", "training.adv_estimator=gae"], r"adv_estimator=gae .* have a gradient: leave"),
+        (["training.filter_groups=true", "training.credit=turn"], r"credit=turn they have a gradient: leave it out"),
         (["ray.use_ray=false"], r"ray\.use_ray=false is not possible: verl trains on Ray"),
         (["ray.num_actors=-1"], r"ray\.num_actors=-1 must be at least 0"),
         (
@@ -86,6 +89,7 @@ def test_settings_that_cannot_work_together_are_told_in_words(overrides: list[st
     ("overrides", "sentence"),
     [
         (["model.sequence_parallel_size=3"], r"sequence_parallel_size=3 does not divide the 16 GPUs that train"),
+        (["inference.backend=transformers"], r"the transformers engine runs on CPUs only, and would be given no GPU"),
         (["model.tensor_parallel_size=3"], r"does not fit 2 nodes of 8 GPUs: .* Use one of 1, 2, 4, 8, 16\."),
         (["model.tensor_parallel_size=32"], r"tensor_parallel_size=32 does not fit 2 nodes"),
         (["model.tensor_parallel_size=16", "training.batch_size=8"], r"batch_size=8 episodes .* over 16 ranks"),
@@ -117,12 +121,8 @@ def test_engine_and_dtype_follow_the_device(device: str, backend: str, dtype: st
 
 
 def test_what_the_user_says_wins() -> None:
-    config = settings("model.device=cuda", "inference.backend=transformers", "model.dtype=float16")
-    assert (resolve_device(config), resolve_backend(config), resolve_dtype(config)) == (
-        "cuda",
-        "transformers",
-        "float16",
-    )
+    config = settings("model.device=cuda", "inference.backend=sglang", "model.dtype=float16")
+    assert (resolve_device(config), resolve_backend(config), resolve_dtype(config)) == ("cuda", "sglang", "float16")
 
 
 def test_a_cluster_is_taken_to_have_gpus() -> None:
@@ -179,7 +179,7 @@ def test_a_cpu_run_asks_for_nothing_that_needs_a_gpu(on_cpu: Any) -> None:
 
 def test_a_gpu_run_keeps_the_defaults_of_verl_for_what_is_about_the_device() -> None:
     keys = keys_of("model.device=cuda")
-    about_the_device = ("remove_padding", "attn_implementation", "eager", "torch_compile", "sleep_mode", "precision")
+    about_the_device = ("eager", "torch_compile", "sleep_mode", "precision")
     assert [name for name in keys if any(word in name for word in about_the_device)] == []
     assert keys["trainer.device"] == "cuda"
     assert keys["actor_rollout_ref.rollout.name"] == "vllm"

@@ -1,9 +1,9 @@
-"""What `auto` stands for: the device, the engine and the dtype. The one definition, for train, eval and play."""
+"""What `auto` stands for: device, engine, dtype and attention. The one definition, for train, eval and play."""
 
 from __future__ import annotations
 
 from turnsmith.config import ConfigStore
-from turnsmith.inference.auto import auto_backend, auto_device, auto_dtype
+from turnsmith.inference.auto import auto_attention, auto_backend, auto_device, auto_dtype
 
 
 def resolve_device(config: ConfigStore) -> str:
@@ -24,3 +24,9 @@ def resolve_backend(config: ConfigStore) -> str:
 def resolve_dtype(config: ConfigStore) -> str:
     """The dtype in which trainer and engine compute."""
     return auto_dtype(resolve_device(config)) if config.model.dtype == "auto" else config.model.dtype
+
+
+def resolve_attention(config: ConfigStore) -> str:
+    """How the trainer computes attention."""
+    chosen = config.model.attn_implementation
+    return auto_attention(resolve_device(config), resolve_dtype(config)) if chosen == "auto" else chosen

@@ -8,10 +8,11 @@ from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object
+from turnsmith.inference.auto import has_flash_attention
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import resolve_backend, resolve_device
+from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.layout import check_layout
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.config.verl_overrides import checked_verl_section
@@ -25,7 +26,10 @@ def check(config: ConfigStore) -> None:
     get_estimator(training.adv_estimator).check_credit(training.credit)
     find_parser(config.inference.tool_format)
     _check_groups(training)
+    _check_learning_rate(training)
+    _check_filter(training)
     _check_engine(config)
+    _check_attention(config)
     _check_schedule(config)
     check_layout(config)
     _check_logging(config)
@@ -71,10 +75,31 @@ def _check_engine(config: ConfigStore) -> None:
         raise ConfigError(
             f"inference.backend={backend!r} is for evaluation only: use transformers, vllm or sglang to train."
         )
+    if backend == "transformers" and resolve_device(config) != "cpu":
+        raise ConfigError(
+            "In training, the transformers engine runs on CPUs only, and would be given no GPU: set "
+            "inference.backend=vllm, or model.device=cpu."
+        )
     if backend == "transformers" and config.model.tensor_parallel_size != 1:
         raise ConfigError("The transformers engine does not shard a model: set model.tensor_parallel_size=1.")
     if backend == "sglang" and resolve_device(config) == "cpu":
         raise ConfigError("SGLang has no CPU build that pip can install: use inference.backend=transformers or vllm.")
+
+
+def _check_attention(config: ConfigStore) -> None:
+    device, dtype = resolve_device(config), resolve_dtype(config)
+    if resolve_attention(config) != "flash_attention_2":
+        return
+    if device == "cpu" or dtype == "float32":
+        raise ConfigError(
+            "model.attn_implementation=flash_attention_2 computes on GPUs and in bfloat16 or float16 only, not on "
+            f"{device} in {dtype}: leave it out, or use sdpa."
+        )
+    if not config.ray.address and not has_flash_attention():  # the machines of a cluster may have what this one lacks
+        raise MissingDependency(
+            "model.attn_implementation=flash_attention_2 needs flash-attn, which is not installed: pip install "
+            "--no-build-isolation 'turnsmith[flash-attn]', or leave the setting out."
+        )
 
 
 def _check_groups(training: TrainingConfig) -> None:
@@ -88,6 +113,40 @@ def _check_groups(training: TrainingConfig) -> None:
         raise ConfigError(
             f"training.mini_batch_size={mini_batch} must be a multiple of group_size={training.group_size} and divide "
             f"batch_size={training.batch_size}."
+        )
+
+
+def _check_learning_rate(training: TrainingConfig) -> None:
+    for name in ("warmup_ratio", "min_lr_ratio"):
+        if not 0.0 <= getattr(training, name) <= 1.0:
+            raise ConfigError(f"training.{name}={getattr(training, name)} must be from 0 to 1.")
+    if training.warmup_steps and training.warmup_ratio:
+        raise ConfigError("training.warmup_steps and training.warmup_ratio both set the warm-up: leave one out.")
+    if training.min_lr_ratio and training.lr_schedule == "constant":
+        raise ConfigError("training.min_lr_ratio has no effect without training.lr_schedule=cosine: leave it out.")
+
+
+def check_horizon(training: TrainingConfig, last: int, horizon: int) -> None:
+    """Raise a ConfigError if training to step `last` would exceed the steps that the learning rate is planned for."""
+    if training.lr_schedule == "cosine" and last > horizon:  # there verl's cosine rises again
+        raise ConfigError(
+            f"With training.lr_schedule=cosine the learning rate of this run ends at step {horizon}, the last that its "
+            f"first fit() was asked for, so it cannot train to step {last}: ask for all steps in the first fit(), or "
+            "resume the run with more training.num_epochs."
+        )
+
+
+def _check_filter(training: TrainingConfig) -> None:
+    if not training.filter_groups:
+        return
+    if training.group_size < 2:
+        raise ConfigError(
+            "training.filter_groups compares the episodes of a group: set training.group_size to 2 or more."
+        )
+    if not get_estimator(training.adv_estimator).compares_groups or training.credit != "episode":
+        raise ConfigError(
+            "training.filter_groups replaces groups with equal rewards, but with "
+            f"adv_estimator={training.adv_estimator} and credit={training.credit} they have a gradient: leave it out."
         )
 
 

@@ -36,6 +36,7 @@ def register_with_verl() -> None:
         # For Ascend NPUs only; but importing it takes every process two seconds where vLLM is installed.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
+        _load_value_heads_with_the_chosen_attention()
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu
 
@@ -55,6 +56,20 @@ def _register_rollouts() -> None:
 
     RolloutReplicaRegistry.register("transformers", load_replica)
     _ROLLOUT_REGISTRY[("transformers", "async")] = "turnsmith.trainer.verl.transformers.replica.TransformersAdapter"
+
+
+def _load_value_heads_with_the_chosen_attention() -> None:
+    # verl's loader asks for flash_attention_2 whatever the model's config says.
+    from verl.utils import model
+
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+        )
+
+    model.load_valuehead_model = load_valuehead_model
 
 
 def check_loaded() -> None:

@@ -96,7 +96,10 @@ class EpisodeWorkers:
         """Start the episodes of a batch of groups; they end up in the replay buffer."""
         self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
         self.replace_lost()
-        sent = [_send(slot, chunk) for slot, chunk in zip(self._slots, prompts.chunk(len(self._slots)), strict=False)]
+        # Not `chunk`, which leaves the last workers, and the servers that they prefer, without any.
+        ends = [len(prompts) * place // len(self._slots) for place in range(len(self._slots) + 1)]
+        shares = zip(self._slots, ends, ends[1:], strict=False)
+        sent = [_send(slot, prompts[start:end]) for slot, start, end in shares if end > start]
         for answer in sent:
             _check_sent(answer)
 

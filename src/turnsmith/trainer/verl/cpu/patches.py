@@ -1,4 +1,4 @@
-"""Patches for the four places in verl 0.9.1 that cannot run on a CPU.
+"""Patches for the three places in verl 0.9.1 that cannot run on a CPU.
 
 Applied only in processes that are to use the CPU (`plugin.asked_for_cpu`).
 """
@@ -10,10 +10,9 @@ from typing import Any
 
 
 def make_verl_run_on_cpu() -> None:
-    """Make verl's FSDP engines, process groups and value heads work without a GPU."""
+    """Make verl's FSDP engines and process groups work without a GPU."""
     _accept_gloo_alone()
     _register_fsdp_engines()
-    _load_value_heads_without_flash_attention()
     _keep_the_reference_model_in_plain_memory()
     from turnsmith.trainer.verl.cpu.vllm import name_the_vllm_distribution
 
@@ -47,24 +46,6 @@ def _register_fsdp_engines() -> None:
     }.items():
         if "cpu" not in EngineRegistry._engines[model_type]["fsdp2"]:
             EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device="cpu")(engine)
-
-
-def _load_value_heads_without_flash_attention() -> None:
-    # verl's loader asks for flash_attention_2, which needs a GPU.
-    from verl.utils import model
-
-    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-        from transformers import AutoModelForTokenClassification
-
-        return AutoModelForTokenClassification.from_pretrained(
-            local_path,
-            dtype=torch_dtype,
-            config=model_config,
-            attn_implementation="sdpa",
-            trust_remote_code=trust_remote_code,
-        )
-
-    model.load_valuehead_model = load_valuehead_model
 
 
 def _keep_the_reference_model_in_plain_memory() -> None:

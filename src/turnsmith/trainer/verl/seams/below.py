@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from verl_seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
 
 
 @seam("All of trainer/verl, written for 0.9.1,")
@@ -126,11 +126,14 @@ def initialize_global_process_group_ray() -> None:
     holds(engine_workers.initialize_global_process_group_ray is ours)
 
 
-@seam("_load_value_heads_without_flash_attention in trainer/verl/cpu/patches.py")
+@seam("_load_value_heads_with_the_chosen_attention in trainer/verl/plugin.py")
 def load_valuehead_model() -> None:
     """The critic should be loaded by load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)"""
+    from transformers import AutoConfig
     from verl.utils import model
     from verl.workers.engine.fsdp import transformer_impl
+
+    from turnsmith.models import resolve
 
     source = Path(model.__file__).read_text()
     holds("def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code)" in source)
@@ -138,7 +141,9 @@ def load_valuehead_model() -> None:
     # Looked up at call time, so that ours is found.
     holds("from verl.utils.model import load_valuehead_model" in Path(transformer_impl.__file__).read_text())
     holds(not hasattr(transformer_impl, "load_valuehead_model"))
-    same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.cpu.patches")
+    same(model.load_valuehead_model.__module__, "turnsmith.trainer.verl.plugin")
+    critic = model.load_valuehead_model(str(folder := resolve("tiny")), None, AutoConfig.from_pretrained(folder), False)
+    holds(critic.config._attn_implementation in ("sdpa", "eager"))
 
 
 @seam("trainer/verl/plugin.py and transformers/replica.py")
@@ -217,6 +222,7 @@ def config_keys_that_we_add() -> None:
     added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
     # These are plain mappings, in which verl's HFModelConfig looks for the name.
     free = {f"{part}.model.override_config.attn_implementation" for part in ("actor_rollout_ref", "critic")}
+    free.add("transfer_queue.backend.SimpleStorage.required_node_resource")  # `cpus_of_ray` looks for it
     missing = sorted(free - added)
     base = compose({})
     for name in added - free:

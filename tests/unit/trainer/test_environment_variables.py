@@ -1,0 +1,39 @@
+"""Environment variables of a run's processes: what the user has set stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnsmith.config import ConfigStore
+from turnsmith.trainer.driver.cluster import environment_variables
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NCCL_DEBUG", "cuda"),
+        ("VLLM_LOGGING_LEVEL", "cuda"),
+        ("VLLM_NO_USAGE_STATS", "cuda"),
+        ("TOKENIZERS_PARALLELISM", "cuda"),
+        ("OMP_NUM_THREADS", "cpu"),
+        ("TORCHDYNAMO_DISABLE", "cpu"),
+    ],
+)
+def test_what_the_user_has_set_stays(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name, raising=False)
+    assert environment_variables(ConfigStore(), device)[name]
+    monkeypatch.setenv(name, "mine")
+    assert environment_variables(ConfigStore(), device)[name] == "mine"
+
+
+@pytest.mark.parametrize("name", ["TURNSMITH_RUN", "TRANSFER_QUEUE_ENABLE", "VERL_PLATFORM", "VLLM_TARGET_DEVICE"])
+def test_what_a_run_cannot_do_without_is_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "mine")
+    assert environment_variables(ConfigStore(), "cpu")[name] in ("1", "cpu")
+
+
+def test_a_setting_is_not_silenced_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    config = ConfigStore()
+    config.inference.cpu_cache_gib = 3
+    assert environment_variables(config, "cpu")["VLLM_CPU_KVCACHE_SPACE"] == "3"
