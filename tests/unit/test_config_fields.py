@@ -293,7 +293,7 @@ def test_a_misspelt_name_is_refused_with_the_right_one(name: str) -> None:
 
 
 def test_the_page_of_all_settings_is_current() -> None:
-    page = Path(turnsmith.__file__).parents[2] / "docs" / "configuration.md"
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
     command = "python -m docs.hooks.config_reference > docs/configuration.md"
     assert page.read_text() == config_reference(), f"run: {command}"
 
