@@ -18,6 +18,8 @@ from turnsmith.errors import ConfigError
 from turnsmith.models import cache_folder, closest_model
 
 _MARK = "turnsmith refuses this model: "
+_THINKING = {None: "", False: "off", True: "on"}
+"""`inference.thinking` as an argument of the process."""
 
 
 class ModelCheck:
@@ -27,22 +29,25 @@ class ModelCheck:
         path: The folder or Hugging Face id to load the model from.
         tool_format: `inference.tool_format`; a user's own parser is not checked.
         trust_remote_code: Whether code that comes with the model may run.
+        thinking: `inference.thinking`, which the chat template must have a switch for.
 
     Raises:
         ConfigError: At the end of the block: the model is not there, or cannot be used.
     """
 
-    def __init__(self, path: str, tool_format: str, *, trust_remote_code: bool) -> None:
-        self._arguments = [path, tool_format, str(int(trust_remote_code))]
+    def __init__(self, path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> None:
+        self._is_needed = thinking is not None or Path(path).parent != cache_folder()
+        self._arguments = [path, tool_format, str(int(trust_remote_code)), _THINKING[thinking]]
         self._process: subprocess.Popen[str] | None = None
 
     @classmethod
     def of(cls, config: ConfigStore, path: str) -> ModelCheck:
         """The check of a run's model, which is loaded from `path`."""
-        return cls(path, config.inference.tool_format, trust_remote_code=config.model.trust_remote_code)
+        trusted, inference = config.model.trust_remote_code, config.inference
+        return cls(path, inference.tool_format, trust_remote_code=trusted, thinking=inference.thinking)
 
     def __enter__(self) -> Self:
-        if Path(self._arguments[0]).parent != cache_folder():
+        if self._is_needed:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *self._arguments],
                 stdin=subprocess.DEVNULL,
@@ -65,11 +70,11 @@ class ModelCheck:
             raise ConfigError(reason.strip())
 
 
-def find_fault(path: str, tool_format: str, *, trust_remote_code: bool) -> str:
+def find_fault(path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> str:
     """Why the model cannot be used, in a sentence; empty if nothing was found."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from turnsmith.inference.chat import Chat
+    from turnsmith.inference.chat import Chat, thinking_settings
     from turnsmith.tools.parsing.formats import parser_for
 
     tokenizer = None
@@ -83,7 +88,7 @@ def find_fault(path: str, tool_format: str, *, trust_remote_code: bool) -> str:
             reason = " ".join(str(error).split())
             return f"The {kind} of the model {path!r} cannot be read: {reason}{closest_model(path)}"
     try:
-        Chat(tokenizer)
+        Chat(tokenizer, template_settings=thinking_settings(tokenizer, thinking))
         if ":" not in tool_format:
             parser_for(tool_format, tokenizer)
     except ConfigError as error:
@@ -91,12 +96,13 @@ def find_fault(path: str, tool_format: str, *, trust_remote_code: bool) -> str:
     return ""
 
 
-def report_fault(path: str, tool_format: str, trusted: str) -> None:
+def report_fault(path: str, tool_format: str, trusted: str, thinking: str = "") -> None:
     """Print why the model cannot be used; whatever else goes wrong here is for the run itself to tell."""
     if trusted == "0":
         sys.modules["torch"] = None  # type: ignore[assignment]
     with suppress(ImportError):
-        fault = find_fault(path, tool_format, trust_remote_code=trusted == "1")
+        setting = next(value for value, word in _THINKING.items() if word == thinking)
+        fault = find_fault(path, tool_format, trust_remote_code=trusted == "1", thinking=setting)
         sys.stdout.write(f"{_MARK}{fault}" if fault else "")
 
 

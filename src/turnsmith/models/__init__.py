@@ -44,7 +44,7 @@ def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
         >>> resolve("tinny")
         Traceback (most recent call last):
         turnsmith.errors.ConfigError: There is no model 'tinny': it is neither a folder nor one that turnsmith builds \
-(tiny, smollm2), and a model of the Hugging Face hub has a name with an owner, as in Qwen/Qwen3-0.6B. Did you mean tiny?
+(tiny, smollm2). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B. Did you mean tiny?
     """
     if local_path is not None:
         return _check_folder(local_path)
@@ -55,8 +55,8 @@ def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
     if "/" not in model_name_or_path:
         raise ConfigError(
             f"There is no model {model_name_or_path!r}: it is neither a folder nor one that turnsmith builds "
-            f"({', '.join(BUILT_MODELS)}), and a model of the Hugging Face hub has a name with an owner, as in "
-            f"Qwen/Qwen3-0.6B.{closest_model(model_name_or_path)}"
+            f"({', '.join(BUILT_MODELS)}). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B."
+            f"{closest_model(model_name_or_path)}"
         )
     return model_name_or_path
 

@@ -6,7 +6,6 @@ it was made of from that moment on, whether or not they have been deleted.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from turnsmith.records.episode_files import episode_files, is_merged, steps_of
 from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import WRITER_OPTIONS
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import atomic_write, flush_folder
 
 _MOST_SMALL_FILES = 256
 _SMALL_BYTES = 32 * 2**20
@@ -111,9 +110,7 @@ def _write(folder: Path, files: list[Path], last_step: int | None = None) -> Non
             if len(kept):
                 writer.write_table(kept)
     with suppress(OSError):  # some network file systems cannot
-        opened = os.open(folder, os.O_RDONLY)
-        os.fsync(opened)  # what is deleted next must not be gone before this is there
-        os.close(opened)
+        flush_folder(folder)  # what is deleted next must not be gone before this is there
 
 
 def _blocks(files: Iterable[Path]) -> Iterator[Any]:

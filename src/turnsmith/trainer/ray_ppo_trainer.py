@@ -23,7 +23,7 @@ from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.build import check_thinking, run_header, training_sampling, verl_config
+from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check, check_horizon
 from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
@@ -244,7 +244,6 @@ made of whole groups. Set batch_size to a multiple of group_size.
         config = self.config
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
-        check_thinking(config, model_path)
         check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run

