@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     ENGINE_FAILED = "engine_failed"
     """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
-    """The user's reward function raised, or did not return a finite number."""
+    """The user's reward function raised, or did not return a number that can be trained on."""
 
     @property
     def is_behaviour(self) -> bool:

@@ -11,6 +11,8 @@ from turnsmith.text import replace_surrogates
 
 MOST_TEXT = 2**22
 """Limit on the characters of one observation: more than any model reads."""
+MOST_REWARD = 1e15
+"""Limit on the size of a reward: training sums rewards and squares them, in float32, which ends at 3.4e38."""
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ def read_step(name: str, returned: Any) -> StepResult:
         info = {}
     if not isinstance(info, dict):
         raise EnvironmentFailure(f"{name} returned an info of type {type(info).__name__}; it must be a dict.")
-    return StepResult(read_text(name, observation), _reward(name, reward), terminated, truncated, info)
+    return StepResult(read_text(name, observation), read_reward(name, reward), terminated, truncated, info)
 
 
 def read_text(name: str, text: Any) -> str:
@@ -88,14 +90,38 @@ def _flag(name: str, what: str, value: Any) -> bool:
     raise EnvironmentFailure(f"{name} returned {what} = {_short(value)}; it must be True or False.")
 
 
-def _reward(name: str, value: Any) -> float:
+def read_reward(name: str, value: Any) -> float:
+    """Check that a reward is a number that can be trained on.
+
+    Example:
+        >>> read_reward("Game.step", 1e39)
+        Traceback (most recent call last):
+        turnsmith.errors.EnvironmentFailure: Game.step returned the reward 1e+39; it must be a number from -1e+15 to \
+1e+15, because training computes in float32: scale it down.
+    """
+    reward, wrong = to_reward(value)
+    if wrong:
+        raise EnvironmentFailure(f"{name} returned the reward {_short(value)}; it must be {wrong}.")
+    return reward
+
+
+def to_reward(value: Any) -> tuple[float, str]:
+    """A value as a reward, and what it must be instead if it cannot be one; empty if it can.
+
+    Example:
+        >>> to_reward(True), to_reward("1")
+        ((1.0, ''), (nan, 'a finite number'))
+    """
     try:
         reward = math.nan if isinstance(value, (str, bytes)) else float(value)
     except Exception:
         reward = math.nan
     if not math.isfinite(reward):
-        raise EnvironmentFailure(f"{name} returned the reward {_short(value)}; it must be a finite number.")
-    return reward
+        return math.nan, "a finite number"
+    if abs(reward) > MOST_REWARD:
+        limits = f"a number from {-MOST_REWARD:g} to {MOST_REWARD:g}"
+        return reward, f"{limits}, because training computes in float32: scale it down"
+    return reward, ""
 
 
 def _short(value: object, limit: int = 80) -> str:

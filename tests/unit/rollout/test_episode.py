@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 import tracemalloc
 from typing import Any, ClassVar
@@ -329,6 +330,7 @@ def raising(trajectory: Trajectory) -> float:
         (lambda trajectory: float("inf"), "returned 'inf'"),
         (lambda trajectory: "1.0", "must return a finite number"),
         (lambda trajectory: [1.0], "must return a finite number"),
+        (lambda trajectory: 1e39, "<lambda> returned '1e+39'; it must return a number from -1e+15 to 1e+15"),
     ],
 )
 async def test_a_failing_reward_function(chat, function, sentence):
@@ -336,6 +338,23 @@ async def test_a_failing_reward_function(chat, function, sentence):
     assert trajectory.outcome is Outcome.REWARD_FAILED
     assert sentence in trajectory.error
     assert (trajectory.score, trajectory.num_turns) == (None, 3)
+
+
+class Huge(BaseEnvironment):
+    def reset(self) -> str:
+        return "Go."
+
+    def step(self, action: str):
+        self.step_count += 1
+        return "Once more.", self.config.reward, self.step_count == 2, {}
+
+
+@pytest.mark.parametrize("reward", [1e39, -1e39, 1.7e308, 1.1e15])
+async def test_a_reward_that_float32_cannot_hold_is_a_failure_that_names_it(chat, reward):
+    trajectory = await play(chat, environment=Huge, reward=reward)
+    assert trajectory.outcome is Outcome.ENVIRONMENT_FAILED
+    assert f"Huge.step returned the reward {reward!r}; it must be a number from -1e+15 to 1e+15" in trajectory.error
+    assert math.isfinite(trajectory.total_reward)
 
 
 async def test_a_reward_function_that_hangs_is_given_up(chat):

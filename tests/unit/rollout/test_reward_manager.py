@@ -120,3 +120,9 @@ def test_it_can_be_pickled_even_if_its_environment_cannot() -> None:
     local = RewardManager(desk, [RewardTerm("one", 1.0, lambda trajectory, environment: 1.0)])
     assert cloudpickle.loads(cloudpickle.dumps(local)).shares(episode) == {"one": 1.0}
     desk.close()
+
+
+def test_a_term_that_its_weight_makes_too_large_is_a_failure_that_names_it() -> None:
+    manager = RewardManager(terms=[RewardTerm("steps", 1e300, lambda trajectory, environment: 1e9)])
+    with pytest.raises(RewardFailure, match=r"The reward term 'steps' times its weight 1e\+300 returned 'inf'"):
+        manager(Trajectory())

@@ -12,7 +12,7 @@ from turnsmith.env.isolation.connection import Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
-from turnsmith.env.result import StepResult
+from turnsmith.env.result import StepResult, read_reward
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, ToolError
 from turnsmith.tools.definition import ToolDefinition
@@ -77,7 +77,8 @@ class RemoteHost:
         """Do one action."""
         reply = await self._call(m.Step(self._next_call(), self._environment, action), m.StepReply)
         info = self._unpack(m.read_dict, reply.info)
-        return StepResult(reply.observation, reply.reward, reply.terminated, reply.truncated, info)
+        reward = read_reward(f"{self._spec.name}.step", reply.reward)  # a server is not trusted to have checked it
+        return StepResult(reply.observation, reward, reply.terminated, reply.truncated, info)
 
     async def is_over(self) -> bool:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""

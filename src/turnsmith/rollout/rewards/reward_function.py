@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
+from turnsmith.env.result import to_reward
 from turnsmith.errors import EnvironmentFailure, describe_failure
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
@@ -18,7 +18,7 @@ RewardFunction = Callable[..., float | Awaitable[float]]
 
 
 class RewardFailure(Exception):
-    """The reward function raised, timed out, or did not return a finite number."""
+    """The reward function raised, timed out, or did not return a number that can be trained on."""
 
 
 async def compute_score(function: RewardFunction, trajectory: Trajectory, environment: Any, seconds: float) -> float:
@@ -89,10 +89,7 @@ def finite_reward(name: str, value: Any) -> float:
         >>> finite_reward("judge", True)
         1.0
     """
-    try:
-        score = math.nan if value is None or isinstance(value, (str, bytes)) else float(value)
-    except Exception:
-        score = math.nan
-    if not math.isfinite(score):
-        raise RewardFailure(f"{name} returned {str(value)[:80]!r}; it must return a finite number.")
+    score, wrong = to_reward(value)
+    if wrong:
+        raise RewardFailure(f"{name} returned {str(value)[:80]!r}; it must return {wrong}.")
     return score

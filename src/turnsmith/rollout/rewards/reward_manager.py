@@ -37,7 +37,9 @@ class RewardTerm:
 
     def share(self, trajectory: Trajectory, environment: Any) -> float:
         """The term's contribution to the episode's reward."""
-        return finite_reward(f"The reward term {self.name!r}", self.function(trajectory, environment)) * self.weight
+        name = f"The reward term {self.name!r}"
+        value = finite_reward(name, self.function(trajectory, environment))
+        return finite_reward(f"{name} times its weight {self.weight:g}", value * self.weight)
 
 
 def step_rewards(weight: float = 1.0) -> RewardTerm:
