@@ -22,7 +22,7 @@ def number(value: Any) -> str:
     """
     try:
         value = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return "-"
     if not math.isfinite(value):
         return str(value)
@@ -40,9 +40,11 @@ def duration(seconds: float) -> str:
     """Format seconds the way people write them.
 
     Example:
-        >>> duration(0.42), duration(42.3), duration(95), duration(7265)
-        ('0.4 s', '42 s', '1:35', '2:01:05')
+        >>> duration(0.42), duration(42.3), duration(95), duration(7265), duration(float("nan"))
+        ('0.4 s', '42 s', '1:35', '2:01:05', 'nan s')
     """
+    if not abs(seconds) < 1e9:  # thirty years, or no number at all
+        return f"{seconds:.0e} s"
     if seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -57,7 +59,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         >>> sparkline([0.0, 0.5, 1.0], width=10), sparkline([2.0, 2.0], width=10), len(sparkline(range(100), width=10))
         ('▁▅█', '▁▁', 10)
     """
-    finite = [float(value) for value in values if math.isfinite(value)]
+    finite = [max(-1e300, min(1e300, float(value))) for value in values if math.isfinite(value)]
     if not finite or width < 1:
         return ""
     if len(finite) > width:

@@ -96,11 +96,8 @@ HOSTILE_JSON = ['{"format": Infinity}', '{"format": 1e999}', "[" * DEEP, '{"a":'
 @pytest.mark.parametrize("name", ["run.json", "resume.json", "metrics.jsonl"])
 def test_hostile_json_is_an_error_in_words(name: str, text: str, run: RunFolder) -> None:
     (run.path / name).write_text(text + "\n")
-    if name == "metrics.jsonl" and "format" in text:
-        read_all(run)  # an infinite number there is one that somebody wrote down
-    else:
-        with pytest.raises(RecordError, match="damaged"):
-            read_all(run)
+    with pytest.raises(RecordError, match="damaged"):
+        read_all(run)
 
 
 @pytest.mark.parametrize("text", ['{"step": Infinity}', "[" * DEEP, "null"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self, TextIO
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +20,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
 from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
-from turnsmith.terminal import can_draw_live, print_line
+from turnsmith.terminal import can_draw_live, print_line, safe_console
 from turnsmith.text import duration, number
 from turnsmith.trajectory import Trajectory
 
@@ -77,7 +77,7 @@ class EvaluationView:
         """Start the clock and the live table."""
         self._began = time.perf_counter()
         if self._is_live:
-            console = Console(file=self._file, highlight=False)
+            console = safe_console(file=self._file)
             self._live = Live(
                 get_renderable=lambda: self.render(console.width),
                 console=console,
@@ -105,12 +105,13 @@ class EvaluationView:
         """Replace the live table with the final result."""
         self.__exit__()
         width = None if self._is_live else _LOG_WIDTH
-        console = Console(file=io.StringIO(), width=width, force_terminal=self._is_live, highlight=False)
+        console = safe_console(file=io.StringIO(), width=width, force_terminal=self._is_live)
         with console.capture() as capture:
             console.print(summary_table(result, comparison, against))
             for note in _notes(result, self.plan):
                 console.print(note, soft_wrap=True)
-        self._print("\n".join([*(line.rstrip() for line in capture.get().splitlines()), f"Saved in {folder}"]))
+            console.print(Text(f"Saved in {folder}"), soft_wrap=True)
+        self._print("\n".join(line.rstrip() for line in capture.get().splitlines()), is_styled=True)
 
     def render(self, width: int) -> Group:
         """The live view: a progress bar above the table."""
@@ -126,9 +127,9 @@ class EvaluationView:
         progress = Text(label).append("━" * full, "green").append("─" * (bar - full), "bright_black").append(tail)
         return Group(progress, summary_table(self.result()) if done else Text("No episode has ended yet.", style="dim"))
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, *, is_styled: bool = False) -> None:
         try:
-            print_line(text, self._file)
+            print_line(text, self._file, is_styled=is_styled)
         except (OSError, ValueError):  # the reader is gone; the evaluation continues and is recorded
             pass
 

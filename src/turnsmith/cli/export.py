@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from turnsmith.cli.runs import RUN_HELP
+from turnsmith.terminal import print_line
 
 _DESCRIPTION = """\
 Write a run's model as a plain Hugging Face folder (safetensors and tokenizer)
@@ -47,9 +48,9 @@ def _run(args: argparse.Namespace) -> int:
         args.out,
         adapter=args.adapter,
         dtype=args.dtype,
-        warn=lambda sentence: print(f"turnsmith: {sentence}", file=sys.stderr),
+        warn=lambda sentence: print_line(f"turnsmith: {sentence}", sys.stderr),
     )
-    print(f"The {'adapter' if args.adapter else 'model'} is in {folder}")
+    print_line(f"The {'adapter' if args.adapter else 'model'} is in {folder}", sys.stdout)
     return 0
 
 

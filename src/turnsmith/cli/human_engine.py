@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat, Message, ToolSchema
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.terminal import can_draw_live, print_line
+from turnsmith.terminal import can_draw_live, print_line, printable
 
 _COLOURS = {"system": "35", "user": "36", "tool": "33"}
 
@@ -58,7 +58,8 @@ class HumanEngine:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Show what is new in the prompt and wait for the person to type the turn."""
-        text = self._chat.show(prompt_ids[self._tokens_shown :]) if self._raw else self._describe_new()
+        new = prompt_ids[self._tokens_shown :]
+        text = printable(self._chat.show(new)) if self._raw else self._describe_new()
         answer: Future[str] = Future()
         self._requests.put((text, answer))
         ids = [*self._chat.encode(await asyncio.wrap_future(answer)), self._chat.close_id]
@@ -86,7 +87,7 @@ class HumanEngine:
 
     def _ask(self, text: str, answer: Future[str]) -> None:
         self.prompts_shown += 1
-        self.show(text)
+        self.show(text, is_styled=True)
         try:
             turn = self._read_turn()
             if not answer.done():  # the episode may have timed out meanwhile
@@ -100,17 +101,17 @@ class HumanEngine:
         tools = [{"role": "tool offered", "content": json.dumps(tool, indent=2)} for tool in self._chat.new_tools or ()]
         return "\n".join(self.describe(message) for message in (*tools, *self._chat.new_messages))
 
-    def show(self, text: str) -> None:
-        """Print something for the person."""
-        print_line(text, self._out)
+    def show(self, text: str, *, is_styled: bool = False) -> None:
+        """Print something for the person; what `describe` returned is styled."""
+        print_line(text, self._out, is_styled=is_styled)
 
     def describe(self, message: Message) -> str:
         """A message under a line with its role."""
         role, name = message["role"], message.get("name")
-        head = f"--- {role}{f' ({name})' if name else ''} ---"
+        head = printable(f"--- {role}{f' ({name})' if name else ''} ---")
         if can_draw_live(self._out):
             head = f"\033[1;{_COLOURS.get(role, '37')}m{head}\033[0m"
-        return f"{head}\n{message['content']}"
+        return f"{head}\n{printable(message['content'])}"
 
     def _read_turn(self) -> str:
         """Read one turn: a line, or several if all but the last end with a backslash. Skips empty lines."""

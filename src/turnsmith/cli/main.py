@@ -22,6 +22,7 @@ from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
 from turnsmith.errors import TurnsmithError
 from turnsmith.importing import add_to_path
+from turnsmith.terminal import print_line
 
 
 def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
@@ -67,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args) or 0)
     except TurnsmithError as error:
-        print(f"turnsmith: {error}", file=sys.stderr)
+        print_line(f"turnsmith: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("turnsmith: stopped.", file=sys.stderr)
+        print_line("turnsmith: stopped.", sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output is gone (`| head`). Without this, Python would fail again when it flushes at exit.

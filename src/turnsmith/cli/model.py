@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError
+from turnsmith.terminal import print_line
 
 _DESCRIPTION = """\
 Build a small model in a folder that transformers, vLLM and
@@ -34,5 +36,5 @@ def _run(args: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{args.folder} already exists and is not an empty folder; choose another.")
     getattr(import_module(f"turnsmith.models.{args.name}"), f"build_{args.name}")(folder)
-    print(f"{args.name} is in {args.folder}")
+    print_line(f"{args.name} is in {args.folder}", sys.stdout)
     return 0

@@ -133,7 +133,7 @@ def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
     after = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else len(roles)
     if engine.prompts_shown == trajectory.num_turns:  # else they were shown with the prompt that got no answer
         for message in trajectory.messages[after:]:
-            engine.show(engine.describe(message))
+            engine.show(engine.describe(message), is_styled=True)
     turns, rewards = trajectory.num_turns, ", ".join(f"{reward:g}" for reward in trajectory.rewards)
     engine.show("")
     engine.show(f"You quit ({engine.exit_reason})." if engine.exit_reason else f"Outcome: {trajectory.outcome}.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from turnsmith.cli.runs import RUN_HELP
+from turnsmith.terminal import print_line
 
 _DESCRIPTION = """\
 Write a run's report: curves, warnings and selected episodes in one HTML file
@@ -38,5 +40,5 @@ def _run(args: argparse.Namespace) -> int:
     from turnsmith.viewer import write_report
 
     out = write_report(find_run(args.run_folder), None if args.out is None else Path(args.out).expanduser())
-    print(f"{out} ({out.stat().st_size / 1000:,.0f} kB)")
+    print_line(f"{out} ({out.stat().st_size / 1000:,.0f} kB)", sys.stdout)
     return 0

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnsmith.terminal import print_line
+
 _DESCRIPTION = """\
 Train, kill and measure for up to ten minutes on this machine or your cluster,
 and print a table of what works and what does not. Uses the `tiny` model unless
@@ -46,8 +48,8 @@ def _run(args: argparse.Namespace) -> int:
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="run-")).absolute()
     out = sys.stdout  # while a check trains, the output of the run goes to its log
-    result = Selftest(config, folder, lambda check: print(check.line(), file=out, flush=True), args.only).run()
-    print(f"{result.summary()}; runs and logs are in {folder}")
+    result = Selftest(config, folder, lambda check: print_line(check.line(), out), args.only).run()
+    print_line(f"{result.summary()}; runs and logs are in {folder}", out)
     if args.json:
         Path(args.json).write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")
     return int(result.failed > 0)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
+
+from turnsmith.terminal import print_line
 
 _DESCRIPTION = """\
 Serve an environment to training and evaluation on other machines.
@@ -58,6 +61,6 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError(f"Cannot listen on {args.host}:{args.port}: {error.strerror or error}.") from error
     with listener:
         port = listener.getsockname()[1]
-        print(f"Serving {spec.name}. Use it with environment.isolation=tcp://{args.host}:{port}", flush=True)
+        print_line(f"Serving {spec.name}. Use it with environment.isolation=tcp://{args.host}:{port}", sys.stdout)
         serve_forever(listener, Isolation.of(settings), str(spec.target))
     return 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from turnsmith.terminal import print_line
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -90,4 +93,5 @@ def _print_settings(config: ConfigStore) -> None:
     settings = dump_yaml(to_dict(config))
     verl = OmegaConf.to_yaml(verl_config(config), resolve=True)
     asked = "".join(f"# {line}\n" for line in dry_run_table(config).splitlines())
-    print(f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}", end="")
+    text = f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}"
+    print_line(text.removesuffix("\n"), sys.stdout)

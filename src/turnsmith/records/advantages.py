@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turnsmith.records.files import atomic_write
+from turnsmith.records.parquet_reader import ParquetSource, read_batches
 from turnsmith.records.run_folder import RunFolder
 
 _NUMBERS = pa.list_(pa.float32())
@@ -54,6 +55,10 @@ def read_advantages(
 ) -> StepAdvantages:
     """Read what `write_advantages` wrote, or only these episodes of it.
 
+    Raises:
+        RecordError: The file is damaged.
+        FileNotFoundError: There is none.
+
     Example:
         >>> import tempfile
         >>> run = RunFolder.create(tempfile.mkdtemp(), "demo")
@@ -61,13 +66,24 @@ def read_advantages(
         >>> read_advantages(run, 1)
         StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
     """
+    return parse_advantages(_path(folder, step), episodes)
+
+
+def parse_advantages(source: ParquetSource, episodes: Collection[str] | None = None) -> StepAdvantages:
+    """Read a file that `write_advantages` wrote, or a stream with its bytes.
+
+    Raises:
+        RecordError: It is damaged.
+    """
+    found = StepAdvantages()
     only = None if episodes is None else pc.field("episode_id").isin(pa.array(list(episodes), pa.string()))
-    table = pq.read_table(_path(folder, step), schema=_SCHEMA, filters=only).to_pydict()
-    columns = [
-        {key: numbers for key, numbers in zip(table["episode_id"], table[name], strict=True) if numbers is not None}
-        for name in _COLUMNS
-    ]
-    return StepAdvantages(*columns)
+    for batch in read_batches(source, _SCHEMA, nullable=_COLUMNS):
+        table = pa.Table.from_batches([batch])
+        for row in (table if only is None else table.filter(only)).to_pylist():
+            for name in _COLUMNS:
+                if row[name] is not None:
+                    getattr(found, name)[row["episode_id"]] = row[name]
+    return found
 
 
 def _path(folder: RunFolder | str | Path, step: int) -> Path:

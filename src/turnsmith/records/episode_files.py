@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnsmith.errors import RecordError
-from turnsmith.records.episode_schema import SCHEMA
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
     from turnsmith.records.run_folder import RunFolder
 
-_FILE_NAME = re.compile(r"(?:step-(\d+)-.+|steps-(\d+)-(\d+))\.parquet")
+_MOST_STEPS = 1_000_000
+"""In one file: somebody else's file name must not make readers count for ever."""
+_FILE_NAME = re.compile(r"(?:step-(\d{1,18})-.+|steps-(\d{1,18})-(\d{1,18}))\.parquet", re.DOTALL)
 
 
 def episode_files(source: RunFolder | str | Path) -> list[Path]:
@@ -52,20 +51,10 @@ def steps_of(file: Path) -> range | None:
     if match is None:
         return None
     first, last = (match[1], match[1]) if match[1] else (match[2], match[3])
-    return range(int(first), int(last) + 1)
+    steps = range(int(first), int(last) + 1)
+    return steps if len(steps) <= _MOST_STEPS else None
 
 
 def is_merged(file: Path) -> bool:
     """Whether an episode file was made of several others."""
     return file.name.startswith("steps-")
-
-
-def row_groups_of(parquet: pq.ParquetFile, step: int | None) -> list[int]:
-    """The row groups of an episode file that may have episodes of `step`; None: all."""
-    column = SCHEMA.get_field_index("step")
-    found: list[int] = []
-    for place in range(parquet.num_row_groups):
-        known: Any = parquet.metadata.row_group(place).column(column).statistics
-        if step is None or known is None or not known.has_min_max or known.min <= step <= known.max:
-            found.append(place)
-    return found

@@ -54,6 +54,10 @@ SCHEMA: Any = pa.schema(
     metadata={"turnsmith.format": FORMAT},
 )
 
+NEWER_COLUMNS = ("reward_shares", "exact", "turn_weights_swaps", "decision", "attempt")
+"""Columns that files of earlier versions do not have."""
+NULLABLE_COLUMNS = ("outcome", "score", *NEWER_COLUMNS)
+
 # Byte-stream split lets zstd compress the exponents, which repeat. The other columns compress better with dictionaries.
 SPLIT_COLUMNS = ("log_probs.list.element",)
 DICTIONARY_COLUMNS = (

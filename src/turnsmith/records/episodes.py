@@ -16,19 +16,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
-from turnsmith.records.episode_files import episode_files, row_groups_of, steps_of
-from turnsmith.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, SPLIT_COLUMNS
+from turnsmith.records.episode_files import episode_files, steps_of
+from turnsmith.records.episode_schema import (
+    DICTIONARY_COLUMNS,
+    FORMAT,
+    NEWER_COLUMNS,
+    NULLABLE_COLUMNS,
+    SCHEMA,
+    SPLIT_COLUMNS,
+)
 from turnsmith.records.files import atomic_write
 from turnsmith.records.json_text import to_json
+from turnsmith.records.parquet_reader import ParquetSource, damage_named, read_batches
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.text import replace_surrogates
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 _TOKENS_IN_BLOCK = 4_000_000
+MOST_RECORDED = 1e100
+"""Rewards and times of this size are damage; sums and squares of smaller ones are finite."""
 
 WRITER_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
@@ -104,7 +115,7 @@ def _unread(files: list[Path], step: int | None, read: Counter[int]) -> Iterator
         steps = steps_of(file)
         if steps and (steps.stop <= last or (step is not None and step not in steps)):
             continue
-        for number, trajectory in _read_file(file, step):
+        for number, trajectory in read_episode_file(file, step):
             if again[number]:
                 again[number] -= 1
             else:
@@ -188,18 +199,13 @@ def _packed(arrays: list[array[Any]], kind: Any) -> Any:
     )
 
 
-def _read_file(file: Path, step: int | None) -> Iterator[tuple[int, Trajectory]]:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            version = (parquet.schema_arrow.metadata or {}).get(b"turnsmith.format", b"").decode()
-            if version != FORMAT:
-                raise RecordError(f"{file} has episode format {version or 'none'}, but this turnsmith reads {FORMAT}.")
-            for block in parquet.iter_batches(batch_size=64, row_groups=row_groups_of(parquet, step)):
-                yield from _episodes(block, step)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise RecordError(f"Cannot read the episode file {file}: {error}") from error
+def read_episode_file(file: ParquetSource, step: int | None = None) -> Iterator[tuple[int, Trajectory]]:
+    """The episodes of one file, or of a stream with its bytes, each with its step."""
+    batches = read_batches(file, SCHEMA, version=FORMAT, optional=NEWER_COLUMNS, nullable=NULLABLE_COLUMNS, step=step)
+    for block in batches:
+        with damage_named(file):
+            episodes = list(_episodes(block, step))
+        yield from episodes
 
 
 def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
@@ -214,7 +220,22 @@ def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
                 mask=_unpacked(mask[index].values, "b", pa.int8()),
                 prompt_length=row["prompt_length"],
             )
-            yield row["step"], _trajectory(row, tokens)
+            trajectory = _trajectory(row, tokens)
+            _check(trajectory)
+            yield row["step"], trajectory
+
+
+def _check(trajectory: Trajectory) -> None:
+    """Check what the types of the columns do not say; raises a ValueError."""
+    tokens = trajectory.tokens
+    if not len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask) >= tokens.prompt_length >= 0:
+        raise ValueError("the tokens of an episode do not fit together")
+    if not all(tokens.prompt_length <= turn.start <= turn.stop <= len(tokens.ids) for turn in trajectory.turns):
+        raise ValueError("a turn of an episode is not within its tokens")
+    if not all(
+        abs(value) < MOST_RECORDED for value in (*trajectory.rewards, trajectory.score or 0.0, trajectory.seconds)
+    ):
+        raise ValueError("a reward or a time of an episode is not a finite number")
 
 
 def _unpacked(values: Any, typecode: str, kind: Any) -> array[Any]:
@@ -242,8 +263,8 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         actions=row["actions"],
         rewards=row["turn_rewards"],
         dones=row["dones"],
-        infos=json.loads(row["infos"]),
-        reward_shares=json.loads(row.get("reward_shares") or "{}"),
+        infos=msgspec.convert(json.loads(row["infos"]), list[dict[str, Any]]),
+        reward_shares=msgspec.convert(json.loads(row.get("reward_shares") or "{}"), dict[str, Any]),
         messages=row["messages"],
         turns=[TurnRecord(*turn, swaps=_pairs(swaps)) for *turn, swaps in turns],
         tokens=tokens,
@@ -254,7 +275,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         group_id=row["group_id"],
         seed=row["seed"],
         seconds=row["seconds"],
-        exact=row.get("exact", True),
+        exact=row.get("exact") is not False,
         decision=Decision(row.get("decision") or Decision.KEPT),
         attempt=row.get("attempt") or 0,
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
 
 from turnsmith.errors import RecordError
 
@@ -61,22 +59,17 @@ def append_line(path: Path, line: str) -> None:
         file.write(line.encode() + b"\n")
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """All records of a JSON-lines file; none if it does not exist. An unfinished last line is left out.
+def read_file(path: Path) -> bytes:
+    """The content of a regular file; empty if there is none.
 
     Raises:
-        RecordError: A line other than the last is damaged.
+        RecordError: It cannot be read, or is no file: a pipe, say, which nobody may ever write to.
     """
-    if not path.exists():
-        return []
-    *lines, _ = path.read_bytes().split(b"\n")  # After the last line end comes nothing, or an unfinished line.
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise RecordError(f"Line {number} of {path} is damaged: it is not JSON.") from None
-        if not isinstance(record, dict):
-            raise RecordError(f"Line {number} of {path} is damaged: it is not a JSON object.")
-        records.append(cast("dict[str, Any]", record))
-    return records
+    try:
+        if not path.exists():
+            return b""
+        if not path.is_file():
+            raise RecordError(f"{path} is not a file.")
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -16,7 +16,6 @@ checkpoints/      model and trainer state after some steps
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from turnsmith.errors import RecordError
-from turnsmith.records.files import append_line, read_json_lines, write_text
+from turnsmith.records.files import append_line, read_file, write_text
+from turnsmith.records.json_records import About, Event, LedgerStep, Metrics, parse_lines, parse_object
 from turnsmith.records.json_text import restore_number, to_json
 from turnsmith.records.yaml_text import dump_yaml
 
@@ -74,18 +74,15 @@ class RunFolder:
         path = Path(path)
         if not path.is_dir():
             raise RecordError(f"There is no run folder {path}.")
-        try:
-            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            run_format = int(about["format"])
-        except FileNotFoundError:
-            raise RecordError(f"{path} is not a run folder: it has no run.json.") from None
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            raise RecordError(f"{path / 'run.json'} is damaged.") from None
+        if not (path / "run.json").exists():
+            raise RecordError(f"{path} is not a run folder: it has no run.json.")
+        run = cls(path.resolve())
+        run_format = run.read_about()["format"]
         if run_format > FORMAT:
             raise RecordError(
                 f"{path} has run format {run_format}, but this turnsmith reads up to {FORMAT}. Update turnsmith."
             )
-        return cls(path.resolve())
+        return run
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -104,6 +101,14 @@ class RunFolder:
     def checkpoints_dir(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a file of the run; empty if there is none."""
+        return read_file(self.path / name)
+
+    def read_about(self) -> dict[str, Any]:
+        """What run.json says: `format`, `name` and `created`."""
+        return parse_object(self.read_bytes("run.json"), About, str(self.path / "run.json"))
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Save the resolved settings (`config_sources.to_dict`) as config.yaml, which `config_sources.load` reads."""
@@ -135,7 +140,7 @@ class RunFolder:
 
     def read_ledger(self) -> list[dict[str, Any]]:
         """What became of the episodes of each step so far."""
-        return self._read("ledger")
+        return self._read("ledger", LedgerStep)
 
     def append_event(self, kind: str, /, **fields: Any) -> None:
         """Append an event, with the time in seconds since 1970."""
@@ -143,16 +148,18 @@ class RunFolder:
 
     def read_events(self) -> list[dict[str, Any]]:
         """All events so far, oldest first."""
-        return self._read("events")
+        return self._read("events", Event)
 
     def _append(self, file: str, record: Mapping[str, Any]) -> None:
         append_line(self.path / f"{file}.jsonl", to_json(record))
 
-    def _read(self, file: str) -> list[dict[str, Any]]:
-        return read_json_lines(self.path / f"{file}.jsonl")
+    def _read(self, file: str, shape: type) -> list[dict[str, Any]]:
+        name = f"{file}.jsonl"
+        return parse_lines(self.read_bytes(name), shape, str(self.path / name))
 
     def _read_numbers(self, file: str) -> list[dict[str, Any]]:
-        return [{name: restore_number(value) for name, value in record.items()} for record in self._read(file)]
+        records = self._read(file, Metrics)
+        return [{name: restore_number(value) for name, value in record.items()} for record in records]
 
 
 def _make_folder(parent: Path, name: str) -> Path:

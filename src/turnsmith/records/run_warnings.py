@@ -6,8 +6,12 @@ They are events of kind `warning` in events.jsonl: written once when they begin,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import msgspec
+
+from turnsmith.errors import RecordError
 
 KIND = "warning"
 """The event kind of warnings."""
@@ -53,10 +57,15 @@ class RunWarning:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunWarning:
-        """The warning with this event content; unknown fields, as of a newer version, are ignored."""
-        known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
-        known["episodes"] = tuple(known.get("episodes") or ())
-        return cls(**known)
+        """The warning with this event content; unknown fields, as of a newer version, are ignored.
+
+        Raises:
+            RecordError: A field is missing or has the wrong type.
+        """
+        try:
+            return msgspec.convert(content, cls)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise RecordError(f"A warning in events.jsonl is damaged: {error}.") from None
 
     def __str__(self) -> str:
         if self.until is not None:

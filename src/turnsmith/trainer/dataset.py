@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import msgspec
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError, EnvironmentFailure
-from turnsmith.records.files import write_text
+from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
+from turnsmith.records.files import read_file, write_text
 from turnsmith.trainer.task_file import TaskFile, read_tasks
 
 if TYPE_CHECKING:
@@ -44,6 +46,21 @@ class FinishedGroup:
     seed: int
     task: dict[str, Any] | None
     reward: float
+
+
+class _State(TypedDict):
+    position: int
+    history: list[FinishedGroup]
+    given: list[DatasetRow]
+
+
+class _About(TypedDict):
+    """`starts.json`."""
+
+    source: Literal["rows", "curriculum", "seeds"]
+    seed: int
+    shuffle: bool
+    state: _State
 
 
 Tasks = Iterable[Mapping[str, Any]] | str | Path
@@ -150,7 +167,7 @@ class CustomEnvironmentDataset:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; `{"position": n}` alone just moves to row `n`."""
         self.position = int(state["position"])
-        self.history = [FinishedGroup(**group) for group in state.get("history", ())]
+        self.history = [msgspec.convert(group, FinishedGroup) for group in state.get("history", ())]
         self._given = {start["index"]: start for start in state.get("given", ())}
 
     def save(self, folder: Path, seed: int) -> None:
@@ -165,7 +182,11 @@ class CustomEnvironmentDataset:
     @classmethod
     def load(cls, folder: Path, curriculum: Curriculum | None = None) -> CustomEnvironmentDataset:
         """Read what `save` wrote; a curriculum is code, so it has to be passed again."""
-        about = json.loads((folder / "starts.json").read_text(encoding="utf-8"))
+        try:
+            # Not `parse_object`: seeds may be integers of any length.
+            about = msgspec.convert(json.loads(read_file(folder / "starts.json")), _About)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"{folder / 'starts.json'} is damaged: {error}.") from None
         if (about["source"] == "curriculum") != (curriculum is not None):
             raise ConfigError(
                 f"The dataset in {folder} comes from {about['source']}: pass the same kind of dataset again."

@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.config_sources import known_keys, to_dict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import import_name
-from turnsmith.records.files import write_text
+from turnsmith.records.files import read_file, write_text
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import signature, signing_key
 from turnsmith.tools.parsing import ActionParser
@@ -162,13 +164,17 @@ class Recipe:
         Raises:
             RecordError: There is none, it is damaged, or somebody else wrote it and it is not trusted.
         """
+        data = read_file(run / _FILE)
+        if not data:
+            raise RecordError(f"{run} cannot be resumed: it has no {_FILE}, so an older turnsmith wrote it.")
         try:
-            content = json.loads((run / _FILE).read_text(encoding="utf-8"))
-            signed, recipe = str(content.pop("signature", "")), cls(**content)
-        except FileNotFoundError:
-            raise RecordError(f"{run} cannot be resumed: it has no {_FILE}, so an older turnsmith wrote it.") from None
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            raise RecordError(f"{run / _FILE} is damaged.") from None
+            # Not `parse_object`: folders may have names that are not UTF-8, and settings integers of any length.
+            content = msgspec.convert(json.loads(data), dict[str, Any])
+            signed = str(content.pop("signature", ""))
+            recipe = cls(**content)
+            msgspec.convert(content, cls)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordError(f"{run / _FILE} is damaged: {error}.") from None
         own = _signature(content)
         if not trust and not (own and hmac.compare_digest(signed.encode(), own.encode())):
             raise RecordError(

@@ -11,6 +11,8 @@ from turnsmith.text import number
 
 _MAX_POINTS = 300
 """Points of a curve; the steps of a longer run are averaged in bins."""
+_MAX_VALUE = 1e300
+"""Larger values are not drawn: sums and differences of them are infinite."""
 _Bins = list[Sequence[Mapping[str, Any]]]
 """Records of consecutive steps, one sequence for each point of a curve."""
 
@@ -195,7 +197,7 @@ def _is_zero(chart: Chart) -> bool:
 
 def _numbers(records: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     values = [record.get(name) for record in records]
-    return [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    return [float(value) for value in values if isinstance(value, int | float) and abs(value) <= _MAX_VALUE]
 
 
 def _mean(values: Sequence[float]) -> float | None:

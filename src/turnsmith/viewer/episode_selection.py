@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
 from turnsmith.records.advantages import read_advantages
-from turnsmith.records.episode_files import episode_files, row_groups_of, steps_of
-from turnsmith.records.episodes import iter_episodes
+from turnsmith.records.episode_files import episode_files, steps_of
+from turnsmith.records.episode_schema import NEWER_COLUMNS, NULLABLE_COLUMNS, SCHEMA
+from turnsmith.records.episodes import MOST_RECORDED, iter_episodes
+from turnsmith.records.parquet_reader import ParquetSource, damage_named, read_batches
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.trajectory import Decision, Outcome, Trajectory
@@ -39,11 +41,20 @@ class EpisodeRow:
     outcome: str = "unfinished"
     decision: str = Decision.KEPT
 
+    def check(self) -> None:
+        """Raise a ValueError if a value is none that we write."""
+        Decision(self.decision)
+        if not abs(self.reward) < MOST_RECORDED:
+            raise ValueError("a reward in it is not a finite number")
+
     @property
     def counts(self) -> bool:
         """Whether it may be trained on."""
         decision = Decision(self.decision)
         return decision is Decision.PENALISED or (self.outcome in _BEHAVIOUR and decision.is_counted)
+
+
+_ROW_SCHEMA: Any = pa.schema([SCHEMA.field(column.name) for column in fields(EpisodeRow)])
 
 
 @dataclass(slots=True)
@@ -150,14 +161,27 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
+def read_rows(file: ParquetSource, step: int | None = None) -> list[EpisodeRow]:
+    """The rows of an episode file, or of a stream with its bytes; all of them, or those of one step.
+
+    Raises:
+        RecordError: It is damaged.
+    """
+    rows: list[EpisodeRow] = []
+    for batch in read_batches(file, _ROW_SCHEMA, optional=NEWER_COLUMNS, nullable=NULLABLE_COLUMNS, step=step):
+        with damage_named(file):
+            for values in batch.to_pylist():
+                row = EpisodeRow(**{name: value for name, value in values.items() if value is not None})
+                if step is None or row.step == step:
+                    row.check()
+                    rows.append(row)
+    return rows
+
+
 def _read_rows(file: Path, step: int, unreadable: list[str]) -> list[EpisodeRow]:
     try:
-        with pq.ParquetFile(file) as parquet:  # an older file may lack the newer columns
-            wanted = [column.name for column in fields(EpisodeRow)]
-            rows = parquet.read_row_groups(row_groups_of(parquet, step), columns=wanted).to_pylist()
-        present = [{name: value for name, value in row.items() if value is not None} for row in rows]
-        return [row for row in (EpisodeRow(**values) for values in present) if row.step == step]
-    except (pa.ArrowException, OSError, TypeError) as error:
+        return read_rows(file, step)
+    except (RecordError, FileNotFoundError) as error:
         unreadable.append(f"{file.name}: {error}")
         return []
 
@@ -168,7 +192,7 @@ def _load(
     loaded: dict[tuple[int, str], SelectedEpisode] = {}
     for step in dict.fromkeys(step for step, _ in reasons):
         names = {name for at, name in reasons if at == step}
-        advantages = _read_advantages(run, step, names)
+        advantages = _read_advantages(run, step, names, unreadable)
         for trajectory in _load_step(files.get(step, []), step, names, unreadable):
             name = trajectory.episode_id
             loaded[step, name] = SelectedEpisode(step, trajectory, reasons[step, name], advantages.get(name))
@@ -190,8 +214,11 @@ def _load_step(files: Iterable[Path], step: int, names: set[str], unreadable: li
             unreadable.append(str(error))
 
 
-def _read_advantages(run: RunFolder, step: int, names: set[str]) -> dict[str, Sequence[float]]:
+def _read_advantages(run: RunFolder, step: int, names: set[str], unreadable: list[str]) -> dict[str, Sequence[float]]:
     try:
         return read_advantages(run, step, names).advantages
-    except (pa.ArrowException, OSError):
+    except FileNotFoundError:
         return {}  # an evaluation, or a step that was not trained on
+    except RecordError as error:
+        unreadable.append(str(error))
+        return {}

@@ -68,7 +68,7 @@ def _tiles(view: RunView) -> Iterator[tuple[str, str]]:
         yield "steps", view.progress(" of ")
         yield from _first_to_last(view, "reward", "reward/mean")
         yield from _first_to_last(view, "success", "success/mean")
-        yield "episodes", f"{int(sum(view.values('episodes/total'))):,}"
+        yield "episodes", f"{sum(view.values('episodes/total')):,.0f}"
     if view.seconds is not None:
         yield "time", duration(view.seconds)
     if view.warnings or not view.is_evaluation:

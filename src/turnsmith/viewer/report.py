@@ -51,7 +51,11 @@ def report_html(run: RunFolder | str | Path) -> str:
         >>> page.startswith("<!doctype html>"), "Reward" in page, "://" in page
         (True, True, False)
     """
-    view = read_run(run)
+    return view_html(read_run(run))
+
+
+def view_html(view: RunView) -> str:
+    """The report of a run that has been read; only its episodes are still to be."""
     curves = curves_of(view.metrics, view.evaluations)
     selection = select_episodes(view.run, view.warnings)
     script = _asset("report.js")
@@ -60,7 +64,7 @@ def report_html(run: RunFolder | str | Path) -> str:
         for part in (
             header_html(view),
             _warnings(view, selection),
-            ledger_html(LedgerTotals.of(view.run.read_ledger())),
+            ledger_html(LedgerTotals.of(view.ledger)),
             evaluation_html(view, selection.rows) if view.is_evaluation else "",
             "" if view.is_evaluation and len(curves.steps) < 2 else _curves(curves),
             _episodes(selection),

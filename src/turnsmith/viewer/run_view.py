@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
+from turnsmith.errors import RecordError
+from turnsmith.records.json_records import RunParts, parse_object
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import RunState, state_of
 from turnsmith.records.run_warnings import RunWarning, warnings_in
@@ -29,6 +32,8 @@ class RunView:
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     evaluations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Records of the evaluations during training."""
+    ledger: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What became of the episodes of each step."""
     warnings: list[RunWarning] = field(default_factory=list[RunWarning])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """The content of config.yaml."""
@@ -103,9 +108,9 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         ('Game', 'finished', 1, 0.5)
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
-    events, settings = run.read_events(), _read_settings(run.path)
+    events, settings = run.read_events(), _read_settings(run)
     evaluation = next((event for event in events if event.get("kind") == "evaluation"), {})
-    recipe = _read_json(run.path / "resume.json")
+    recipe = _read_parts(run)
     last_write = _last_write(run.path)
     return RunView(
         run=run,
@@ -114,12 +119,13 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         model=str(evaluation.get("model") or _model(settings)),
         metrics=run.read_metrics(),
         evaluations=run.read_evaluations(),
+        ledger=run.read_ledger(),
         warnings=warnings_in(events),
         settings=settings,
         is_evaluation=bool(evaluation),
-        planned_steps=int(recipe["steps"]) if _is_number(recipe.get("steps")) and recipe["steps"] > 0 else None,
+        planned_steps=recipe.get("steps") or None,
         error=_error(events),
-        created=_read_json(run.path / "run.json").get("created"),
+        created=run.read_about().get("created"),
         last_write=last_write,
     )
 
@@ -140,15 +146,14 @@ def _error(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _last_write(path: Path) -> float | None:
-    times = [file.stat().st_mtime for name in ("metrics.jsonl", "events.jsonl") if (file := path / name).exists()]
-    return max(times, default=None)
+    files = [file for name in ("metrics.jsonl", "events.jsonl") if (file := path / name).is_file()]
+    return max((file.stat().st_mtime for file in files), default=None)
 
 
 def _environment(recipe: Mapping[str, Any]) -> str:
     """The class name in `module:Name`; for an environment that cannot be imported by name, what describes it."""
     name = str(recipe.get("environment") or "").rpartition(":")[2]
-    nameless: Any = recipe.get("nameless")
-    return name or (str(nameless.get("environment", "")) if isinstance(nameless, dict) else "")
+    return name or recipe.get("nameless", {}).get("environment", "")
 
 
 def _environment_in(run_name: str) -> str:
@@ -161,17 +166,16 @@ def _model(settings: Mapping[str, Any]) -> str:
     return str(model.get("local_path") or model.get("model_name") or "") if isinstance(model, dict) else ""
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def _read_settings(run: RunFolder) -> dict[str, Any]:
     try:
-        content = parse_yaml((path / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YamlProblem):
+        content = parse_yaml(run.read_bytes("config.yaml").decode())
+        return msgspec.convert(content, dict[str, Any])
+    except (UnicodeDecodeError, YamlProblem, msgspec.ValidationError):
         return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_parts(run: RunFolder) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_object(run.read_bytes("resume.json"), RunParts, "resume.json")
+    except RecordError:  # there is none, or only `resume` can read it
         return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

@@ -60,7 +60,11 @@ def show_run(folder: RunFolder | str | Path) -> str:
     Raises:
         RecordError: There is no run there.
     """
-    view = read_run(folder)
+    return describe_run(read_run(folder))
+
+
+def describe_run(view: RunView) -> str:
+    """What `show_run` says about a run that has been read."""
     parts = ["\n".join(_head(view)), "\n".join(_numbers(view)), "\n".join(_gradient(view)), *_warnings(view)]
     return "\n\n".join(part for part in parts if part)
 
@@ -90,15 +94,21 @@ def _short_model(model: str) -> str:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[_one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+def _one_line(text: str) -> str:
+    """A name with line ends in it must not look like two lines of ours."""
+    return " ".join(text.splitlines())
+
+
 def _head(view: RunView) -> Iterator[str]:
-    yield f"{view.name}: {view.state.value}"
-    yield " · ".join(filter(None, (view.environment, view.model, view.algorithm)))
-    yield f"in {view.run.path}"
+    yield _one_line(f"{view.name}: {view.state.value}")
+    yield _one_line(" · ".join(filter(None, (view.environment, view.model, view.algorithm))))
+    yield _one_line(f"in {view.run.path}")
     lines = [line for line in view.error.splitlines() if line.strip()]
     if lines:
         more = " (full text in error.log)" if len(lines) > 1 else ""
@@ -118,12 +128,12 @@ def _numbers(view: RunView) -> Iterator[str]:
             curve = sparkline(values, _SPARKLINE_WIDTH)
             rows.append((label, f"{number(values[0]):>8} to {number(values[-1]):<8}  {curve}{interval}"))
     rows.extend(_episodes(view))
-    for place, line in enumerate(LedgerTotals.of(view.run.read_ledger()).lines()):
+    for place, line in enumerate(LedgerTotals.of(view.ledger).lines()):
         rows.append(("" if place else "ledger", line))
     rows.extend(_tools(view))
     rows.extend(_times(view))
     for label, text in rows:
-        yield f"{label:<15}{text}".rstrip()
+        yield _one_line(f"{label:<15}{text}").rstrip()
 
 
 def _values(view: RunView, metric: str) -> list[float]:

@@ -28,7 +28,7 @@ def explain_zero_gradient(view: RunView) -> list[str]:
         >>> explain_zero_gradient(view)
         ['It was zero in 1 of 2 steps, most recently in step 2: all episodes got the same reward, 1.']
     """
-    ledger = view.run.read_ledger()
+    ledger = view.ledger
     lines: list[str] = []
     empty = [step for step in ledger if step.get("dispatched") and not step.get("trained")]
     if empty:
@@ -66,7 +66,7 @@ def _left_out(step: Mapping[str, Any]) -> str:
     outcomes = ", ".join(f"{count} {name}" for name, count in dict(step.get("outcomes", {})).items())
     episodes = [episode for episode in step.get("episodes", ()) if episode.get("decision") in ("masked", "dropped")]
     error = next((str(episode["error"]).partition("\n")[0] for episode in episodes if episode.get("error")), "")
-    sentence = f"of {step['dispatched']} episodes, {counts} (outcomes: {outcomes})"
+    sentence = f"of {step.get('dispatched', 0)} episodes, {counts} (outcomes: {outcomes})"
     return f"{sentence}; first error: {error}".rstrip(".") if error else sentence
 
 

@@ -130,12 +130,12 @@ def test_what_is_not_an_episode_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="There are no episodes at"):
         read_episodes(tmp_path / "nowhere")
     (tmp_path / "step-00000001-0.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(RecordError, match="Cannot read the episode file"):
+    with pytest.raises(RecordError, match="Cannot read the Parquet file"):
         read_episodes(tmp_path)
     pq.write_table(
         pq.read_table(write_episodes(tmp_path, 1, [])).replace_schema_metadata({}), tmp_path / "other.parquet"
     )
-    with pytest.raises(RecordError, match="has episode format none"):
+    with pytest.raises(RecordError, match="it has format none"):
         read_episodes(tmp_path / "other.parquet")
     with pytest.raises(RecordError, match="is not a valid part name"):
         write_episodes(tmp_path, 1, [], part="../x")

@@ -181,7 +181,8 @@ read_request = msgspec.msgpack.Decoder(Request).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode
 read_tools = msgspec.msgpack.Decoder(list[ToolInfo]).decode
 read_dict = msgspec.msgpack.Decoder(dict[str, Any]).decode
-BadMessage = msgspec.MsgspecError
+BadMessage = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the readers raise for bytes that are no message: wrong types, no UTF-8, or nested too deeply."""
 
 
 def pack(what: str, value: Any) -> msgspec.Raw:

@@ -102,7 +102,8 @@ class _Worker:
             self._start(self._answer_close(request))
         else:
             if isinstance(request, m.Reset):
-                name = self._only or self._defined[request.number].name or "environment:The environment"
+                definition = self._defined.get(request.number)
+                name = self._only or (definition.name if definition else "") or "environment:The environment"
                 self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._threads))
             hosted = self._hosted.get(request.environment)
             if hosted is None:

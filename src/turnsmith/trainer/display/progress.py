@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from turnsmith.terminal import can_draw_live, print_line
+from turnsmith.terminal import can_draw_live, print_line, safe_console
 from turnsmith.text import wrapped
 from turnsmith.trainer.display.text import evaluation_line, plain_line
 
@@ -65,13 +65,12 @@ class ProgressView:
         if not live:
             self._print(header)
             return
-        from rich.console import Console
         from rich.live import Live
 
         from turnsmith.trainer.display.panel import Panel
 
         self._panel = Panel(total_steps, header)
-        console = Console(file=self._file, highlight=False)
+        console = safe_console(file=self._file)
         # What others print meanwhile goes above the view; four redraws a second keep the clock running.
         self._live = Live(self._panel, console=console, refresh_per_second=4, vertical_overflow="crop")
         self._live.start()

@@ -47,6 +47,8 @@ def test_every_message_comes_back_as_itself():
         msgspec.msgpack.encode([22, 1, 7, 1.0, False, False, {}]),
         msgspec.msgpack.encode([99, 1]),
         msgspec.msgpack.encode({"call": 1}),
+        b"\x93\x1a\x01\xa1\xff",  # an error reply whose text is not UTF-8
+        b"\x96\x16\x01\xa0\x00\xc2\xc2" + b"\x91" * 100_000,  # nested too deeply
     ],
 )
 def test_anything_else_is_refused(wrong: bytes):

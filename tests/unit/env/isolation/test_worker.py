@@ -54,6 +54,11 @@ async def client() -> AsyncIterator[Client]:
     await made.end()
 
 
+async def test_a_reset_of_a_class_that_was_never_defined_gets_an_answer(client: Client) -> None:
+    assert "KeyError: 99" in (await client.ask(m.Reset, 7, 99, 3)).sentence
+    assert (await client.ask(m.Ping)).yes is True
+
+
 async def test_an_episode(client: Client) -> None:
     reply = await client.ask(m.Reset, 7, 1, 3, {"row": 1})
     assert (reply.observation, reply.prefix) == ("start 3 {'row': 1}", "You count to 10.")

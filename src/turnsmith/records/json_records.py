@@ -1,0 +1,112 @@
+"""Reads the JSON files of a run folder: parsed strictly, and checked before anything else sees them.
+
+A run folder may be somebody else's, or damaged. What these functions return has the fields below in these types, and no
+text that UTF-8 cannot encode; further fields, as of a newer version, are left as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias, cast
+
+import msgspec
+import orjson
+
+from turnsmith.errors import RecordError
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]  # to the end of the year 9999
+_Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Attempts: TypeAlias = Annotated[list[tuple[str, Count, float]], msgspec.Meta(min_length=1)]
+
+
+class About(msgspec.Struct):
+    """`run.json`."""
+
+    format: Count
+    created: _Time | None = None
+
+
+class Metrics(msgspec.Struct):
+    """A line of `metrics.jsonl` or `evaluations.jsonl`; the metrics themselves are any further fields."""
+
+    step: Count
+
+
+class LedgerEpisode(msgspec.Struct):
+    """An episode in a line of `ledger.jsonl`."""
+
+    episode: str
+    decision: str
+    attempts: _Attempts
+    error: str = ""
+
+
+class LedgerStep(msgspec.Struct):
+    """A line of `ledger.jsonl`."""
+
+    step: Count
+    dispatched: Count = 0
+    trained: Count = 0
+    masked: Count = 0
+    dropped: Count = 0
+    filtered: Count = 0
+    carried: list[str] = []
+    outcomes: dict[str, Count] = {}
+    given_up: dict[str, Count] = {}
+    tokens: dict[str, Count] = {}
+    episodes: list[LedgerEpisode] = []
+
+
+class Event(msgspec.Struct):
+    """A line of `events.jsonl`."""
+
+    kind: str
+    time: float = 0.0
+    step: Count | None = None
+    pid: _Pid = 0
+    born: Count | None = None
+
+
+class RunParts(msgspec.Struct):
+    """What everybody may know of `resume.json`."""
+
+    steps: Count = 0
+    environment: str | None = None
+    nameless: dict[str, str] = {}
+
+
+def parse_object(data: bytes, shape: type, where: str) -> dict[str, Any]:
+    """Parse a file that holds one JSON object; `where` is the file, for the error.
+
+    Raises:
+        RecordError: It is not JSON, or a field has the wrong type.
+
+    Example:
+        >>> parse_object(b'{"format": 1, "name": "game"}', About, "run.json")
+        {'format': 1, 'name': 'game'}
+        >>> parse_object(b'{"format": "one"}', About, "run.json")
+        Traceback (most recent call last):
+        turnsmith.errors.RecordError: run.json is damaged: Expected `int`, got `str` - at `$.format`.
+    """
+    try:
+        value = orjson.loads(data)
+        msgspec.convert(value, shape)
+    except orjson.JSONDecodeError:
+        raise RecordError(f"{where} is damaged: it is not JSON.") from None
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise RecordError(f"{where} is damaged: {error}.") from None
+    return cast("dict[str, Any]", value)
+
+
+def parse_lines(data: bytes, shape: type, where: str) -> list[dict[str, Any]]:
+    """Parse a file with one JSON object per line. An unfinished last line is left out.
+
+    Raises:
+        RecordError: A line other than the last is damaged.
+
+    Example:
+        >>> parse_lines(b'{"step": 1, "entropy": 2.5}\\n{"step": 2, "ent', Metrics, "metrics.jsonl")
+        [{'step': 1, 'entropy': 2.5}]
+    """
+    *lines, _ = data.split(b"\n")  # After the last line end comes nothing, or an unfinished line.
+    return [parse_object(line, shape, f"Line {number} of {where}") for number, line in enumerate(lines, start=1)]
