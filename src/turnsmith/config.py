@@ -226,6 +226,8 @@ class EnvironmentConfig:
     """Memory limit of one worker process; 0: an equal share of half the machine."""
     isolation_processes: int = 4096
     """Limit on processes that the environments of one worker process may have started."""
+    isolation_token_file: str = ""
+    """File with the token of an environment server (`tcp://host:port`), on every node; empty: it needs none."""
     call_seconds: float = 120.0
     """Timeout of one call of the environment (`reset`, `step`, `close`), in seconds."""
 

@@ -144,7 +144,7 @@ def frames(data: bytes) -> None:
 
 def read_message(message: bytes) -> None:
     """Read one message as a request, a reply, and the data within a reply."""
-    for read in (m.read_request, m.read_reply, m.read_tools, m.read_dict):
+    for read in (m.read_request, m.read_reply, m.read_tools, m.read_dict, m.read_hello, m.read_proof):
         try:
             read(message)
         except m.BadMessage:

@@ -12,13 +12,14 @@ _DESCRIPTION = """\
 Serve an environment to training and evaluation on other machines.
 
 Each connection gets its own worker process. The other machines set
-environment.isolation=tcp://HOST:PORT. There is no authentication: whoever can
-reach the port can use the environment, so expose it to a trusted network only."""
+environment.isolation=tcp://HOST:PORT, and environment.isolation_token_file to a
+copy of the token file. On any address but loopback a token is required. The
+connection is not encrypted: where others can listen, use a tunnel such as ssh."""
 
 _EXAMPLES = """\
 examples:
   turnsmith serve-env my_game.py:MyGame
-  turnsmith serve-env games.chess:Chess --host 0.0.0.0 --port 9000"""
+  turnsmith serve-env games.chess:Chess --host 0.0.0.0 --token-file env.token"""
 
 
 def add_serve_env_command(commands: Any) -> None:
@@ -40,6 +41,19 @@ def add_serve_env_command(commands: Any) -> None:
         default=0.0,
         help="memory limit of a worker (default: half the RAM, shared)",
     )
+    add(
+        "--token-file",
+        metavar="FILE",
+        default="",
+        help="token that clients must know; written if there is no such file",
+    )
+    add(
+        "--idle-seconds",
+        metavar="S",
+        type=float,
+        default=1800.0,
+        help="end a worker whose client has been silent for so long; 0: never (default: 1800)",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -48,19 +62,31 @@ def _run(args: argparse.Namespace) -> int:
     import socket
 
     from turnsmith.config import EnvironmentConfig
-    from turnsmith.env.isolation.server import serve_forever
+    from turnsmith.env.isolation.handshake import read_token
+    from turnsmith.env.isolation.server import EnvironmentServer
     from turnsmith.env.isolation.settings import Isolation
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.errors import ConfigError
 
     spec = EnvironmentSpec.of(args.environment)
     settings = EnvironmentConfig(isolation_workers=args.workers, isolation_memory_gib=args.memory_gib)
+    token = read_token(args.token_file, create=True)
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     try:
-        listener = socket.create_server((args.host, args.port))
+        listener = socket.create_server((args.host, args.port), family=family)
     except OSError as error:
         raise ConfigError(f"Cannot listen on {args.host}:{args.port}: {error.strerror or error}.") from error
     with listener:
+        server = EnvironmentServer(
+            listener,
+            Isolation.of(settings),
+            str(spec.target),
+            token=token,
+            idle_seconds=args.idle_seconds,
+            warn=lambda sentence: print_line(sentence, sys.stderr),
+        )
+        where = f"[{args.host}]" if family is socket.AF_INET6 else args.host
         port = listener.getsockname()[1]
-        print_line(f"Serving {spec.name}. Use it with environment.isolation=tcp://{args.host}:{port}", sys.stdout)
-        serve_forever(listener, Isolation.of(settings), str(spec.target))
+        print_line(f"Serving {spec.name}. Use it with environment.isolation=tcp://{where}:{port}", sys.stdout)
+        server.serve_forever()
     return 0

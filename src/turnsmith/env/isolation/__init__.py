@@ -5,6 +5,7 @@
     remote_environment  stands for the user's object, which is elsewhere
     pool                the workers of one event loop, and which environment goes where
     connection          one worker: calls, replies, and what happens when it is lost
+    handshake           the token of an environment server
     launch              starting a worker process, or connecting to a server
     wire                messages over a socket
     messages            the protocol

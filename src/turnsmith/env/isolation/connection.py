@@ -22,6 +22,10 @@ _MAX_UNSENT_BYTES = 16 * 2**20
 """Bytes that may wait to be sent to one worker before callers have to wait."""
 
 
+class ServerBusy(WorkerLost):
+    """An environment server has no worker left for us."""
+
+
 @dataclass(frozen=True, slots=True)
 class _PendingCall:
     reply: asyncio.Future[Any]
@@ -152,6 +156,13 @@ class Connection:
                 self._pending[0] = _PendingCall(first_reply, self._loop.time(), 0)
                 self._channel = Channel(self._worker.connection, self._receive, self._connection_lost)
                 ready = await first_reply
+            if isinstance(ready, m.Busy):
+                raise ServerBusy(
+                    f"The environment server is busy: all of its {ready.workers} workers are in use. Start it with "
+                    "more --workers."
+                )
+            if isinstance(ready, m.ErrorReply):
+                raise WorkerLost(f"The environment server refused: {ready.sentence}")
             if not isinstance(ready, m.Ready) or ready.protocol != m.PROTOCOL:
                 raise WorkerLost("The worker for environments belongs to another version of turnsmith.")
         except TimeoutError:

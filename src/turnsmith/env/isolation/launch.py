@@ -11,6 +11,7 @@ import sys
 from typing import Protocol
 
 from turnsmith.env.isolation import supervisor
+from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
 
@@ -36,18 +37,20 @@ async def launch(isolation: Isolation) -> WorkerProcess:
         WorkerLost: That is not possible.
     """
     try:
-        return LocalWorker(isolation) if isolation.mode == "process" else await ServerWorker.connect(isolation.address)
+        return LocalWorker(isolation) if isolation.mode == "process" else await ServerWorker.connect(isolation)
     except OSError as error:
         where = "{}:{}".format(*isolation.address) if isolation.mode == "tcp" else "this machine"
         raise WorkerLost(f"No worker for environments could be reached on {where}: {error}.") from error
 
 
-def start_supervisor(connection: socket.socket, memory: int, processes: int, only: str = "") -> subprocess.Popen[bytes]:
+def start_supervisor(
+    connection: socket.socket, memory: int, processes: int, only: str = "", idle_seconds: float = 0.0
+) -> subprocess.Popen[bytes]:
     """Start a worker under its supervisor, on `connection`; the caller closes its own copy of that."""
-    limits = (str(memory), str(processes))
+    words = (str(connection.fileno()), str(memory), str(processes), only, str(idle_seconds))
     return subprocess.Popen(
         # By path: the supervisor itself must not import this package, which would make it ten times as large.
-        [sys.executable, "-P", supervisor.__file__, str(connection.fileno()), *limits, *([only] if only else [])],
+        [sys.executable, "-P", supervisor.__file__, *words],
         pass_fds=(connection.fileno(),),
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the process that started it, which then ends its workers
@@ -85,15 +88,24 @@ class ServerWorker:
         self.connection = connection
 
     @classmethod
-    async def connect(cls, address: tuple[str, int]) -> ServerWorker:
+    async def connect(cls, isolation: Isolation) -> ServerWorker:
         """Connect to `turnsmith serve-env`."""
-        connection = await asyncio.to_thread(socket.create_connection, address, _CONNECT_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(connection)
+        return cls(await asyncio.to_thread(_connect, isolation))
 
     async def wait(self) -> str:
         """There is nothing to wait for here."""
         return "is gone: the environment server closed the connection"
+
+
+def _connect(isolation: Isolation) -> socket.socket:
+    connection = socket.create_connection(isolation.address, _CONNECT_SECONDS)
+    try:
+        keep_alive(connection)
+        show_token(connection, read_token(isolation.token_file))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def describe_exit(code: int, isolation: Isolation) -> str:

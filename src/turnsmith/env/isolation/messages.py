@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -97,6 +97,12 @@ class Ping(Message, tag=8):
     """Ask for any reply at all."""
 
 
+class Proof(Message, tag=9):
+    """The answer to `Hello`: that the client knows the token of an environment server."""
+
+    proof: bytes
+
+
 # Replies.
 
 
@@ -163,6 +169,21 @@ class ExitReport(Message, tag=27):
     code: int
 
 
+class Hello(Message, tag=28):
+    """The first message of an environment server, before it starts a worker."""
+
+    nonce: bytes
+    needs_token: bool
+    protocol: int = PROTOCOL
+
+
+class Busy(Message, tag=29):
+    """An environment server has no worker left."""
+
+    workers: int
+    """How many it may have."""
+
+
 class ToolInfo(msgspec.Struct, array_like=True):
     """One of the environment's tools, as the model is told about it."""
 
@@ -174,11 +195,13 @@ class ToolInfo(msgspec.Struct, array_like=True):
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping
-Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport
+Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport | Busy
 
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode
+read_hello = msgspec.msgpack.Decoder(Hello).decode
+read_proof = msgspec.msgpack.Decoder(Proof).decode
 read_tools = msgspec.msgpack.Decoder(list[ToolInfo]).decode
 read_dict = msgspec.msgpack.Decoder(dict[str, Any]).decode
 BadMessage = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

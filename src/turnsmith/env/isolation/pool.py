@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.connection import Connection
+from turnsmith.env.isolation.connection import Connection, ServerBusy
 from turnsmith.env.isolation.serialization import define_function, define_spec
 from turnsmith.env.isolation.settings import ENVIRONMENTS, Isolation
 from turnsmith.env.spec import EnvironmentSpec
@@ -23,6 +23,8 @@ from turnsmith.errors import WorkerLost
 _MAX_DEFINITIONS = 64
 """Classes and functions whose packed form is cached."""
 _MAX_SUSPECTS = 1024
+_BUSY_SECONDS = 60.0
+"""How long an episode waits for an environment server that is busy, and how long until it is asked for more workers."""
 _SOLO_WORKERS = 8
 """Workers for suspects, with one environment each."""
 
@@ -70,6 +72,8 @@ class WorkerPool:
         self._environments = 0
         self._numbers = 0
         self._lost = 0
+        self._full_until = 0.0
+        """Until then no further worker is asked of an environment server that said that it is busy."""
         self.closing: set[asyncio.Task[None]] = set()
         """Environments that are being closed with nobody waiting for it."""
         # Cancelled when the event loop ends, by whoever runs it: then all workers end, too.
@@ -78,6 +82,29 @@ class WorkerPool:
     async def place(self, definition: int, seed: int) -> tuple[Connection, int]:
         """A worker that is ready and a number for one more environment in it; waits while all workers are full."""
         start = (definition, seed)
+        give_up = asyncio.get_running_loop().time() + _BUSY_SECONDS
+        while True:
+            worker = await self._free_worker(start)
+            self._environments += 1
+            environment = self._environments
+            worker.environments[environment] = start
+            try:
+                await asyncio.shield(worker.ready)
+                return worker, environment
+            except ServerBusy:  # others may have room, or will have
+                self.release(worker, environment)
+                self._full_until = asyncio.get_running_loop().time() + _BUSY_SECONDS
+                if not self._workers:
+                    if asyncio.get_running_loop().time() > give_up:
+                        raise
+                    await asyncio.sleep(1.0)
+            except BaseException as error:
+                self.release(worker, environment)
+                if isinstance(error, asyncio.CancelledError) and worker.ready.cancelled():
+                    raise WorkerLost(await worker.wait_until_lost()) from None
+                raise
+
+    async def _free_worker(self, start: tuple[int, int]) -> Connection:
         while (worker := self._least_busy(alone=self._suspects.get(start, 0) > 1)) is None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiting[self._suspects.get(start, 0) > 1].append(waiter)
@@ -87,17 +114,7 @@ class WorkerPool:
                 if not waiter.cancelled():  # it was woken, and another one may take the place
                     self._wake_waiting()
                 raise
-        self._environments += 1
-        environment = self._environments
-        worker.environments[environment] = start
-        try:
-            await asyncio.shield(worker.ready)
-        except BaseException as error:
-            self.release(worker, environment)
-            if isinstance(error, asyncio.CancelledError) and worker.ready.cancelled():
-                raise WorkerLost(await worker.wait_until_lost()) from None
-            raise
-        return worker, environment
+        return worker
 
     def release(self, worker: Connection, environment: int, *, is_stuck: bool = False) -> None:
         """Give a place free: the environment is closed; or it is stuck, and then its worker is drained."""
@@ -152,7 +169,8 @@ class WorkerPool:
             (self._solo_workers, _SOLO_WORKERS, 1) if alone else (self._workers, self._isolation.workers, ENVIRONMENTS)
         )
         worker = min(workers, key=lambda worker: len(worker.environments), default=None)
-        if (worker is None or worker.environments) and len(workers) < limit:
+        is_full = worker is not None and asyncio.get_running_loop().time() < self._full_until
+        if (worker is None or worker.environments) and len(workers) < limit and not is_full:
             worker = Connection(self._isolation, self._forget)
             workers.append(worker)
         return worker if worker is not None and len(worker.environments) < capacity else None

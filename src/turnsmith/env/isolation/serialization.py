@@ -82,7 +82,7 @@ def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
             packed = encode(settings)
             if read_dict(packed) == settings:  # tuples, for example, would become lists
                 return packed, False
-        except (TypeError, ValueError, OverflowError, RecursionError, BadMessage):
+        except (TypeError, ValueError, OverflowError, *BadMessage):
             pass
     if plain:
         raise ConfigError(

@@ -43,6 +43,8 @@ tcp://host:port.
     """Of the server, in mode `tcp`."""
     processes: int = _PROCESSES
     """Limit on processes that the environments of one worker may have started."""
+    token_file: str = ""
+    """The file with the token of the server, in mode `tcp`."""
 
     @classmethod
     def of(cls, config: Any, mode: str = "") -> Isolation:
@@ -64,7 +66,8 @@ tcp://host:port.
         workers = int(workers) or min(_MOST_WORKERS, cores())
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
         if mode.startswith(TCP):
-            return cls("tcp", workers, memory, _address(mode), int(processes))
+            token_file = str(getattr(config, "isolation_token_file", ""))
+            return cls("tcp", workers, memory, _address(mode), int(processes), token_file)
         if mode not in ("auto", *HERE, "process"):
             raise ConfigError(
                 f"environment.isolation={mode!r} is unknown: use auto, {', '.join(HERE)}, process or tcp://host:port."

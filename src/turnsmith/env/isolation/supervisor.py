@@ -36,10 +36,11 @@ def supervise(argv: list[str]) -> int:
     """Fork the worker and supervise it.
 
     Args:
-        argv: Descriptor of the connection, memory limit in bytes, process limit, and the one environment to serve.
+        argv: Descriptor of the connection, memory limit in bytes, process limit, the one environment to serve, and how
+            many seconds to wait for a message; empty and 0: any, and for ever.
     """
     connection, memory, processes = (int(word) for word in argv[:3])
-    only = argv[3] if len(argv) > 3 else ""
+    only, idle_seconds = argv[3], float(argv[4])
     os.set_inheritable(connection, False)  # programs that an environment starts must not hold it open
     parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -51,7 +52,7 @@ def supervise(argv: list[str]) -> int:
         return 0
     supervisor.child = os.fork()
     if supervisor.child == 0:
-        _become_worker(supervisor, only)
+        _become_worker(supervisor, only, idle_seconds)
     return supervisor.run()
 
 
@@ -192,7 +193,7 @@ def _own_share(process: int) -> int:
         return _resident(process)
 
 
-def _become_worker(supervisor: Supervisor, only: str) -> None:
+def _become_worker(supervisor: Supervisor, only: str, idle_seconds: float) -> None:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -202,7 +203,7 @@ def _become_worker(supervisor: Supervisor, only: str) -> None:
         sys.path[:] = os.environ.pop(SEARCH_PATH, os.pathsep.join(sys.path)).split(os.pathsep)
         from turnsmith.env.isolation.worker import serve
 
-        serve(supervisor.connection, only)
+        serve(supervisor.connection, only, idle_seconds)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

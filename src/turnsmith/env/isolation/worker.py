@@ -35,15 +35,16 @@ _CLOSE_SECONDS = 0.8
 """For closing environments when the other side has left; the supervisor waits a little longer than this."""
 
 
-def serve(connection: int, only: str = "") -> None:
+def serve(connection: int, only: str = "", idle_seconds: float = 0.0) -> None:
     """Host environments until the other side closes the connection.
 
     Args:
         connection: The descriptor of a connected socket.
         only: The one environment to host, as `module:Name`; then nothing that is pickled is read. Empty: any.
+        idle_seconds: End after so long without a message and without a call in progress; 0: wait for ever.
     """
     faulthandler.enable()  # a crash in native code says where
-    asyncio.run(_Worker(only).run(socket.socket(fileno=connection)))
+    asyncio.run(_Worker(only).run(socket.socket(fileno=connection), idle_seconds))
 
 
 class _Hosted:
@@ -69,12 +70,20 @@ class _Worker:
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
         """Set when the other side has closed the connection."""
+        self._is_idle = False
+        """Whether nothing was received and no call ran since `run` last looked."""
 
-    async def run(self, connection: socket.socket) -> None:
-        """Answer until the connection ends, then close what is still open."""
+    async def run(self, connection: socket.socket, idle_seconds: float = 0.0) -> None:
+        """Answer until the connection ends or is idle for too long, then close what is still open."""
         self._channel = Channel(connection, self._receive, lambda reason: self._left.set())
         self._send(m.Ready(0))
-        await self._left.wait()
+        while not self._left.is_set():
+            self._is_idle = not self._tasks
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), idle_seconds or None)
+            if self._is_idle and not self._left.is_set():
+                self._channel.close()
+                break
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.gather(*map(self._close, list(self._hosted)))
@@ -88,6 +97,7 @@ class _Worker:
             self._channel.send(m.encode(m.ErrorReply(reply.call, f"The reply could not be sent: {reason}.")))
 
     def _receive(self, message: memoryview) -> None:
+        self._is_idle = False
         try:
             request = m.read_request(message)
         except m.BadMessage:  # not somebody to talk to
