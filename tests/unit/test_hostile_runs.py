@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,22 @@ def test_damaged_runs_are_lines_of_the_list_and_hide_no_other(tmp_path: Path) ->
             show_run(tmp_path / f"bad-{place}")
     listed = list_runs(tmp_path)
     assert [line.split()[1] for line in listed.splitlines()[1:]] == ["damaged"] * 3 + ["failed"]
+
+
+def test_a_folder_that_may_not_be_entered_hides_no_other() -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        hostile_run(Path(parent), "good")
+        closed = hostile_run(Path(parent), "closed")
+        Path(parent).chmod(0o755)
+        closed.path.chmod(0)
+        is_root = os.geteuid() == 0
+        try:
+            os.seteuid(65534 if is_root else os.geteuid())
+            listed = list_runs(parent)
+        finally:
+            os.seteuid(0 if is_root else os.geteuid())
+            closed.path.chmod(0o700)
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["good"]
 
 
 def test_a_pipe_in_place_of_a_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path) -> None:

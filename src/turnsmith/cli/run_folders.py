@@ -29,7 +29,7 @@ def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: 
     path, output_dir = Path(argument).expanduser(), Path(output_dir).expanduser()
     places = [path, output_dir / path] if len(path.parts) == 1 else [path]
     for place in places:
-        if (place / "run.json").is_file():
+        if RunFolder.is_at(place):
             return place
     if argument == "latest":
         return _latest_run(output_dir, containing)
@@ -55,7 +55,7 @@ def model_folder(path: Path) -> Path:
     Raises:
         RecordError: The run has no intact checkpoint, or one without the model.
     """
-    if not (path / "run.json").is_file():
+    if not RunFolder.is_at(path):
         return path
     checkpoint = newest_checkpoint(path / "checkpoints", trust=True).path
     model = checkpoint / "actor" / "huggingface"
@@ -75,4 +75,4 @@ def _latest_run(output_dir: Path, containing: str) -> Path:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if (path / "run.json").is_file()] if folder.is_dir() else []
+    return [path for path in folder.iterdir() if RunFolder.is_at(path)] if folder.is_dir() else []

@@ -55,5 +55,5 @@ def _drop_later_lines(file: Path, step: int) -> None:
 def _step_of(line: bytes) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")  # A damaged line is dropped.

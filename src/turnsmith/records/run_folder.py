@@ -74,15 +74,23 @@ class RunFolder:
         path = Path(path)
         if not path.is_dir():
             raise RecordError(f"There is no run folder {path}.")
-        if not (path / "run.json").exists():
-            raise RecordError(f"{path} is not a run folder: it has no run.json.")
         run = cls(path.resolve())
+        if not run.read_bytes("run.json"):
+            raise RecordError(f"{path} is not a run folder: it has no run.json.")
         run_format = run.read_about()["format"]
         if run_format > FORMAT:
             raise RecordError(
                 f"{path} has run format {run_format}, but this turnsmith reads up to {FORMAT}. Update turnsmith."
             )
         return run
+
+    @staticmethod
+    def is_at(path: Path) -> bool:
+        """Whether there is a run folder, damaged or not; one that may not be entered is none."""
+        try:
+            return (path / "run.json").is_file()
+        except OSError:
+            return False
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -48,7 +48,7 @@ def list_runs(folder: str | Path) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise RecordError(f"There is no folder {path}. Runs are saved in `runs` unless checkpoint.output_dir is set.")
-    rows = sorted(_row(entry) for entry in path.iterdir() if (entry / "run.json").is_file())
+    rows = sorted(_row(entry) for entry in path.iterdir() if RunFolder.is_at(entry))
     if not rows:
         raise RecordError(f"There is no run in {path}.")
     return "\n".join(_align([_COLUMNS, *(cells for _, cells in rows)]))
@@ -73,7 +73,7 @@ def _row(path: Path) -> tuple[float, tuple[str, ...]]:
     """When a run was created, and its line in the list."""
     try:
         view = read_run(path)
-    except RecordError:
+    except (RecordError, OSError):  # damaged, or being deleted
         return 0.0, (path.name, "damaged", *("-" for _ in _COLUMNS[2:]))
     started = "-" if view.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created))
     return view.created or 0.0, (
