@@ -38,9 +38,10 @@ def register_with_verl() -> None:
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
         if "ports" not in LOADED:
-            from turnsmith.trainer.verl.transport import protect_ports
+            from turnsmith.trainer.verl.transport import protect_http, protect_queue
 
-            protect_ports()
+            protect_queue()
+            protect_http()
             LOADED.append("ports")
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu

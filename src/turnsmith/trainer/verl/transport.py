@@ -17,17 +17,22 @@ RUN_KEY = "TURNSMITH_RUN_KEY"
 """The variable: 64 hexadecimal digits, drawn anew for each run."""
 
 
-def protect_ports() -> None:
-    """Encrypt and authenticate TransferQueue's sockets, and let vLLM's HTTP servers answer only who has the key."""
+def protect_queue() -> None:
+    """Encrypt and authenticate the sockets of TransferQueue that are made from now on."""
     from transfer_queue import controller
     from transfer_queue.storage import simple_storage
     from transfer_queue.storage.managers import base
     from transfer_queue.utils import zmq_utils
-    from verl.workers.rollout import utils
 
     # Ray sends the classes of TransferQueue's processes by value, so that they refer to our function, too.
     for module in (zmq_utils, controller, simple_storage, base):
         module.create_zmq_socket = create_curve_socket  # type: ignore[attr-defined]
+
+
+def protect_http() -> None:
+    """Let the HTTP servers of vLLM answer only who has the key."""
+    from verl.workers.rollout import utils
+
     utils.run_uvicorn = _with_key(utils.run_uvicorn)
 
 
