@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +13,8 @@ import psutil
 import pytest
 import torch
 
-from tests.e2e.reach import listening_to_others
+from tests.e2e import another_user
+from tests.e2e.reach import listening_to_others, pickle_for_transfer_queue, reachable_by_others
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer
@@ -67,6 +72,26 @@ def test_other_machines_cannot_reach_it_and_other_users_need_a_token(trained: Ra
     assert ray.util.get_node_ip_address() == "127.0.0.1"
     commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
     assert ["--minimal" in command for command in commands if "--modules-to-load=UsageStatsHead" in command] == [True]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_gets_nothing(trained: RayPPOTrainer, tmp_path: Path) -> None:
+    assert trained.run is not None
+    for folder in (*tmp_path.parents[:2], *trained.run.path.parents[:4]):  # pytest's own are closed to others
+        folder.chmod(0o755)
+    tmp_path.chmod(0o777)
+    proof = tmp_path / "a pickle was unpacked"
+    targets = reachable_by_others(trained.run.path)
+    assert len(targets["ports"]) > 5
+    assert len(targets["files"]) > 20
+    targets["frames"] = [bytes(frame).hex() for frame in pickle_for_transfer_queue(proof)]
+    script = Path(another_user.__file__)
+    done = subprocess.run(
+        [sys.executable, script], input=json.dumps(targets), capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == []
+    assert not proof.exists()
 
 
 def test_every_episode_is_recorded(trained: RayPPOTrainer) -> None:

@@ -27,6 +27,7 @@ from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster
+from turnsmith.trainer.driver.process_environment import environment_variables
 
 
 def walk(kind: Any = ConfigStore, prefix: str = "") -> list[str]:
@@ -77,7 +78,7 @@ class RecordedCluster:
     is_local = False
 
     def __init__(self, config: ConfigStore, device: str, more: object = None, tell: object = None) -> None:
-        self.variables = cluster.environment_variables(config, device)
+        self.variables = environment_variables(config, device)
         self.arguments = cluster._init_arguments(config, device)
 
     def actor(self, cls: type, *, threads: int) -> RecordedActor:

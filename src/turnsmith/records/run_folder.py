@@ -176,5 +176,5 @@ def _make_folder(parent: Path, name: str) -> Path:
     while True:
         path = parent / next(names)
         with suppress(FileExistsError):
-            path.mkdir()
+            path.mkdir(mode=0o700)  # episodes and weights are nobody else's; to share them, chmod
             return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnsmith.config import ConfigStore
-from turnsmith.trainer.driver.cluster import environment_variables
+from turnsmith.trainer.driver.process_environment import environment_variables
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from turnsmith.errors import MissingDependency
 from turnsmith.tools.sandbox.command import bwrap, command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
 from turnsmith.tools.sandbox.process import SandboxProcess
+from turnsmith.tools.sandbox.proof import PROOF
 from turnsmith.tools.sandbox.seccomp import is_machine_known
 
 _START_LIMIT = 60.0
@@ -21,10 +22,10 @@ _FALLBACK = (
 
 
 def check_sandbox() -> None:
-    """Start a sandbox once per process.
+    """Start a sandbox once per process, with a program in it that tries to get out.
 
     Raises:
-        MissingDependency: It does not start; the message says what is missing.
+        MissingDependency: It does not start, or does not isolate; the message says what is missing.
 
     Example:
         >>> check_sandbox()
@@ -46,27 +47,39 @@ def _problem(_: int) -> str:
     if error is None:
         return ""
     return (
-        f"the sandbox does not start (bwrap: {error}). It needs bubblewrap 0.8 or newer and permission to create user "
+        f"the sandbox {error}. It needs bubblewrap 0.8 or newer and permission to create user "
         "namespaces; docs/sandbox.md says how to get both in containers and on Ubuntu."
     )
 
 
 def _start_error() -> str | None:
-    """Start one sandbox; None if it gets ready, else the error output."""
+    """Start one sandbox, and prove from inside that it isolates; None if it does, else what is wrong."""
     process = SandboxProcess.start(command_for(SandboxLimits()))
     try:
-        select.select([process.status], [], [], _START_LIMIT)
-        if _read(process.status) == b"r":
-            return None
-        error = _read(process.output).decode("utf-8", "replace").strip()[:300].removeprefix("bwrap: ")
-        return error or "no error output"
+        if _next(process.status) != b"r":
+            return f"does not start (bwrap: {_output(process).removeprefix('bwrap: ') or 'no error output'})"
+        process.is_ready = True
+        program = PROOF.encode()
+        os.write(process.stdin, len(program).to_bytes(8, "little") + program)
+        process.close_stdin()
+        _next(process.status)
+        output = _output(process)
+        return None if output == "isolated" else f"does not isolate ({output or 'no answer from inside'})"
     finally:
         process.kill()
         process.reap()
 
 
-def _read(pipe: int) -> bytes:
+def _next(pipe: int) -> bytes:
+    select.select([pipe], [], [], _START_LIMIT)
     try:
-        return os.read(pipe, 1024)
+        return os.read(pipe, 1)
     except BlockingIOError:
         return b""
+
+
+def _output(process: SandboxProcess) -> str:
+    try:
+        return os.read(process.output, 1024).decode("utf-8", "replace").strip()[:300]
+    except BlockingIOError:
+        return ""

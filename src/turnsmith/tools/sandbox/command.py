@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -60,37 +61,75 @@ def _isolation() -> list[str]:
 
 
 def _system() -> list[str]:
-    """Mount the shared libraries and nothing else of the system: no programs, no settings, no `/proc`, no `/sys`."""
-    options: list[str] = []
-    for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/nix/store"):
-        if os.path.islink(folder):  # noqa: PTH114
-            options += ["--symlink", os.readlink(folder), folder]  # noqa: PTH115
-        elif os.path.isdir(folder):  # noqa: PTH112
-            options += ["--ro-bind", folder, folder]
-    return options
+    """Links such as `/lib` to `/usr/lib`: of the system only these and single libraries are there."""
+    links = [folder for folder in ("/lib", "/lib64") if os.path.islink(folder)]  # noqa: PTH114
+    return [option for folder in links for option in ("--symlink", os.readlink(folder), folder)]  # noqa: PTH115
 
 
 def _interpreter() -> tuple[str, list[str]]:
-    """The interpreter's prefix inside the sandbox, and the options that mount it there.
+    """The interpreter's prefix inside the sandbox, and the options that mount it there with the libraries it needs.
 
     It is the interpreter that runs turnsmith, without any virtual environment. One among the user's own files is
     mounted under another name, so that the model learns no path of this machine.
     """
     prefix = os.path.realpath(sys.base_prefix)
-    executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    executable = _executable()
     home = prefix if prefix == "/usr" or prefix.startswith("/usr/") else "/python"
-    options = [] if prefix == "/usr" else ["--ro-bind", f"{prefix}/lib", f"{home}/lib"]
-    options += ["--ro-bind", executable, f"{home}/bin/python"]
+    options = ["--ro-bind", executable, f"{home}/bin/python"]
     standard = Path(os.path.realpath(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix})))
+    options += ["--ro-bind", str(standard), f"{home}/{standard.relative_to(prefix)}"]
     for packages in (standard / "site-packages", standard / "dist-packages"):
         if packages.is_dir():
             # Installed packages may reveal the user's projects. What hides them must not be writable.
             hidden = f"{home}/{packages.relative_to(prefix)}"
             options += ["--size", "4096", "--tmpfs", hidden, "--remount-ro", hidden]
+    for library in _libraries(executable):
+        file, name = (
+            _moved(path, prefix, home) for path in (library.resolve(), library.parent.resolve() / library.name)
+        )
+        options += ["--symlink", file, name] if library.is_symlink() else ["--ro-bind", str(library), name]
     if prefix != "/usr" and sysconfig.get_config_var("Py_ENABLE_SHARED"):
         # The loader's cache is not mounted, and would name the prefix outside of the sandbox.
         options += ["--setenv", "LD_LIBRARY_PATH", f"{home}/lib"]
     return home, options
+
+
+def _moved(path: Path, prefix: str, home: str) -> str:
+    return f"{home}/{path.relative_to(prefix)}" if path.is_relative_to(prefix) else str(path)
+
+
+def _executable() -> str:
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+_LOADED = """
+import os, sys
+for name in os.listdir(sys.argv[1]):
+    module = name.partition(".")[0]
+    if module not in ("_tkinter", "_curses", "_curses_panel", "readline", "nis", "_dbm", "_gdbm"):
+        try:
+            __import__(module)
+        except ImportError:
+            pass
+with open("/proc/self/maps") as maps:
+    print(*sorted({line.split()[-1] for line in maps if ".so" in line}), sep="\\n")
+"""
+"""Loads every module of the standard library that is not for a terminal, a screen or a database of the system."""
+
+
+@lru_cache(maxsize=1)
+def _libraries(executable: str) -> list[Path]:
+    """The shared libraries that the interpreter and its standard library use, and the loader, by all their names."""
+    modules = sysconfig.get_config_var("DESTSHARED")
+    command = [executable, "-I", "-S", "-B", "-c", _LOADED, modules]
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    files = {Path(line) for line in output.splitlines() if not line.startswith(f"{modules}/")}
+    places = {file.parent for file in files} | {Path("/lib"), Path("/lib64")}
+    names = {file.name.partition(".so")[0] for file in files}
+    # Programs ask for libz.so.1 and the loader by a path of its own, both of which are links.
+    return sorted(
+        path for place in places for name in names for path in place.glob(f"{name}.so*") if path.resolve() in files
+    )
 
 
 def _private(limits: SandboxLimits) -> list[str]:

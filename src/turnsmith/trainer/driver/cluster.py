@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -14,6 +16,7 @@ from turnsmith.errors import ConfigError, MissingDependency, TrainingFailure
 from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import trainer_ranks
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
+from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
 
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
@@ -65,12 +68,18 @@ class Cluster:
         """Whether Ray runs on this machine alone, started by us."""
         self._actors: list[Any] = []
         self._processes: list[Any] = []
+        self._folder = ""
         self._vital: dict[str, Any] = {}
         if not self._owned:
             check_cluster(config)
             return
+        if self.is_local:
+            self._folder = tempfile.mkdtemp(prefix="turnsmith-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+            self._variables |= private_variables(self._folder)
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
-        self._processes = _start_ray(_init_arguments(config, device), self._variables, tell, is_local=self.is_local)
+        self._processes = _start_ray(
+            _init_arguments(config, device, self._folder), self._variables, tell, is_local=self.is_local
+        )
         self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
@@ -134,6 +143,8 @@ class Cluster:
         ray.shutdown()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
         _kill(alive)
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _start_ray(
@@ -158,7 +169,7 @@ def _start_ray(
             _kill([each for process in _children() if process not in before for each in _with_descendants(process)])
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             if not is_local or attempt == _START_ATTEMPTS:
-                raise TrainingFailure(_not_started(reason, arguments.get("address"), attempt)) from error
+                raise TrainingFailure(_not_started(reason, arguments, attempt)) from error
             tell(f"starting Ray, attempt {attempt + 1} of {_START_ATTEMPTS}: {_busy() or reason}")
     return [process for process in _children() if process not in before] if is_local else []
 
@@ -169,12 +180,13 @@ def _busy() -> str:
     return f"the machine is busy (load {load:.0f} on {cores()} cores)" if load > cores() else ""
 
 
-def _not_started(reason: str, address: str | None, attempts: int) -> str:
-    if address not in (None, "local"):
-        return f"The Ray cluster at {address} could not be joined: {reason}"
+def _not_started(reason: str, arguments: Mapping[str, Any], attempts: int) -> str:
+    if arguments["address"] != "local":
+        return f"The Ray cluster at {arguments['address']} could not be joined: {reason}"
     return (
         f"Ray could not be started on this machine in {attempts} attempts: {reason} If other programs use all of its "
-        "cores or memory, wait for them; Ray's own logs are in /tmp/ray/session_latest/logs."
+        "cores or memory, wait for them; Ray's own logs are in "
+        f"{arguments['_temp_dir']}/session_latest/logs."
     )
 
 
@@ -214,7 +226,7 @@ def _with_descendants(process: Any) -> list[Any]:
         return []
 
 
-def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
+def _init_arguments(config: ConfigStore, device: str, folder: str = "") -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -223,6 +235,7 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
         return arguments | {"address": config.ray.address}
     # "local": without it Ray joins any cluster that somebody has started on this machine.
     arguments |= {"address": "local", "include_dashboard": False, "num_cpus": logical_cpus(config)}
+    arguments["_temp_dir"] = f"{folder}/ray"  # not the folder itself, which Ray would open to everybody
     if device == "cpu":
         # Logical GPUs: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = trainer_ranks(config)
@@ -249,6 +262,7 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     seconds for it while another Ray has it, and a node is not up before its agent is.
     """
     from ray._private import ray_constants, utils
+    from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
 
     is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -256,42 +270,8 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     try:
         limits = {name: value for name, value in _START_LIMITS.items() if name not in os.environ}
         with _in_environment({**limits, **variables, **_LOOPBACK}):
+            AuthenticationTokenLoader.instance().reset_cache()  # of an earlier Ray in this process
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
         utils.get_dashboard_dependency_error = error_of
-
-
-def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
-    """Environment variables of every process of a run.
-
-    What the user has set where the run is started stays, and reaches every node, except what a run cannot do without.
-    """
-    defaults = {
-        "TOKENIZERS_PARALLELISM": "false",
-        "NCCL_DEBUG": "WARN",
-        "VLLM_LOGGING_LEVEL": "WARN",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
-        "VLLM_DISABLE_COMPILE_CACHE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    # By these our plugin knows a run, verl its data path, and both and vLLM the CPU.
-    needed = {"TURNSMITH_RUN": "1", "TRANSFER_QUEUE_ENABLE": "1"}
-    if device == "cpu":
-        threads = max(1, cores() // config.ray.gpus_per_node)
-        defaults |= {
-            # Ray would give each actor one thread.
-            "OMP_NUM_THREADS": str(threads),
-            # Waiting threads sleep: spinning ones would starve the other processes of a small machine.
-            "OMP_WAIT_POLICY": "PASSIVE",
-            # vLLM compiles a few small functions even in eager mode, which takes half a minute at the first request.
-            "TORCHDYNAMO_DISABLE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        }
-        needed |= {
-            "VERL_PLATFORM": "cpu",
-            "VLLM_TARGET_DEVICE": "cpu",
-            # A setting of ours; it would have no effect.
-            "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
-        }
-    return {name: os.environ.get(name, value) for name, value in defaults.items()} | needed

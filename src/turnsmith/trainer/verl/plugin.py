@@ -37,6 +37,12 @@ def register_with_verl() -> None:
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
+        if "ports" not in LOADED:
+            from turnsmith.trainer.verl.transport import protect_http, protect_queue
+
+            protect_queue()
+            protect_http()
+            LOADED.append("ports")
     if asked_for_cpu() and "cpu" not in LOADED:
         from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu
 
@@ -76,7 +82,7 @@ def check_loaded() -> None:
     """Raise an error if verl did not load the plugin; verl hides the reason."""
     from turnsmith.errors import TrainingFailure
 
-    wanted = ["rollouts", "platform"] + (["cpu"] if asked_for_cpu() else [])
+    wanted = ["rollouts", "platform", "ports"] + (["cpu"] if asked_for_cpu() else [])
     missing = [part for part in wanted if part not in LOADED]
     if missing:
         register_with_verl()  # raises the error that verl swallowed

@@ -159,4 +159,7 @@ class TaskRunner:
 def _start_transfer_queue(config: Any) -> None:
     import transfer_queue
 
+    from turnsmith.trainer.verl.transport import protect_queue
+
+    protect_queue()  # before its processes start; verl, whose plugin does so too, may not have been imported yet
     transfer_queue.init(config)

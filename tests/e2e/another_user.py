@@ -1,0 +1,77 @@
+"""Another user of the machine, who tries every port, socket and file of a run: `python another_user.py < targets.json`.
+
+Starts as root, and drops to a user id that nobody has before it touches anything. Prints what it got, as JSON.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+UID = 54321
+
+
+def main() -> None:
+    targets = json.load(sys.stdin)
+    os.setgroups([])
+    os.setresgid(UID, UID, UID)
+    os.setresuid(UID, UID, UID)
+    got: list[str] = []
+    for address, port in targets["ports"]:
+        got += [f"zmq {port}"] if _asked_over_zmq(address, port, targets["frames"]) else []
+        got += [f"http {port} {path}" for path in ("/", "/v1/models", "/metrics") if _asked(address, port, path)]
+    got += [f"socket {path}" for path in targets["sockets"] if _connected(path)]
+    got += [f"read {path}" for path in targets["files"] if _opened(path, "rb")]
+    got += [f"written {path}" for path in targets["files"] if _opened(path, "r+b")]
+    json.dump(got, sys.stdout)
+
+
+def _asked_over_zmq(address: str, port: int, frames: list[str]) -> bool:
+    """Whether an answer came; frames that hold a pickle may have done their work in any case."""
+    context: Any = zmq.Context()
+    asking = context.socket(zmq.DEALER)
+    asking.linger = 300
+    asking.connect(f"tcp://{address}:{port}")
+    asking.send_multipart([bytes.fromhex(frame) for frame in frames])
+    answered = bool(asking.poll(300))
+    asking.close()
+    return answered
+
+
+def _asked(address: str, port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(address, port, timeout=0.5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status < 400
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _connected(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def _opened(path: str, mode: str) -> bool:
+    try:
+        with Path(path).open(mode):
+            return True
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The first sandbox of a process proves from inside that it isolates, before any program of a model runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from turnsmith.errors import MissingDependency
+from turnsmith.tools.sandbox import SandboxLimits, availability, check_sandbox
+from turnsmith.tools.sandbox.command import command_for
+
+WEAKENED = {
+    "files of this machine are visible: /etc": ("--ro-bind", "/etc", "/etc"),
+    "it does not run as nobody": (),
+    "environment variables are inherited": ("--setenv", "SECRET", "1"),
+}
+
+
+@pytest.mark.parametrize("problem", WEAKENED)
+def test_a_sandbox_that_does_not_isolate_is_refused(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = command_for(SandboxLimits())
+    first, *others = [option.replace("65534", "1000") if "nobody" in problem else option for option in command.before]
+    weakened = replace(command, before=(first, *WEAKENED[problem], *others))
+    monkeypatch.setattr(availability, "command_for", lambda limits: weakened)
+    monkeypatch.setattr(availability, "_problem", availability._problem.__wrapped__)
+    with pytest.raises(MissingDependency, match=rf"does not isolate \({problem}\)"):
+        check_sandbox()
+
+
+def test_only_libraries_that_python_needs_are_visible() -> None:
+    mounted = command_for(SandboxLimits()).before
+    assert "/usr/lib" not in mounted
+    libraries = [path for path in mounted if ".so" in path and path.startswith("/usr")]
+    assert any("libc.so" in path for path in libraries)
+    assert len(libraries) < 100
