@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers")
+PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers", "ray", "tensordict", "httpx")
 TIMEOUT = -100
 """The code of a run that timed out."""
 
@@ -63,9 +63,15 @@ def run_pytest(job: dict[str, Any]) -> None:
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, target)
+        # By their names first: pytest would import the files of doctests a second time, as other modules.
+        for name in job["modules"]:
+            importlib.import_module(name)
         import pytest
 
-        code = int(pytest.main(job["arguments"]))
+        from tests.mutation.reach import Only, Recorder
+
+        plugin = Recorder(job["source"], job["reach"]) if "reach" in job else Only(job["only"])
+        code = int(pytest.main(job["arguments"], [plugin]))
     finally:
         sys.stdout.flush()
         os._exit(code)
