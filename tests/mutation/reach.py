@@ -33,7 +33,7 @@ class Reach:
 
     @classmethod
     def read(cls, output: Path) -> Reach:
-        return cls([Reached(*row) for row in json.loads(output.read_text())])
+        return cls([Reached(*row) for row in json.loads(output.read_text())["tests"]])
 
     def of(self, file: str, lines: Iterable[int] | None) -> list[Reached]:
         """The tests that run one of these lines, quickest first; None: those that run any line of the file.
@@ -48,7 +48,7 @@ class Reach:
 
 
 class Recorder:
-    """A plugin of pytest that writes the lines that each test runs of files below `source`.
+    """A plugin of pytest that writes the lines that each test runs of files below `source`, and all modules imported.
 
     What a fixture runs that several tests share counts for all tests of the file.
     """
@@ -95,7 +95,7 @@ class Recorder:
             (item.nodeid, str(item.path), seconds, _by_file(lines | self.shared.get(item.path, set())))
             for item, seconds, lines in self.tests
         ]
-        self.output.write_text(json.dumps(rows))
+        self.output.write_text(json.dumps({"tests": rows, "modules": list(sys.modules)}))
 
 
 class Only:
