@@ -53,13 +53,14 @@ CORE_FILES = (
 )
 """The files in which a mistake would train on the wrong thing."""
 
+_PARSING = ("formats", "parsing", "parsing_fuzz", "parsing_json", "parsing_native", "parsing_react", "parsing_tags")
 TESTS = {
     "algo/": ("tests/unit/algo",),
     "records/": ("tests/unit/records", "tests/unit/viewer/test_summary.py", "tests/unit/test_config_sources.py"),
     "records/run_warnings.py": ("tests/unit/trainer/test_warnings.py",),
     "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
     "rollout/": ("tests/unit/rollout",),
-    "tools/parsing/": ("tests/unit/tools",),
+    "tools/parsing/": tuple(f"tests/unit/tools/test_{name}.py" for name in _PARSING),
     "trainer/advantages.py": ("tests/unit/trainer/test_verl_contract.py",),
     "trainer/verl/": ("tests/unit/trainer/test_verl_contract.py",),
     "trainer/dataset.py": (
