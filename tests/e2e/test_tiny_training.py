@@ -22,12 +22,12 @@ from turnsmith.records.episodes import read_episodes
 from turnsmith.trajectory import Outcome
 
 pytestmark = pytest.mark.e2e
-STEPS = 40
+STEPS = 20
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayPPOTrainer]:
-    """A trainer that has made 40 steps and still runs."""
+    """A trainer that has made 20 steps, after which the task is solved, and still runs."""
     config = ConfigStore()
     config.model.model_name = "tiny"
     config.inference.max_tokens = 8
@@ -43,7 +43,7 @@ def test_grpo_raises_the_reward(trained: RayPPOTrainer) -> None:
     rewards = [record["reward/mean"] for record in trained.metrics_history[:STEPS]]
     assert len(rewards) == STEPS
     assert rewards[0] < 0.1
-    assert rewards[-1] > 0.4
+    assert rewards[-1] > 0.8
 
 
 def test_rollout_and_actor_agree_at_every_step(trained: RayPPOTrainer) -> None:

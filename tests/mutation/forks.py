@@ -1,7 +1,8 @@
 """Run pytest many times, each in a fork of a process that has already imported torch and pytest.
 
 `tests.mutation.run` starts one such process per job. It reads one job per line (JSON) from standard input, and writes
-one exit code per line. It never imports turnsmith itself, so that every fork imports the mutated copy.
+one exit code per line. After a run without a mutant it imports what the tests imported, so that the forks for the
+mutants need not. It never imports turnsmith itself: every fork imports the mutated copy.
 """
 
 from __future__ import annotations
@@ -13,20 +14,34 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers")
+NOT_PRELOADED = ("turnsmith", "tests", "conftest", "verl")
+"""verl loads turnsmith as its plugin."""
 TIMEOUT = -100
 """The code of a run that timed out."""
 
 
 def main() -> None:
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    preload(PRELOADED)
     no_shrinking()
     for line in sys.stdin:
-        print(run(json.loads(line)), flush=True)
+        job = json.loads(line)
+        print(run(job), flush=True)
+        if "reach" in job and Path(job["reach"]).exists():
+            preload(json.loads(Path(job["reach"]).read_text())["modules"])
+
+
+def preload(names: Iterable[str]) -> None:
+    with contextlib.redirect_stdout(sys.stderr):  # Standard output is for exit codes.
+        for name in names:
+            if name.partition(".")[0] not in NOT_PRELOADED:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+    assert "turnsmith" not in sys.modules, "every fork would test the copy without a mutant"
 
 
 def no_shrinking() -> None:
@@ -63,9 +78,15 @@ def run_pytest(job: dict[str, Any]) -> None:
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, target)
+        # By their names first: pytest would import the files of doctests a second time, as other modules.
+        for name in job["modules"]:
+            importlib.import_module(name)
         import pytest
 
-        code = int(pytest.main(job["arguments"]))
+        from tests.mutation.reach import Only, Recorder
+
+        plugin = Recorder(job["source"], job["reach"]) if "reach" in job else Only(job["only"])
+        code = int(pytest.main(job["arguments"], [plugin]))
     finally:
         sys.stdout.flush()
         os._exit(code)

@@ -94,6 +94,17 @@ def find_mutants(file: str, source: bytes) -> list[Mutant]:
     return sorted(dict.fromkeys(finder.mutants), key=lambda mutant: (mutant.line, mutant.start))
 
 
+def statement_lines(source: bytes, line: int) -> range | None:
+    """The lines of the innermost statement at `line`; None if it is run at import, outside every function."""
+    found: ast.stmt | None = None
+    in_function = False
+    for node in ast.walk(ast.parse(source)):  # Outer nodes come before those inside them.
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            found = node
+            in_function |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return range(found.lineno, (found.end_lineno or found.lineno) + 1) if found is not None and in_function else None
+
+
 class _Finder(ast.NodeVisitor):
     def __init__(self, file: str, source: bytes) -> None:
         self.file = file

@@ -3,10 +3,11 @@
     python -m tests.mutation.run --count 400 --seed 1
     python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
 
-Draws `--count` single changes (mutants) from the core files, or from `--files`, runs the unit tests that belong to each
-changed file, and prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. Mutants that change no
-behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported separately. The same seed
-draws the same mutants from the same source. With `--at-least 92` it exits 1 if fewer than 92 % are noticed.
+Draws `--count` single changes (mutants) from the core files, or from `--files`. First it runs the unit tests of these
+files and notes which lines each test runs; then, for each mutant, the tests that run the changed statement, quickest
+first, until one fails. Prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. Mutants that
+change no behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported separately. The
+same seed draws the same mutants from the same source. With `--at-least 92` it exits 1 if fewer than 92 % are noticed.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutation.forks import TIMEOUT
-from tests.mutation.mutants import Mutant, find_mutants
+from tests.mutation.mutants import Mutant, find_mutants, statement_lines
+from tests.mutation.reach import Reach, Reached
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
@@ -51,19 +53,14 @@ CORE_FILES = (
 )
 """The files in which a mistake would train on the wrong thing."""
 
+_PARSING = ("formats", "parsing", "parsing_fuzz", "parsing_json", "parsing_native", "parsing_react", "parsing_tags")
 TESTS = {
-    "algo/": (
-        "tests/unit/algo/test_grouped.py",
-        "tests/unit/algo/test_losses.py",
-        "tests/unit/algo/test_turns.py",
-        "tests/unit/algo/test_discounted.py",
-        "tests/unit/algo",
-    ),
+    "algo/": ("tests/unit/algo",),
     "records/": ("tests/unit/records", "tests/unit/viewer/test_summary.py", "tests/unit/test_config_sources.py"),
     "records/run_warnings.py": ("tests/unit/trainer/test_warnings.py",),
     "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
     "rollout/": ("tests/unit/rollout",),
-    "tools/parsing/": ("tests/unit/tools/test_parsing.py", "tests/unit/tools"),
+    "tools/parsing/": tuple(f"tests/unit/tools/test_{name}.py" for name in _PARSING),
     "trainer/advantages.py": ("tests/unit/trainer/test_verl_contract.py",),
     "trainer/verl/": ("tests/unit/trainer/test_verl_contract.py",),
     "trainer/dataset.py": (
@@ -83,8 +80,8 @@ TESTS = {
         "tests/unit/rollout/test_episode_limits.py",
         "tests/unit/rollout/test_judge.py",
     ),
-    "env/": ("tests/unit/env", "tests/unit/rollout/test_episode.py"),
-    "env/spec.py": ("tests/unit/env/test_spec.py", "tests/unit/env", "tests/unit/trainer/test_validation.py"),
+    "env/": ("tests/unit/env", "tests/unit/rollout/test_episode.py", "tests/unit/rollout/test_episode_clock.py"),
+    "env/spec.py": ("tests/unit/env", "tests/unit/trainer/test_validation.py"),
     "inference/": ("tests/unit/inference",),
     "inference/chat/": (
         "tests/unit/inference/test_chat.py",
@@ -93,12 +90,14 @@ TESTS = {
         "tests/unit/inference/test_renderers.py",
         "tests/unit/rollout/test_episode.py",
     ),
-    "inference/weights.py": ("tests/unit/inference/test_weight_swap.py", "tests/unit/inference"),
 }
-"""The tests of a file, by the longest matching prefix of its path; quick ones first, because the first failure ends it.
+"""The tests of a file, by the longest matching prefix of its path.
 
-Before these come `test_NAME.py` of the same package, if there is one, and the module's doctests.
+Besides these, `test_NAME.py` of the same package, if there is one, and the module's doctests.
 """
+
+UNNOTICED = (0, 5)
+"""Exit codes of pytest: all tests passed; there was no test."""
 
 
 @dataclass
@@ -123,22 +122,42 @@ class Slot:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         return cls(source, subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes))
 
-    def test(self, file: str, timeout: float) -> int:
-        """Run the tests of one source file on this copy, and return pytest's exit code."""
-        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
-        arguments += [f"--basetemp={self.source.parent / 't'}", *self._paths(file)]
-        job = {"arguments": arguments, "timeout": timeout, "log": str(self.log)}
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+    def baseline(self, files: list[str]) -> Reach:
+        """Run all tests of these source files without a mutant, and note the lines that each test reaches."""
+        output = self.source.parent / "reach.json"
+        paths = list(dict.fromkeys(path for file in files for path in self._paths(file)))
+        code = self._run({"paths": paths, "modules": files, "source": str(self.source), "reach": str(output)}, 1800)
+        if code:
+            raise SystemExit(f"The tests of {files} fail without any mutant:\n{self.log.read_text()[-3000:]}")
+        return Reach.read(output)
+
+    def test(self, mutant: Mutant, tests: list[Reached]) -> int:
+        """Run these tests on a mutant, and return pytest's exit code."""
+        original = (PACKAGE / mutant.file).read_bytes()
+        self._write(mutant.file, mutant.apply(original))
+        try:
+            paths = list(dict.fromkeys(test.path for test in tests))
+            job = {"paths": paths, "modules": [mutant.file], "only": [test.name for test in tests]}
+            return self._run(job, timeout=30 + 4 * sum(test.seconds for test in tests))
+        finally:
+            self._write(mutant.file, original)
 
     @property
     def log(self) -> Path:
         return self.source.parent / "log.txt"
 
-    def write(self, file: str, content: bytes) -> None:
+    def _run(self, job: dict[str, Any], timeout: float) -> int:
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
+        arguments += [f"--basetemp={self.source.parent / 't'}", *job["paths"]]
+        modules = [".".join(("turnsmith", *Path(file).with_suffix("").parts)) for file in job["modules"]]
+        line = json.dumps({**job, "arguments": arguments, "modules": modules, "timeout": timeout, "log": str(self.log)})
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def _write(self, file: str, content: bytes) -> None:
         path = self.source / "turnsmith" / file
         path.write_bytes(content)
         # A .pyc file is valid if it records the source's size and its time in whole seconds: each version gets its own.
@@ -147,14 +166,20 @@ class Slot:
 
     def _paths(self, file: str) -> list[str]:
         own = ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
-        paths = [str(own)] if own.exists() else []
+        paths = [own] if own.exists() else []
         if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
-            paths.append(str(self.source / "turnsmith" / file))
-        return [*paths, *(str(ROOT / path) for path in paths_of_tests(file))]
+            paths.append(self.source / "turnsmith" / file)
+        for path in paths_of_tests(file):
+            paths += sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
+        return [str(path) for path in paths]
 
 
 def paths_of_tests(file: str) -> tuple[str, ...]:
     return TESTS[max((prefix for prefix in TESTS if file.startswith(prefix)), key=len)]
+
+
+def module_of(file: str) -> str:
+    return ".".join(("turnsmith", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
@@ -173,33 +198,16 @@ def read_equivalent() -> set[tuple[str, str, str, str]]:
     return {(file, line, before, after) for file, line, before, after, _ in entries}
 
 
-def measure(files: list[str], slots: queue.Queue[Slot], pool: ThreadPoolExecutor) -> dict[str, float]:
-    """The timeout for the tests of each file: several times what they take without a mutant."""
-
-    def once(file: str) -> tuple[str, float]:
-        slot = slots.get()
-        try:
-            start = time.monotonic()
-            code = slot.test(file, timeout=900)
-            if code:
-                raise SystemExit(f"The tests of {file} fail without any mutant:\n{slot.log.read_text()[-3000:]}")
-            return file, 20 + 4 * (time.monotonic() - start)
-        finally:
-            slots.put(slot)
-
-    representatives = {paths_of_tests(file): file for file in files}
-    timeouts = {paths_of_tests(file): seconds for file, seconds in pool.map(once, representatives.values())}
-    return {file: timeouts[paths_of_tests(file)] for file in files}
-
-
-def try_out(mutant: Mutant, slots: queue.Queue[Slot], timeout: float) -> int:
+def try_all(mutants: list[Mutant], slots: queue.Queue[Slot], codes: queue.Queue[tuple[Mutant, int]]) -> None:
+    """Try mutants whose files have the same tests; puts pytest's exit code of each into `codes`."""
     slot = slots.get()
-    original = (PACKAGE / mutant.file).read_bytes()
     try:
-        slot.write(mutant.file, mutant.apply(original))
-        return slot.test(mutant.file, timeout)
+        reach = slot.baseline(sorted({mutant.file for mutant in mutants}))
+        for mutant in mutants:
+            lines = statement_lines((PACKAGE / mutant.file).read_bytes(), mutant.line)
+            tests = reach.of(str(slot.source / "turnsmith" / mutant.file), lines)
+            codes.put((mutant, slot.test(mutant, tests) if tests else 0))
     finally:
-        slot.write(mutant.file, original)
         slots.put(slot)
 
 
@@ -234,24 +242,38 @@ def noticed_percent(verdicts: Mapping[str, int]) -> float:
 def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
     """Run all mutants; yields each with its verdict as it finishes."""
     equivalent = read_equivalent()
+    groups: dict[tuple[str, ...], list[Mutant]] = {}
+    for mutant in mutants:
+        groups.setdefault(paths_of_tests(mutant.file), []).append(mutant)
+    slots: queue.Queue[Slot] = queue.Queue()
+    codes: queue.Queue[tuple[Mutant, int]] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
         started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
-        slots: queue.Queue[Slot] = queue.Queue()
         for slot in started:
             slots.put(slot)
         try:
-            timeouts = measure(sorted({mutant.file for mutant in mutants}), slots, pool)
-            runs = {pool.submit(try_out, mutant, slots, timeouts[mutant.file]): mutant for mutant in mutants}
-            for run in as_completed(runs):
-                mutant, code = runs[run], run.result()
-                verdict = "noticed (timeout)" if code == TIMEOUT else "noticed" if code else "SURVIVED"
-                if not code and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+            runs = [pool.submit(try_all, group, slots, codes) for group in groups.values()]
+            for _ in mutants:
+                mutant, code = _next(codes, runs)
+                verdict = "SURVIVED" if code in UNNOTICED else "noticed (timeout)" if code == TIMEOUT else "noticed"
+                if code in UNNOTICED and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
                     verdict = "equivalent"
                 yield mutant, verdict
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for slot in started:
                 slot.process.kill()
+
+
+def _next(codes: queue.Queue[tuple[Mutant, int]], runs: list[Future[None]]) -> tuple[Mutant, int]:
+    """The next result; raises what stopped a run."""
+    while True:
+        try:
+            return codes.get(timeout=1)
+        except queue.Empty:
+            for run in runs:
+                if run.done():
+                    run.result()
 
 
 if __name__ == "__main__":

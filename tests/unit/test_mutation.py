@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from tests.mutation import run
-from tests.mutation.mutants import find_mutants
+from tests.mutation.mutants import find_mutants, statement_lines
+from tests.mutation.reach import Reach, Reached
 from tests.mutation.run import CORE_FILES, PACKAGE, ROOT, TESTS, draw, noticed_percent, paths_of_tests, read_equivalent
 
 
@@ -96,3 +100,57 @@ def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enoug
     else:
         with pytest.raises(SystemExit, match=r"--at-least 75\.1%"):
             run.main()
+
+
+def test_a_mutant_is_in_the_innermost_statement_of_a_function() -> None:
+    source = b"LIMIT = 3\n\ndef f(x=1):\n    if x:\n        return (\n            x + 1\n        )\n    return 0\n"
+    assert statement_lines(source, 1) is None, "it is run at import"
+    assert statement_lines(source, 3) == range(3, 9), "a default: every test that calls the function"
+    assert statement_lines(source, 4) == range(4, 8)
+    assert statement_lines(source, 6) == range(5, 8)
+
+
+def test_a_mutant_is_tried_on_the_tests_that_reach_it_quickest_first() -> None:
+    slow, quick = Reached("slow", "a.py", 2.0, {"f": [1, 2]}), Reached("quick", "b.py", 0.1, {"f": [2]})
+    other = Reached("other", "b.py", 0.2, {"g": [2]})
+    reach = Reach([slow, other, quick])
+    assert reach.of("f", [2]) == [quick, slow]
+    assert reach.of("f", range(1, 2)) == [slow]
+    assert reach.of("f", None) == [quick, slow]
+    assert reach.of("nothing", [1]) == [quick, other, slow], "a process of its own may reach it"
+
+
+_TESTS = """
+import threading
+import pytest
+import source
+
+@pytest.fixture(scope="module")
+def made():
+    return source.first()
+
+def test_a(made):
+    thread = threading.Thread(target=source.second)
+    thread.start()
+    thread.join()
+
+def test_b(made):
+    pass
+"""
+
+
+def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_run(tmp_path: Path) -> None:
+    (tmp_path / "source.py").write_text("def first():\n    return 1\n\ndef second():\n    return 2\n")
+    (tmp_path / "test_it.py").write_text(_TESTS)
+    code = "import pytest; from tests.mutation.reach import *; pytest.main(['-q', 'test_it.py'], [{}])"
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+    def run_with(plugin: str) -> str:
+        command = [sys.executable, "-c", code.format(plugin)]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    source, output = str(tmp_path / "source.py"), tmp_path / "reach.json"
+    assert "2 passed" in run_with(f"Recorder({str(tmp_path / 'source')!r}, {str(output)!r})")
+    found = {test.name: set(test.lines.get(source, [])) for test in Reach.read(output).tests}
+    assert found == {"test_it.py::test_a": {2, 5}, "test_it.py::test_b": {2}}
+    assert "1 passed" in run_with("Only(['test_it.py::test_b', 'test_it.py::gone'])")

@@ -15,15 +15,12 @@ from turnsmith.records import stacks
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
-from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.isolation_check import check_isolation
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
+from turnsmith.trainer.config.build import run_header, verl_config
 from turnsmith.trainer.config.check import check, check_horizon
 from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
@@ -132,15 +129,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         given = Parts(environment, reward_fn, tools, curriculum, validation, parser)
         stopped = reopen(run_folder, given, overrides, trust=trust)
         parts = stopped.parts
-        trainer = cls(
-            stopped.config,
-            parts.environment,
-            parts.reward_fn,
-            stopped.dataset,
-            parts.tools,
-            parts.validation,
-            parts.parser,
-        )
+        mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
+        trainer = cls(stopped.config, *mine)
         trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
         trainer.run, trainer._stopped = stopped.run, stopped
         for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
@@ -236,7 +226,6 @@ made of whole groups. Set batch_size to a multiple of group_size.
             return
         self._horizon = horizon or last_step
         from turnsmith.models import resolve
-        from turnsmith.trainer.verl.episode_plan import EpisodePlan
         from turnsmith.trainer.verl.task_runner import TaskRunner
         from turnsmith.trainer.verl.trackers import tracker_variables
         from turnsmith.trainer.verl.transformers.server import start_servers_early
@@ -259,29 +248,10 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
-        rollout = RolloutSpec(
-            environment=self.environment.isolated(),
-            limits=Limits.of(config.inference),
-            sampling=training_sampling(config),
-            reward_fn=self.reward_fn,
-            tools=self.tools,
-            parser=self.parser,
-            failures=FailurePolicy.of(config.failures),
-        )
-        plan = EpisodePlan(
-            rollout,
-            run_dir,
-            tool_format=config.inference.tool_format,
-            thinking=config.inference.thinking,
-            estimator=config.training.adv_estimator,
-            credit=config.training.credit,
-            filtered_group_size=config.training.group_size if config.training.filter_groups else 0,
-            curriculum=self.dataset.curriculum,
-        )
         self._watch(
             self._runner.start.remote(
                 theirs,
-                plan,
+                inputs.episode_plan(run_dir),
                 num_actors=episode_workers(config),
                 saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,10 +26,17 @@ from turnsmith.importing import import_name
 from turnsmith.records.files import read_file, write_text
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import signature, signing_key
+from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.config.build import training_sampling
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.validation import Validation
+
+if TYPE_CHECKING:
+    from turnsmith.trainer.verl.episode_plan import EpisodePlan
 
 _FILE = "resume.json"
 
@@ -51,6 +58,31 @@ class RunInputs:
         checkpoint = self.config.checkpoint
         name = checkpoint.run_name or f"{self.environment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
+
+    def episode_plan(self, run_dir: str) -> EpisodePlan:
+        """What the processes that run episodes need to know."""
+        from turnsmith.trainer.verl.episode_plan import EpisodePlan
+
+        config, training = self.config, self.config.training
+        rollout = RolloutSpec(
+            environment=self.environment.isolated(),
+            limits=Limits.of(config.inference),
+            sampling=training_sampling(config),
+            reward_fn=self.reward_fn,
+            tools=self.tools,
+            parser=self.parser,
+            failures=FailurePolicy.of(config.failures),
+        )
+        return EpisodePlan(
+            rollout,
+            run_dir,
+            tool_format=config.inference.tool_format,
+            thinking=config.inference.thinking,
+            estimator=training.adv_estimator,
+            credit=training.credit,
+            filtered_group_size=training.group_size if training.filter_groups else 0,
+            curriculum=self.dataset.curriculum,
+        )
 
     def write(self, folder: RunFolder, verl_config: Any, *, is_new: bool) -> None:
         """Write the settings, ours and verl's, and the dataset; a resumed run has its dataset already."""

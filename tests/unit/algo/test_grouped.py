@@ -14,6 +14,7 @@ from tests.unit.algo.batches import CHECKED, Batch, batches, close, largest
 from torch import Tensor
 
 from turnsmith import algo
+from turnsmith.algo.groups import group_deviations
 from turnsmith.algo.shapes import SERIAL
 
 Estimator = Callable[[Tensor, Tensor, object], tuple[Tensor, Tensor]]
@@ -145,3 +146,10 @@ def test_an_empty_batch_is_fine(kind: str) -> None:
 def test_a_tie_for_the_best_gives_zero() -> None:
     rewards = torch.tensor([[1.0], [1.0], [0.0]])
     assert not algo.compute_pass_at_k_advantage(rewards, torch.ones(3, 1), [0, 0, 0])[0].any()
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0, 3.0])
+def test_only_the_ratio_of_weights_matters(scale: float) -> None:
+    scores, group = torch.tensor([1.0, 4.0, 2.0]).double(), torch.tensor([0, 0, 1])
+    weights = torch.tensor([2.0, 1.0, 1.0]) * scale
+    assert group_deviations(scores, group, weights).deviation.tolist() == [-1.0, 2.0, 0.0]

@@ -113,9 +113,9 @@ def test_clip_higher_and_dual_clip_stop_the_gradient_where_they_should() -> None
 def test_the_log_ratio_is_clamped_so_that_no_exponential_overflows() -> None:
     """With a clip range this wide the loss shows the ratio itself."""
     ones, wide = torch.ones(1, 1).double(), {"clip_ratio_low": 1.0, "clip_ratio_high": 1e30}
-    for log_ratio, clamped in ((19.5, 19.5), (25.0, 20.0), (1000.0, 20.0)):
+    for log_ratio, clamped in ((19.5, 19.5), (25.0, 20.0), (1000.0, 20.0), (-19.5, -19.5), (-25.0, -20.0)):
         loss, _ = algo.compute_policy_loss(0 * ones, log_ratio * ones, ones, ones, **wide)
-        assert loss.item() == pytest.approx(-math.exp(clamped))
+        assert loss.item() == pytest.approx(-math.exp(clamped), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("function", [algo.compute_policy_loss, algo.compute_value_loss, algo.apply_kl_penalty])

@@ -139,6 +139,19 @@ async def test_setting_done_terminates():
     assert (await (await started(Quiet)).step("a")).terminated
 
 
+@pytest.mark.parametrize("isolation", ["thread", "loop"])
+async def test_an_environment_without_is_done_ends_only_by_its_steps(isolation: str):
+    class Bare:
+        def reset(self) -> str:
+            return "start"
+
+        def step(self, action: str) -> tuple:
+            return "next", 0.0, action == "end", {}
+
+    host = await started(Bare, isolation=isolation)
+    assert [(await host.step(action)).terminated for action in ("go on", "end")] == [False, True]
+
+
 async def test_seed_and_task_are_passed_only_when_taken():
     class Seeded(Silent):
         def reset(self, seed: int, task: dict | None = None) -> str:
@@ -146,6 +159,7 @@ async def test_seed_and_task_are_passed_only_when_taken():
 
     host = EnvironmentHost(EnvironmentSpec.of(Seeded))
     assert await host.reset(seed=7, task={"q": 1}) == "7 {'q': 1}"
+    assert await EnvironmentHost(EnvironmentSpec.of(Seeded)).reset() == "0 None"
     assert await EnvironmentHost(EnvironmentSpec.of(Silent)).reset(seed=7, task={"q": 1}) == "start"
 
 

@@ -5,87 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import time
 import tracemalloc
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from tests.unit.rollout.counting import Count, play
 from transformers import AutoTokenizer
 
-from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
 from turnsmith.rollout import EpisodeStart, Limits, run_episode
 from turnsmith.trajectory import Outcome, Trajectory
 
 
-class Count(BaseEnvironment):
-    """Pays 1, 2, 3 ... and ends after `length` steps; it raises at step `at`."""
-
-    closed: ClassVar[list[int]] = []
-
-    def reset(self, seed: int = 0) -> str:
-        self.steps = 0
-        if self.config.get("at") == 0:
-            raise OSError("no board")
-        return f"start {seed}"
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        self.steps += 1
-        if self.config.get("at") == self.steps:
-            time.sleep(self.config.get("sleep", 0.0))
-            raise KeyError(action)
-        return f"obs {self.steps}", float(self.steps), self.steps >= self.config.get("length", 3), {"n": self.steps}
-
-    def get_prompt_prefix(self) -> str:
-        return self.config.get("prefix", "")
-
-    def close(self) -> None:
-        self.closed.append(id(self))
-
-
 @pytest.fixture(scope="module")
-def chat() -> Chat:
-    from turnsmith.models import resolve
-
-    return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
-
-
-async def play(
-    chat: Chat,
-    replies: Any = ("a", "bb", "ccc", "d", "e"),
-    *,
-    limits: Limits | None = None,
-    engine: Any = None,
-    **options: Any,
-) -> Trajectory:
-    settings = {name: options.pop(name) for name in list(options) if name not in ("reward_fn", "sampling", "start")}
-    Count.closed.clear()
-    trajectory = await run_episode(
-        options.get("start", EpisodeStart("e1", "g1", 7)),
-        environment=EnvironmentSpec.of(settings.pop("environment", Count), EnvironmentConfig(**settings)),
-        engine=engine or ScriptedEngine(replies, chat, log_prob=-0.5),
-        chat=chat,
-        limits=limits or Limits(),
-        sampling=options.get("sampling", Sampling()),
-        reward_fn=options.get("reward_fn"),
-    )
-    check_consistent(trajectory)
-    return trajectory
-
-
-def check_consistent(trajectory: Trajectory) -> None:
-    """What must hold for every trajectory, however it ended."""
-    turns = len(trajectory.turns)
-    tokens = trajectory.tokens
-    assert trajectory.outcome is not None
-    assert bool(trajectory.error) == (not trajectory.outcome.is_behaviour)
-    for entries in (trajectory.states, trajectory.actions, trajectory.rewards, trajectory.dones, trajectory.infos):
-        assert len(entries) == turns
-    assert len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask)
-    marked = [place for turn in trajectory.turns for place in range(turn.start, turn.stop)]
-    assert [place for place, bit in enumerate(tokens.mask) if bit] == marked
-    assert all(tokens.log_probs[place] == 0.0 for place, bit in enumerate(tokens.mask) if not bit)
+def chat(tiny_folder: str) -> Chat:
+    return Chat(AutoTokenizer.from_pretrained(tiny_folder))
 
 
 async def test_a_completed_episode(chat):
@@ -210,87 +145,6 @@ async def test_a_failing_engine(chat, reply, sentence):
     assert len(Count.closed) == 1
 
 
-async def test_the_clock_stands_still_while_the_engine_has_the_turn(chat):
-    async def paused(turn: int, prompt: str) -> str:
-        await asyncio.sleep(0.4)  # longer than the episode may take
-        return "a"
-
-    trajectory = await play(chat, paused, limits=Limits(seconds=0.3))
-    assert (trajectory.outcome, trajectory.num_turns, trajectory.total_reward) == (Outcome.COMPLETED, 3, 6.0)
-
-
-async def test_the_clock_goes_on_after_the_engine_has_answered(chat):
-    async def paused(turn: int, prompt: str) -> str:
-        await asyncio.sleep(0.3)
-        return "a"
-
-    class Slow(Count):
-        async def step(self, action: str) -> Any:  # type: ignore[override]
-            await asyncio.sleep(0.4)
-            return super().step(action)
-
-    trajectory = await play(chat, paused, environment=Slow, limits=Limits(seconds=1.0))
-    assert (trajectory.outcome, trajectory.rewards) == (Outcome.TIME_LIMIT, [1.0, 2.0, 0.0]), "the third step is cut"
-
-
-async def test_an_environment_that_cannot_be_cancelled_ends_at_its_next_turn(chat):
-    class Stubborn(Count):
-        async def step(self, action: str) -> Any:  # type: ignore[override]
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                pass
-            return super().step(action)
-
-    trajectory = await play(chat, environment=Stubborn, limits=Limits(seconds=0.1))
-    assert (trajectory.outcome, trajectory.rewards, trajectory.error) == (Outcome.TIME_LIMIT, [1.0], "")
-
-
-async def test_time_limit_in_a_step(chat):
-    trajectory = await play(chat, limits=Limits(seconds=0.3), at=2, sleep=1.0)
-    assert (trajectory.outcome, trajectory.rewards) == (Outcome.ENVIRONMENT_TIMEOUT, [1.0, 0.0])
-    assert trajectory.error.startswith("The environment's step or a tool did not return within ")
-    assert Count.closed == []  # closed when its thread comes back, not while it runs
-    await asyncio.sleep(1.0)
-    assert len(Count.closed) == 1
-
-
-async def test_an_environments_own_timeout_error_is_a_failure(chat):
-    class Late(Count):
-        def step(self, action: str) -> Any:
-            raise TimeoutError("service")
-
-    trajectory = await play(chat, environment=Late)
-    assert trajectory.outcome is Outcome.ENVIRONMENT_FAILED
-
-
-async def test_what_cancels_itself_is_a_failure_and_no_cancellation(chat):
-    class Cancelled(Count):
-        async def step(self, action: str) -> Any:  # type: ignore[override]
-            raise asyncio.CancelledError
-
-    trajectory = await play(chat, environment=Cancelled)
-    assert trajectory.outcome is Outcome.ENVIRONMENT_FAILED
-
-    async def reply(turn: int, prompt: str) -> str:
-        raise asyncio.CancelledError
-
-    assert (await play(chat, reply)).outcome is Outcome.ENGINE_FAILED
-
-
-async def test_cancelling_closes_the_environment_and_goes_on(chat):
-    async def never(turn: int, prompt: str) -> str:
-        await asyncio.sleep(30)
-        return ""
-
-    task = asyncio.create_task(play(chat, never))
-    await asyncio.sleep(0.1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert len(Count.closed) == 1
-
-
 async def score_async(trajectory: Trajectory, environment: Count) -> float:
     await asyncio.sleep(0)
     return environment.steps + len(trajectory.actions)
@@ -355,12 +209,6 @@ async def test_a_reward_that_float32_cannot_hold_is_a_failure_that_names_it(chat
     assert trajectory.outcome is Outcome.ENVIRONMENT_FAILED
     assert f"Huge.step returned the reward {reward!r}; it must be a number from -1e+15 to 1e+15" in trajectory.error
     assert math.isfinite(trajectory.total_reward)
-
-
-async def test_a_reward_function_that_hangs_is_given_up(chat):
-    trajectory = await play(chat, reward_fn=lambda trajectory: time.sleep(1.0), limits=Limits(seconds=0.3))
-    assert trajectory.outcome is Outcome.REWARD_FAILED
-    assert "longer than 0.3 seconds" in trajectory.error
 
 
 async def test_a_fault_is_not_scored(chat):

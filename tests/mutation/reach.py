@@ -1,0 +1,117 @@
+"""Which lines of the source each test runs, and how long it takes: a mutant is tried on those tests only."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A test, and the lines of the source that it runs, by file."""
+
+    name: str
+    path: str
+    seconds: float
+    lines: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a `Recorder` wrote."""
+
+    tests: list[Reached]
+
+    @classmethod
+    def read(cls, output: Path) -> Reach:
+        return cls([Reached(*row) for row in json.loads(output.read_text())["tests"]])
+
+    def of(self, file: str, lines: Iterable[int] | None) -> list[Reached]:
+        """The tests that run one of these lines, quickest first; None: those that run any line of the file.
+
+        All tests if none does: a constant may be used elsewhere, and a worker process is not followed.
+        """
+        wanted = None if lines is None else set(lines)
+        found = [
+            test for test in self.tests if file in test.lines and (wanted is None or wanted & set(test.lines[file]))
+        ]
+        return sorted(found or self.tests, key=lambda test: test.seconds)
+
+
+class Recorder:
+    """A plugin of pytest that writes the lines that each test runs of files below `source`, and all modules imported.
+
+    What a fixture runs that several tests share counts for all tests of the file.
+    """
+
+    def __init__(self, source: str, output: str) -> None:
+        self.source = source
+        self.output = Path(output)
+        self.lines: set[tuple[str, int]] = set()
+        self.shared: dict[Path, set[tuple[str, int]]] = {}
+        self.tests: list[tuple[pytest.Item, float, set[tuple[str, int]]]] = []
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self.trace_line if frame.f_code.co_filename.startswith(self.source) else None
+
+    def trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.trace_line
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.lines, start = set(), time.monotonic()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+            self.tests.append((item, time.monotonic() - start, self.lines))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, object, object]:
+        before, self.lines = self.lines, set()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self.shared.setdefault(request._pyfuncitem.path, set()).update(self.lines)
+            self.lines |= before
+
+    def pytest_sessionfinish(self) -> None:
+        rows = [
+            (item.nodeid, str(item.path), seconds, _by_file(lines | self.shared.get(item.path, set())))
+            for item, seconds, lines in self.tests
+        ]
+        self.output.write_text(json.dumps({"tests": rows, "modules": list(sys.modules)}))
+
+
+class Only:
+    """A plugin of pytest that keeps the tests with these names, in this order."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.place = {name: place for place, name in enumerate(names)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        kept = [item for item in items if item.nodeid in self.place]
+        items[:] = sorted(kept, key=lambda item: self.place[item.nodeid])
+
+
+def _by_file(lines: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    files: dict[str, list[int]] = {}
+    for file, line in lines:
+        files.setdefault(file, []).append(line)
+    return files
