@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,36 @@ from pathlib import Path
 from typing import Any, cast
 
 from turnsmith.errors import RecordError
+
+_FULL = "Its disk is full: free some space, then `turnsmith resume` continues."
+_FOREIGN = "It is read-only for you: another user owns it, or its disk is mounted read-only."
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _FOREIGN),
+}
+
+
+@contextmanager
+def using(folder: Path) -> Generator[None]:
+    """Raise a RecordError that says what to do if this block cannot read or write a folder.
+
+    Example:
+        >>> with using(Path("runs/chess")):
+        ...     raise OSError(errno.ENOSPC, "No space left on device", "runs/chess/metrics.jsonl")
+        Traceback (most recent call last):
+        turnsmith.errors.RecordError: The run folder runs/chess cannot be used: No space left on device \
+(runs/chess/metrics.jsonl). Its disk is full: free some space, then `turnsmith resume` continues.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"The run folder {folder} cannot be used: {describe_os_error(error)}") from error
+
+
+def describe_os_error(error: OSError) -> str:
+    """What went wrong, with which file, and what to do."""
+    file = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{file}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
 
 
 @contextmanager
