@@ -58,10 +58,10 @@ class Preemption:
             start_new_session=True,
         )
         try:
-            until = time.monotonic() + 300
+            until = time.monotonic() + 600
             while _steps(folder) <= before:
                 assert process.poll() is None, f"it ended too soon: {process.communicate()[1]}"
-                assert time.monotonic() < until, "no step within 300 s"
+                assert time.monotonic() < until, "no step within 600 s"
                 time.sleep(0.02)
             time.sleep(wait)
             (os.killpg if to_all else os.kill)(process.pid, number)
@@ -91,13 +91,16 @@ def test_preempted_at_random_moments_it_saves_and_resumes_to_the_same_bits(tmp_p
     for life in range(COUNT):
         command = [*TURNSMITH, "resume", str(folder)] if life else _train(tmp_path, "preempted")
         # Slurm's signal may go to every process of a job; that of Kubernetes and `docker stop` goes to the first.
-        number, to_all = (signal.SIGUSR1, True) if life % 3 == 2 else (signal.SIGTERM, False)
+        number, to_all = (signal.SIGUSR1, True) if life % 3 == 1 else (signal.SIGTERM, False)
         one = Preemption(command, folder, moments.uniform(0, 1.5 * step_seconds), number, to_all=to_all)
         assert (one.status, one.state, one.left) == (75, RunState.PREEMPTED, []), one.told
         assert f"Preempted by {number.name}." in one.told
         assert f"`turnsmith resume {folder}` continues from step {one.last_step}." in one.told
         assert one.saved == one.last_step, "every step that was recorded is in a checkpoint"
         lives.append(one)
+        print(
+            f"{number.name} in phase {one.phase} of step {one.last_step + 1}: ended in {one.seconds:.1f} s", flush=True
+        )
     done = subprocess.run([*TURNSMITH, "resume", str(folder)], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert differences(RunFolder.open(folder), whole) == []

@@ -1,4 +1,7 @@
-"""Crash-safe files: whole files appear by an atomic rename, lines are appended under a lock."""
+"""Crash-safe files: whole files appear by an atomic rename, lines are appended under a lock.
+
+What a function here has written survives a power failure once the function has returned, unless it says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,7 @@ def atomic_write(path: Path) -> Generator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+        flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -72,17 +76,31 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, if they are not there."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        flush_folder(folder.parent)
+
+
 def flush_folder(folder: Path) -> None:
     """Flush a folder's directory entries to disk, so that a rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
+            raise
     finally:
         os.close(descriptor)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line; if a crash left the last line unfinished, cut that line off first."""
+def append_line(path: Path, line: str, *, flush: bool = True) -> None:
+    """Append one line; if a crash left the last line unfinished, cut that line off first.
+
+    With `flush=False` the line may be lost in a power failure, until `flush_file`.
+    """
     with path.open("a+b") as file:
         with suppress(OSError):  # Some network file systems have no locks; there, only one process may write.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -90,10 +108,31 @@ def append_line(path: Path, line: str) -> None:
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(line.encode() + b"\n")
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
+    if flush and not size:
+        flush_folder(path.parent)
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def flush_file(path: Path) -> None:
+    """Flush a file to disk, if it exists."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def remove_temporary(folder: Path) -> None:
+    """Delete what killed calls of `atomic_write` left in a folder and in its subfolders."""
+    for leftover in (*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")):
+        leftover.unlink(missing_ok=True)
+
+
+def read_json_lines(path: Path, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
     """All records of a JSON-lines file; none if it does not exist. An unfinished last line is left out.
+
+    Args:
+        path: The file.
+        skip_damaged: Leave out damaged lines, too.
 
     Raises:
         RecordError: A line other than the last is damaged.
@@ -106,8 +145,9 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            raise RecordError(f"Line {number} of {path} is damaged: it is not JSON.") from None
-        if not isinstance(record, dict):
+            record = None
+        if isinstance(record, dict):
+            records.append(cast("dict[str, Any]", record))
+        elif not skip_damaged:
             raise RecordError(f"Line {number} of {path} is damaged: it is not a JSON object.")
-        records.append(cast("dict[str, Any]", record))
     return records

@@ -12,7 +12,7 @@ from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import add_to_path, import_object
-from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, saved_steps
+from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, remove_unfinished, saved_steps
 from turnsmith.records.files import using
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
@@ -86,6 +86,7 @@ def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, t
     warnings: list[str] = []
     with lock_run(run.path, _LOCK_SECONDS):
         checkpoint = None
+        remove_unfinished(run.checkpoints_dir)  # first: it may bring a checkpoint back
         if saved_steps(run.checkpoints_dir):
             checkpoint = newest_checkpoint(run.checkpoints_dir, trust=trust, warn=warnings.append)
             check_fit(checkpoint, config, warnings.append)
