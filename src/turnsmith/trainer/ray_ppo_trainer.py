@@ -172,7 +172,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 self._inputs().write_recipe(self._folder(), last, epoch_steps)
                 self._folder().append_event("training", steps=last, **this_process())
             grace = self.config.checkpoint.grace_seconds
-            train_until(last, self._runner, self._watch, self._folder(), grace, self._view.note)
+            train_until(last, self._runner, self._watch, grace, self._view.note)
             with using(self._folder().path):
                 self._folder().append_event("finished", step=last)
         except BaseException as error:

@@ -107,8 +107,9 @@ def preempted(run: RunFolder, end: Any) -> tuple[list[str], str]:
         return end
 
     try:
-        train_until(7, runner, watch, run, 9.0, told.append)
+        train_until(7, runner, watch, 9.0, told.append)
     except Preempted as error:
+        record_end(error, run)
         told.append(str(error))
     return runner.calls, told[-1]
 
@@ -143,6 +144,7 @@ def test_a_preempted_run_has_a_state_and_an_exit_status_of_its_own(
     error = Preempted("Preempted by SIGTERM.")
     record_end(error, run)
     assert state_of(run.read_events()) == RunState.PREEMPTED
+    assert str(error) == f"Preempted by SIGTERM. `turnsmith resume {run.path}` starts it again."
     script = "from turnsmith.errors import Preempted; raise Preempted('gone')"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 75
 

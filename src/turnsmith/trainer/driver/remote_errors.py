@@ -68,9 +68,12 @@ def resume_advice(folder: RunFolder) -> str:
 
 
 def record_end(error: BaseException, folder: RunFolder | None) -> None:
-    """Record in the run folder, if there is one yet, how the run ended."""
+    """Record in the run folder, if there is one yet, how the run ended; complete the text of a preemption."""
     if folder is not None:
         kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        kind = "preempted" if isinstance(error, Preempted) else kind
+        if isinstance(error, Preempted):
+            kind = "preempted"
+            advice = resume_advice(folder) or f" `turnsmith resume {folder.path}` starts it again."
+            error.args = (f"{error}{advice}",)
         with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
             folder.append_event(kind, content=str(error))

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from turnsmith.errors import Preempted, TurnsmithError
-from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.driver.remote_errors import resume_advice
 from turnsmith.trainer.driver.stop_signals import Interrupt
 from turnsmith.trainer.driver.watchdog import Watchdog
 
@@ -66,7 +64,6 @@ def train_until(
     step: int,
     runner: Any,
     watch: Callable[..., Any],
-    folder: RunFolder,
     grace: float,
     note: Callable[[str], None],
 ) -> None:
@@ -76,12 +73,11 @@ def train_until(
         step: The step.
         runner: The task runner's actor.
         watch: `wait_for_call`, with a call, and the grace period if there is one.
-        folder: The run's folder.
         grace: The grace period.
         note: Called with a sentence about what happens.
 
     Raises:
-        Preempted: With how to resume the run.
+        Preempted: After that; its text says whether it worked.
     """
     training = runner.train_until.remote(step)
     try:
@@ -98,4 +94,4 @@ def train_until(
         reason += f" The last step could not be saved in {grace:g} s (checkpoint.grace_seconds)."
     except TurnsmithError as error:
         reason += f" The last step could not be saved: {error}"
-    raise Preempted(reason + (resume_advice(folder) or f" `turnsmith resume {folder.path}` starts it again."))
+    raise Preempted(reason)
