@@ -310,6 +310,8 @@ class CheckpointConfig(_Section):
     """Checkpoints to keep besides the best; 0: all."""
     save_model: bool = True
     """Also save the model as a plain Hugging Face folder in each checkpoint."""
+    grace_seconds: float = 120.0
+    """Seconds that a run may take to save a checkpoint and stop when it is preempted (SIGTERM, SIGUSR1)."""
 
 
 @dataclass

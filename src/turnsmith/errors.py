@@ -8,6 +8,7 @@
     │   └── WorkerLost           the process that ran the environment died
     ├── EngineFailure            the inference engine could not generate
     ├── TrainingFailure          the run stopped before its last step
+    ├── Preempted                a scheduler asked the run to stop; it can be resumed
     ├── SandboxFailure           the sandbox for model-written code could not start
     ├── RecordError              a run folder is missing, damaged or in an unknown format
     └── ToolError                a tool refuses a call; the only error whose text the model reads
@@ -54,6 +55,19 @@ class EngineFailure(TurnsmithError):
 
 class TrainingFailure(TurnsmithError):
     """The run stopped before its last step."""
+
+
+class Preempted(TurnsmithError, SystemExit):
+    """A scheduler asked the run to stop, with SIGTERM or SIGUSR1; the message says where `turnsmith resume` continues.
+
+    In a script that does not catch it, the process ends with exit status 75, "try again later", without a traceback.
+
+    Example:
+        >>> Preempted("Preempted by SIGTERM.").code
+        75
+    """
+
+    code = 75
 
 
 class SandboxFailure(TurnsmithError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -70,7 +71,32 @@ def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", script, re.MULTILINE))
     ray, _, command = script.replace("\\\n", " ").splitlines()[-1].partition(" -- ")
-    assert ray.split()[:3] == ["srun", "ray", "symmetric-run"]
+    assert ray.split()[:5] == ["srun", "env", "--ignore-signal=USR1", "ray", "symmetric-run"]
     assert f"--num-gpus={asked['gpus-per-node']}" in ray
     theirs = dry_run(command.replace("$SLURM_NNODES", asked["nodes"]), tmp_path, monkeypatch, capsys)
     assert gpus_of(theirs) == (int(asked["nodes"]), int(asked["gpus-per-node"]), "cuda")
+
+
+def test_a_job_of_slurm_that_is_preempted_goes_back_into_the_queue_and_resumes(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text(file("preemptible.sbatch"))
+    for program, status in (("srun", "$STATUS"), ("scontrol", "0")):
+        (tmp_path / program).write_text(f'#!/bin/bash\necho {program} "$@"\nexit {status}\n')
+        (tmp_path / program).chmod(0o755)
+
+    def submit(status: int) -> tuple[int, list[str]]:
+        variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "STATUS": str(status), "SLURM_JOB_ID": "7"}
+        done = subprocess.run(["bash", "job"], cwd=tmp_path, env=variables, capture_output=True, text=True)
+        assert done.stderr == ""
+        return done.returncode, done.stdout.splitlines()
+
+    status, (first, requeued) = submit(75)
+    assert status == 75
+    assert first.startswith("srun turnsmith train my_game:MyGame ")
+    assert requeued == "scontrol requeue 7"
+    name = re.search(r"checkpoint.output_dir=(\S+) checkpoint.run_name=(\S+)", first)
+    assert name
+    run = tmp_path / name[1] / name[2]
+    run.mkdir(parents=True)
+    (run / "resume.json").touch()
+    assert submit(0) == (0, ["srun turnsmith resume runs/my-game"])
+    assert submit(2) == (2, ["srun turnsmith resume runs/my-game"])

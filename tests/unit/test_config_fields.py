@@ -232,6 +232,7 @@ OBSERVED = {
     "checkpoint.save_interval": Seen(3, start("saving")),
     "checkpoint.keep_last_n": Seen(5, start("saving")),
     "checkpoint.save_model": Seen(False, start("saving")),
+    "checkpoint.grace_seconds": Seen(9.0, lambda config: load(folder(config) / "config.yaml").checkpoint.grace_seconds),
     "ray.address": Seen("10.0.0.1:6379", lambda config: started(config)._cluster.arguments, ("model.device=cpu",)),
     "ray.num_nodes": Seen(2, key("trainer.nnodes")),
     "ray.gpus_per_node": Seen(2, key("trainer.n_gpus_per_node")),

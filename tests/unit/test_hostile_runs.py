@@ -96,7 +96,7 @@ def test_commands_print_only_through_the_one_function_that_makes_text_harmless()
 
 def test_damaged_runs_are_lines_of_the_list_and_hide_no_other(tmp_path: Path) -> None:
     good = hostile_run(tmp_path, "good")
-    damage = {"run.json": '{"format":1,"created":1e99}', "events.jsonl": '{"kind":3}\n', "metrics.jsonl": "x\n"}
+    damage = {"run.json": '{"format":1,"created":1e99}', "evaluations.jsonl": '{"step":"x"}\n', "metrics.jsonl": "x\n"}
     for place, (name, text) in enumerate(damage.items()):
         shutil.copytree(good.path, tmp_path / f"bad-{place}")
         (tmp_path / f"bad-{place}" / name).write_text(text)
@@ -108,7 +108,7 @@ def test_damaged_runs_are_lines_of_the_list_and_hide_no_other(tmp_path: Path) ->
 
 def test_a_folder_that_may_not_be_entered_hides_no_other() -> None:
     with tempfile.TemporaryDirectory() as parent:
-        hostile_run(Path(parent), "good")
+        hostile_run(Path(parent), "good").path.chmod(0o755)
         closed = hostile_run(Path(parent), "closed")
         Path(parent).chmod(0o755)
         closed.path.chmod(0)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,11 @@ def test_a_script_can_be_imported_again_if_that_does_not_run_it(folder: Path, gu
     if guarded:
         game = import_object(names[0])
         assert sys.modules[game.__module__].pay is import_object(names[1])
+
+
+@pytest.mark.parametrize("name", ["slow_game.py", "json.py"])  # under its own name, and under one of ours
+def test_threads_that_import_a_file_at_the_same_time_all_get_the_whole_module(folder: Path, name: str) -> None:
+    (folder / name).write_text("import time\ntime.sleep(0.2)\nclass Game: ...\n")
+    with ThreadPoolExecutor(8) as pool:
+        games = set(pool.map(import_object, [f"{folder / name}:Game"] * 8))
+    assert len(games) == 1

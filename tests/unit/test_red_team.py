@@ -78,7 +78,7 @@ def read_all(run: RunFolder) -> None:
     load(run.path / "config.yaml")
 
 
-FILES = ("run.json", "config.yaml", "resume.json", "metrics.jsonl", "events.jsonl", "episodes/step-00000001-0.parquet")
+FILES = ("run.json", "config.yaml", "resume.json", "metrics.jsonl", "ledger.jsonl", "episodes/step-00000001-0.parquet")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -86,6 +86,12 @@ def test_pickle_in_place_of_a_file_is_an_error_and_never_loaded(name: str, run: 
     (run.path / name).write_bytes(pickle.dumps(Planted(witness), protocol=0) + b"\n")
     with pytest.raises(TurnsmithError):
         read_all(run)
+    assert not witness.exists()
+
+
+def test_pickle_in_place_of_events_is_passed_over_and_never_loaded(run: RunFolder, witness: Path) -> None:
+    (run.path / "events.jsonl").write_bytes(pickle.dumps(Planted(witness), protocol=0) + b"\n")
+    assert run.read_events() == []
     assert not witness.exists()
 
 

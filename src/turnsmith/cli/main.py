@@ -20,7 +20,7 @@ from turnsmith.cli.runs import add_runs_command
 from turnsmith.cli.selftest import add_selftest_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
-from turnsmith.errors import TurnsmithError
+from turnsmith.errors import Preempted, TurnsmithError
 from turnsmith.importing import add_to_path
 from turnsmith.terminal import print_line
 
@@ -55,7 +55,10 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 on success, 2 for an error that the user can fix, 130 for Ctrl-C."""
+    """Run a command and return its exit status.
+
+    0 on success, 2 for an error that the user can fix, 75 for a run that was preempted, 130 for Ctrl-C.
+    """
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
     # argparse stops collecting KEY=VALUE at the first option after them; the rest comes back as extra arguments.
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except TurnsmithError as error:
         print_line(f"turnsmith: {error}", sys.stderr)
-        return 2
+        return 75 if isinstance(error, Preempted) else 2
     except KeyboardInterrupt:
         print_line("turnsmith: stopped.", sys.stderr)
         return 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from turnsmith.cli.runs import RUN_HELP
@@ -40,9 +41,11 @@ def add_resume_command(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Resume the run."""
     from turnsmith.cli.run_folders import find_run
+    from turnsmith.records.files import using
     from turnsmith.trainer import RayPPOTrainer
 
-    run = find_run(args.run_folder, containing="resume.json")
+    with using(Path(args.run_folder)):
+        run = find_run(args.run_folder, containing="resume.json")
     trainer = RayPPOTrainer.resume(run, overrides=args.overrides, trust=args.trust)
     try:
         trainer.fit()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import atomic_write, make_folder
 from turnsmith.records.parquet_reader import ParquetSource, read_batches
 from turnsmith.records.run_folder import RunFolder
 
@@ -41,7 +41,7 @@ class StepAdvantages:
 def write_advantages(folder: RunFolder | str | Path, step: int, records: StepAdvantages) -> Path:
     """Write `trained/step-<step>.parquet` of a run; an existing file of that step is replaced."""
     target = _path(folder, step)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     episode_ids = list(records.advantages)
     columns = [pa.array(episode_ids, pa.string())]
     columns += [pa.array([getattr(records, name).get(key) for key in episode_ids], _NUMBERS) for name in _COLUMNS]

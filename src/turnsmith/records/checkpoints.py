@@ -23,7 +23,7 @@ from typing import Any
 
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoint_manifest import Checksums, check_manifest, write_manifest
-from turnsmith.records.files import flush_folder, write_text
+from turnsmith.records.files import flush_folder, make_folder, write_text
 from turnsmith.records.json_text import to_json
 from turnsmith.records.signing_key import signing_key
 
@@ -74,6 +74,7 @@ class PendingCheckpoint:
 
     def __init__(self, folder: Path, step: int) -> None:
         remove_unfinished(folder)
+        make_folder(folder)
         self.step = step
         self.final_path = folder / f"global_step_{step}"
         self.path = folder / f"{_WRITING}{step}" / self.final_path.name

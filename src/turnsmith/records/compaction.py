@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from turnsmith.records.episode_files import episode_files, is_merged, steps_of
 from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import WRITER_OPTIONS
-from turnsmith.records.files import atomic_write, flush_folder
+from turnsmith.records.files import atomic_write
 
 _MOST_SMALL_FILES = 256
 _SMALL_BYTES = 32 * 2**20
@@ -109,8 +108,6 @@ def _write(folder: Path, files: list[Path], last_step: int | None = None) -> Non
             kept = table if last_step is None else table.filter(pc.field("step") <= last_step)
             if len(kept):
                 writer.write_table(kept)
-    with suppress(OSError):  # some network file systems cannot
-        flush_folder(folder)  # what is deleted next must not be gone before this is there
 
 
 def _blocks(files: Iterable[Path]) -> Iterator[Any]:

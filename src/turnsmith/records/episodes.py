@@ -30,7 +30,7 @@ from turnsmith.records.episode_schema import (
     SCHEMA,
     SPLIT_COLUMNS,
 )
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import atomic_write, make_folder
 from turnsmith.records.json_text import to_json
 from turnsmith.records.parquet_reader import ParquetSource, damage_named, read_batches
 from turnsmith.records.run_folder import RunFolder
@@ -69,7 +69,7 @@ def write_episodes(
     if not re.fullmatch(r"[\w.-]+", part):
         raise RecordError(f"{part!r} is not a valid part name: use letters, digits, '.', '-' and '_'.")
     target = Path(folder) / subfolder / f"step-{step:08d}-{part}.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **WRITER_OPTIONS) as writer:
         for block in _blocks(trajectories):
             writer.write_table(_table(step, block))

@@ -1,7 +1,11 @@
-"""Crash-safe files: whole files appear by an atomic rename, lines are appended under a lock."""
+"""Crash-safe files: whole files appear by an atomic rename, lines are appended under a lock.
+
+What a function here has written survives a power failure once the function has returned, unless it says otherwise.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Generator
@@ -9,6 +13,36 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from turnsmith.errors import RecordError
+
+_FULL = "Its disk is full: free some space, then `turnsmith resume` continues."
+_FOREIGN = "It is read-only for you: another user owns it, or its disk is mounted read-only."
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _FOREIGN),
+}
+
+
+@contextmanager
+def using(folder: Path) -> Generator[None]:
+    """Raise a RecordError that says what to do if this block cannot read or write a folder.
+
+    Example:
+        >>> with using(Path("runs/chess")):
+        ...     raise OSError(errno.ENOSPC, "No space left on device", "runs/chess/metrics.jsonl")
+        Traceback (most recent call last):
+        turnsmith.errors.RecordError: The run folder runs/chess cannot be used: No space left on device \
+(runs/chess/metrics.jsonl). Its disk is full: free some space, then `turnsmith resume` continues.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"The run folder {folder} cannot be used: {describe_os_error(error)}") from error
+
+
+def describe_os_error(error: OSError) -> str:
+    """What went wrong, with which file, and what to do."""
+    file = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{file}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
 
 
 @contextmanager
@@ -29,6 +63,7 @@ def atomic_write(path: Path) -> Generator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+        flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -39,17 +74,31 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, if they are not there."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        flush_folder(folder.parent)
+
+
 def flush_folder(folder: Path) -> None:
     """Flush a folder's directory entries to disk, so that a rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
+            raise
     finally:
         os.close(descriptor)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line; if a crash left the last line unfinished, cut that line off first."""
+def append_line(path: Path, line: str, *, flush: bool = True) -> None:
+    """Append one line; if a crash left the last line unfinished, cut that line off first.
+
+    With `flush=False` the line may be lost in a power failure, until `flush_file`.
+    """
     with path.open("a+b") as file:
         with suppress(OSError):  # Some network file systems have no locks; there, only one process may write.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -57,6 +106,23 @@ def append_line(path: Path, line: str) -> None:
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(line.encode() + b"\n")
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
+    if flush and not size:
+        flush_folder(path.parent)
+
+
+def flush_file(path: Path) -> None:
+    """Flush a file to disk, if it exists."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def remove_temporary(folder: Path) -> None:
+    """Delete what killed calls of `atomic_write` left in a folder and in its subfolders."""
+    for leftover in (*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")):
+        leftover.unlink(missing_ok=True)
 
 
 def read_file(path: Path) -> bytes:

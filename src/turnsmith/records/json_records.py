@@ -98,8 +98,14 @@ def parse_object(data: bytes, shape: type, where: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def parse_lines(data: bytes, shape: type, where: str) -> list[dict[str, Any]]:
+def parse_lines(data: bytes, shape: type, where: str, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
     """Parse a file with one JSON object per line. An unfinished last line is left out.
+
+    Args:
+        data: The file's content.
+        shape: The fields of each line.
+        where: The file, for the error.
+        skip_damaged: Leave out damaged lines, too.
 
     Raises:
         RecordError: A line other than the last is damaged.
@@ -109,4 +115,11 @@ def parse_lines(data: bytes, shape: type, where: str) -> list[dict[str, Any]]:
         [{'step': 1, 'entropy': 2.5}]
     """
     *lines, _ = data.split(b"\n")  # After the last line end comes nothing, or an unfinished line.
-    return [parse_object(line, shape, f"Line {number} of {where}") for number, line in enumerate(lines, start=1)]
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(parse_object(line, shape, f"Line {number} of {where}"))
+        except RecordError:
+            if not skip_damaged:
+                raise
+    return records

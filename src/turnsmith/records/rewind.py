@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turnsmith.records.checkpoints import forget_best, remove_unfinished, saved_steps
 from turnsmith.records.compaction import truncate_episodes
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import atomic_write, remove_temporary
 from turnsmith.records.run_folder import RunFolder
 
 _STEP_FILE = re.compile(r"step-(\d+)\b.*")
@@ -37,6 +37,7 @@ def rewind(run: RunFolder, step: int) -> None:
     for name in ("metrics.jsonl", "evaluations.jsonl", "ledger.jsonl"):
         _drop_later_lines(run.path / name, step)
     remove_unfinished(run.checkpoints_dir)
+    remove_temporary(run.path)
     forget_best(run.checkpoints_dir, after=step)
     for later in saved_steps(run.checkpoints_dir):
         if later > step:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turnsmith.errors import RecordError
-from turnsmith.records.files import append_line, read_file, write_text
+from turnsmith.records.files import append_line, flush_file, flush_folder, make_folder, read_file, write_text
 from turnsmith.records.json_records import About, Event, LedgerStep, Metrics, parse_lines, parse_object
 from turnsmith.records.json_text import restore_number, to_json
 from turnsmith.records.yaml_text import dump_yaml
@@ -54,12 +54,13 @@ class RunFolder:
             raise RecordError(f"{name!r} is not a valid run name: it must be the name of a single folder.")
         parent = Path(parent)
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_folder(parent)
             run = cls(_make_folder(parent, name).resolve())
             run.episodes_dir.mkdir()
             run.checkpoints_dir.mkdir()
             about = {"format": FORMAT, "name": run.name, "created": time.time()}
             write_text(run.path / "run.json", to_json(about) + "\n")
+            flush_folder(parent)
         except OSError as error:
             raise RecordError(f"Cannot create the run folder {parent / name}: {error.strerror or error}.") from error
         return run
@@ -127,7 +128,11 @@ class RunFolder:
         write_text(self.path / "verl.yaml", text if text.endswith("\n") else text + "\n")
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Append one step's metrics. NaN and infinity are written as strings, because JSON has no numbers for them."""
+        """Append one step's metrics. NaN and infinity are written as strings, because JSON has no numbers for them.
+
+        Events so far are flushed to disk as well.
+        """
+        flush_file(self.path / "events.jsonl")
         self._append("metrics", metrics)
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -151,19 +156,20 @@ class RunFolder:
         return self._read("ledger", LedgerStep)
 
     def append_event(self, kind: str, /, **fields: Any) -> None:
-        """Append an event, with the time in seconds since 1970."""
-        self._append("events", {"time": time.time(), "kind": kind, **fields})
+        """Append an event, with the time in seconds since 1970; a power failure may lose it until the step is done."""
+        record = {"time": time.time(), "kind": kind, **fields}
+        append_line(self.path / "events.jsonl", to_json(record), flush=False)
 
     def read_events(self) -> list[dict[str, Any]]:
-        """All events so far, oldest first."""
-        return self._read("events", Event)
+        """All events so far, oldest first, without damaged ones: nothing depends on all of them."""
+        return self._read("events", Event, skip_damaged=True)
 
     def _append(self, file: str, record: Mapping[str, Any]) -> None:
         append_line(self.path / f"{file}.jsonl", to_json(record))
 
-    def _read(self, file: str, shape: type) -> list[dict[str, Any]]:
+    def _read(self, file: str, shape: type, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
         name = f"{file}.jsonl"
-        return parse_lines(self.read_bytes(name), shape, str(self.path / name))
+        return parse_lines(self.read_bytes(name), shape, str(self.path / name), skip_damaged=skip_damaged)
 
     def _read_numbers(self, file: str) -> list[dict[str, Any]]:
         records = self._read(file, Metrics)

@@ -23,6 +23,8 @@ class RunState(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     """By Ctrl-C."""
+    PREEMPTED = "preempted"
+    """By a scheduler, with SIGTERM or SIGUSR1."""
     FAILED = "failed"
     """With an error, which is in its events."""
     DIED = "died"
@@ -31,7 +33,7 @@ class RunState(StrEnum):
     """No end was recorded, and its process cannot be checked from this host."""
 
 
-_ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+_ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.FAILED)
 
 
 def this_process() -> dict[str, Any]:

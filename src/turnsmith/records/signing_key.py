@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 
 from turnsmith.errors import RecordError
+from turnsmith.records.files import flush_folder, make_folder
 
 _NAME = "signing-key"
 _BYTES = 32
@@ -60,7 +61,7 @@ def signature(content: bytes, key: bytes) -> str:
 
 
 def _create_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -72,5 +73,6 @@ def _create_key(path: Path) -> None:
             os.link(temporary, path)  # Unlike a rename it fails if another process was first; then that key counts.
         except FileExistsError:
             pass
+        flush_folder(path.parent)  # without the key, nothing that it signed is trusted
     finally:
         temporary.unlink(missing_ok=True)

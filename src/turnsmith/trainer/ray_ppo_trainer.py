@@ -9,9 +9,10 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import TrainingFailure
+from turnsmith.errors import Preempted, TrainingFailure
 from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
+from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
@@ -28,7 +29,8 @@ from turnsmith.trainer.display.progress import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
 from turnsmith.trainer.driver.preflight import check_machine
 from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
-from turnsmith.trainer.driver.runner_client import wait_for_call
+from turnsmith.trainer.driver.runner_client import train_until, wait_for_call
+from turnsmith.trainer.driver.stop_signals import ignore_preemption, preemptible
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
 from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
@@ -137,12 +139,14 @@ made of whole groups. Set batch_size to a multiple of group_size.
             trainer._view.note(sentence)
         return trainer
 
+    @preemptible()
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
         """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the metrics of all steps.
 
-        Ctrl-C stops every process of the run and leaves its folder readable. A second call continues from the first
-        (not with `training.lr_schedule=cosine`, which ends with the first). In a resumed run, a call without arguments
-        trains for the remaining steps.
+        Ctrl-C stops every process of the run and leaves its folder readable. SIGTERM and SIGUSR1, with which schedulers
+        announce that they take the machine away, also save a checkpoint, and raise Preempted. A second call continues
+        from the first (not with `training.lr_schedule=cosine`, which ends with the first). In a resumed run, a call
+        without arguments trains for the remaining steps.
         """
         steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # only in a resumed run
@@ -154,13 +158,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._view.start(self._steps_made() + steps, run_header(self.config, self.environment.name))
             self._start(epoch_steps, self._steps_made() + steps)
             last = self._watch(self._runner.step.remote()) + steps
-            self._inputs().write_recipe(self._folder(), last, epoch_steps)
-            self._folder().append_event("training", steps=last, **this_process())
-            self._watch(self._runner.train_until.remote(last))
-            self._folder().append_event("finished", step=last)
+            with using(self._folder().path):
+                self._inputs().write_recipe(self._folder(), last, epoch_steps)
+                self._folder().append_event("training", steps=last, **this_process())
+            grace = self.config.checkpoint.grace_seconds
+            train_until(last, self._runner, self._watch, grace, self._view.note)
+            with using(self._folder().path):
+                self._folder().append_event("finished", step=last)
         except BaseException as error:
+            ignore_preemption()
             record_end(error, self.run)
-            self._view.finish("stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
+            self._view.finish(_ending(error))
             self.cleanup()
             raise
         self._view.finish(f"{steps} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
@@ -238,9 +246,10 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
-        inputs.write(self.run, theirs, is_new=self._stopped is None)
-        inputs.write_recipe(self.run, last_step, epoch_steps)
-        self.run.append_event("starting", **this_process())
+        with using(self.run.path):
+            inputs.write(self.run, theirs, is_new=self._stopped is None)
+            inputs.write_recipe(self.run, last_step, epoch_steps)
+            self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
         with ModelCheck.of(config, model_path):  # ends before anything loads the model, and while Ray starts
             variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
@@ -263,12 +272,12 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
         self._stopped = None
 
-    def _watch(self, reference: Any) -> Any:
+    def _watch(self, reference: Any, grace: float | None = None) -> Any:
         """Show progress until a call to the task runner returns; raise its error as one of ours."""
         from ray.exceptions import RayError
 
         try:
-            return wait_for_call(reference, self._runner, self._watchdog, self._show)
+            return wait_for_call(reference, self._runner, self._watchdog, self._show, grace)
         except RayError as error:
             raise to_training_failure(error, self._folder(), self._steps_made()) from None
 
@@ -293,3 +302,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self.run is None:
             raise TrainingFailure("The run has no folder yet: call fit() first.")
         return self.run
+
+
+def _ending(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C"
+    return str(error) if isinstance(error, Preempted) else f"failed: {error}"

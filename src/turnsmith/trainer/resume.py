@@ -12,7 +12,8 @@ from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import add_to_path, import_object
-from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, saved_steps
+from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, remove_unfinished, saved_steps
+from turnsmith.records.files import using
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
@@ -62,8 +63,14 @@ def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), 
     """Open a run that stopped and remove from its folder what came after its newest good checkpoint.
 
     Raises:
-        RecordError: It is still running, has no usable checkpoint, or has a part that must be passed again.
+        RecordError: It is still running, has no usable checkpoint, has a part that must be passed again, or cannot be
+            read or written.
     """
+    with using(Path(run_folder)):
+        return _reopen(run_folder, given, overrides, trust=trust)
+
+
+def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, trust: bool) -> StoppedRun:
     run = RunFolder.open(run_folder)
     recipe = Recipe.read(run.path, trust=trust)
     config = config_sources.load(run.path / "config.yaml")
@@ -79,6 +86,7 @@ def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), 
     warnings: list[str] = []
     with lock_run(run.path, _LOCK_SECONDS):
         checkpoint = None
+        remove_unfinished(run.checkpoints_dir)  # first: it may bring a checkpoint back
         if saved_steps(run.checkpoints_dir):
             checkpoint = newest_checkpoint(run.checkpoints_dir, trust=trust, warn=warnings.append)
             check_fit(checkpoint, config, warnings.append)

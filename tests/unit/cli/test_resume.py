@@ -101,6 +101,24 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path: Path
     assert saved_steps(run.checkpoints_dir) == [2]
 
 
+def test_a_checkpoint_whose_replacement_was_killed_between_two_renames_is_used(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path)
+    newest = run.checkpoints_dir / "global_step_4"
+    newest.rename(run.checkpoints_dir / ".replaced-global_step_4")
+    assert reopen(run.path, Parts()).step == 4
+    assert saved_steps(run.checkpoints_dir) == [4, 2]
+
+
+def test_what_killed_writes_left_behind_is_removed(tmp_path: Path) -> None:
+    run = stopped_run(tmp_path)
+    left = [run.path / ".config.yaml.7.tmp", run.episodes_dir / ".step-00000005-0.parquet.7.tmp"]
+    left.append(run.checkpoints_dir / ".best.json.7.tmp")
+    for file in left:
+        file.write_text("half")
+    reopen(run.path, Parts())
+    assert not [file for file in left if file.exists()]
+
+
 def test_without_a_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     run = stopped_run(tmp_path, steps=())
     stopped = reopen(run.path, Parts())

@@ -276,7 +276,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_key_of_the_wrong_length_is_refused(flushed: list[tuple[str, bool]]) -> None:
     assert len(signing_key()) == 32
-    assert ["signing-key" in path for path, _ in flushed] == [True]
+    folder = str(key_path().parent)
+    assert [path.removeprefix(folder)[:13] for path, _ in flushed][-2:] == ["/.signing-key", ""]
     for length in (31, 33):
         key_path().write_bytes(b"x" * length)
         with pytest.raises(RecordError, match="is damaged: delete it to get a new one"):
@@ -317,7 +318,8 @@ def test_all_of_a_checkpoint_is_on_disk_before_it_gets_its_name(
     before = [path for path, named in flushed if not named]
     for entry in (final, *final.rglob("*")):
         if entry.name not in ("manifest.json", "trainer.json"):  # written beside and renamed, under another name
-            assert before.count(str(hidden / entry.relative_to(final))) == 1, entry
+            times = before.count(str(hidden / entry.relative_to(final)))
+            assert times == 1 or (times > 0 and entry.is_dir()), entry
     assert any(".manifest.json." in path for path in before)
     assert (str(tmp_path), True) in flushed, "the rename itself"
 

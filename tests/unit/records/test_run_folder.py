@@ -100,6 +100,16 @@ def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path: Path) -> None:
         run.read_metrics()
 
 
+@pytest.mark.parametrize("bad", [b"{", b"[1]", b"\xff\xfe", b"\0" * 4096])
+def test_a_damaged_event_hides_no_other(tmp_path: Path, bad: bytes) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    run.append_event("starting")
+    with (run.path / "events.jsonl").open("ab") as file:
+        file.write(bad + b"\n")
+    run.append_event("finished")
+    assert [event["kind"] for event in run.read_events()] == ["starting", "finished"]
+
+
 def test_evaluations_and_ledger_come_back(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "guess")
     run.append_evaluation({"step": 2, "reward/mean": math.inf})

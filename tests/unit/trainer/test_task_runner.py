@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ class Trainer(SyncTrainer):
 
     def __init__(self, runner: TaskRunner, folder: RunFolder, fails_at: int) -> None:
         self.emit, self.fails_at = runner._emit, fails_at
+        self.on_update: Callable[[], None] = lambda: None
         self.config = SimpleNamespace(
             trainer=SimpleNamespace(default_local_dir=str(folder.path / "checkpoints")),
             algorithm=SimpleNamespace(use_kl_in_reward=False),
@@ -61,7 +63,8 @@ class Trainer(SyncTrainer):
         self.saving = CheckpointPolicy(every=100, keep_last_n=1, with_model=False, trust_remote_code=False)
         self.recovery = Recovery(self, lambda sentence: self.emit("warning", sentence))
         self.evaluations = TrainingEvaluations(None, folder, self.emit)
-        self.agent_loop_manager = None
+        self.agent_loop_manager = SimpleNamespace(replace_lost=lambda: None)
+        self.llm_server_manager = SimpleNamespace(server_handles=[])
         self.global_steps = 0
         self.train_dataloader = SimpleNamespace(state_dict=lambda: {"position": self.global_steps})
         self.weights_sent: list[int] = []
@@ -72,7 +75,10 @@ class Trainer(SyncTrainer):
             self.global_steps += 1
             if self.global_steps == self.fails_at:
                 raise RuntimeError("the environment is gone")
+            self.recovery.look()  # while it waits for episodes
             self.recovery.update_begins()
+            self.recovery.look()  # while it evaluates
+            self.on_update()
             self.emit("step", {"step": self.global_steps, "reward/mean": 0.5})
             self.recovery.step_done()
         self.global_steps += 1
@@ -172,6 +178,37 @@ def test_a_failure_in_an_update_saves_nothing(folder: RunFolder) -> None:
     with pytest.raises(RuntimeError, match="the environment is gone"):
         runner.train_until(5)
     assert not (folder.checkpoints_dir / "global_step_2").exists()
+
+
+def test_asked_to_stop_it_ends_the_step_that_updates_the_model_and_saves_it(folder: RunFolder) -> None:
+    runner = started(folder)
+    trainer: Trainer = runner._trainer
+    trainer.on_update = lambda: runner.stop_soon() if trainer.global_steps == 3 else None
+    assert runner.train_until(6) is False
+    assert [record["step"] for record in folder.read_metrics()] == [1, 2, 3]
+    saved = open_checkpoint(folder.checkpoints_dir / "global_step_3")
+    assert json.loads((saved.path / "data.json").read_text()) == {"position": 3}
+
+
+def test_asked_to_stop_before_its_first_step_it_ends_without_a_checkpoint(folder: RunFolder) -> None:
+    runner = started(folder)
+    runner.stop_soon()
+    assert runner.train_until(6) is False
+    assert folder.read_metrics() == []
+    assert list(folder.checkpoints_dir.iterdir()) == []
+
+
+def test_a_trainer_that_can_only_save_at_the_end_of_a_step_is_stopped_there(folder: RunFolder) -> None:
+    class CarryingTrainer(Trainer):
+        saves_late = False
+
+    runner = started(folder)
+    trainer = runner._trainer = CarryingTrainer(runner, folder, -1)
+    trainer.on_update = lambda: runner.stop_soon() if trainer.global_steps == 2 else None
+    assert runner.train_until(4) is True, "no step's end saves here"
+    trainer.on_update = lambda: trainer.save(folder.checkpoints_dir) and None
+    assert runner.train_until(6) is False
+    assert [record["step"] for record in folder.read_metrics()] == [1, 2, 3, 4, 5]
 
 
 def test_a_checkpoint_is_saved_where_it_should_be_and_loaded_from_there(folder: RunFolder, tmp_path: Path) -> None:

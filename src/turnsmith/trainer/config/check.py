@@ -58,7 +58,8 @@ def _check_smallest(config: ConfigStore) -> None:
         1: "training.batch_size training.group_size training.micro_batch_size training.updates_per_batch "
         "training.num_epochs training.steps_per_epoch training.max_staleness evaluation.episodes ray.num_nodes "
         "ray.gpus_per_node model.tensor_parallel_size model.sequence_parallel_size",
-        0: "failures.stall_seconds ray.num_actors ray.rollout_nodes checkpoint.save_interval training.warmup_steps "
+        0: "failures.stall_seconds ray.num_actors ray.rollout_nodes checkpoint.save_interval "
+        "checkpoint.grace_seconds training.warmup_steps "
         "model.lora_rank evaluation.every evaluation.temperature",
     }
     for least, names in smallest.items():

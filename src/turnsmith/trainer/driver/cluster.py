@@ -17,6 +17,7 @@ from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import trainer_ranks
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
 from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
+from turnsmith.trainer.driver.stop_signals import starting_ray
 
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
@@ -161,7 +162,7 @@ def _start_ray(
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             # Processes on this machine inherit the variables: sooner than through a runtime environment.
-            with _on_this_machine_alone(variables) if is_local else nullcontext():
+            with starting_ray(), _on_this_machine_alone(variables) if is_local else nullcontext():
                 ray.init(**arguments)
             break
         except Exception as error:

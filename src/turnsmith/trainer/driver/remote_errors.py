@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
 from contextlib import suppress
+from typing import Any
 
-from turnsmith.errors import TrainingFailure, TurnsmithError
+from turnsmith.errors import Preempted, TrainingFailure, TurnsmithError
 from turnsmith.records.checkpoints import saved_steps
+from turnsmith.records.files import describe_os_error
 from turnsmith.records.run_folder import RunFolder
 
 _KEPT = 2000
+_LITTLE_BYTES = 2**20
 _LOST = re.compile(r"actor died unexpectedly.*?class_name: (?:\S+\.)?(\w+)", re.DOTALL)
 _PARTS = {
     "TaskRunner": "the task runner (which runs verl's trainer)",
@@ -25,20 +30,35 @@ _PARTS = {
 
 def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
     """The error of a remote call after `step`, in one sentence; its full text goes to `error.log` of the run folder."""
-    log = folder.path / "error.log"
-    log.write_text(str(error))
-    folder.append_event("failed", content=str(error)[-_KEPT:])
+    log, where = folder.path / "error.log", ""
+    with suppress(OSError):  # a full disk may be what stopped it
+        log.write_text(str(error))
+        where = f" (full text in {log})"
+        folder.append_event("failed", content=str(error)[-_KEPT:])
     cause = getattr(error, "cause", None)
     if isinstance(cause, TurnsmithError):
-        return type(cause)(f"{cause} (full text in {log}).{resume_advice(folder)}")
+        return type(cause)(f"{cause}{where}.{resume_advice(folder)}")
     lost = _LOST.search(str(error))
     if lost is not None:
         reason = f"{_PARTS.get(lost[1], f'a process of the run ({lost[1]})')} was lost: killed, or out of memory"
     elif type(error).__name__ == "ActorUnavailableError":
         reason = "the task runner is out of reach; Ray itself may have been killed"
+    elif _is_full(folder, cause):
+        reason = f"the disk of {folder.path} is full; free some space first"
+    elif isinstance(cause, OSError):
+        reason = describe_os_error(cause).rstrip(".")
     else:
         reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
-    return TrainingFailure(f"The run stopped after step {step}: {reason} (full text in {log}).{resume_advice(folder)}")
+    return TrainingFailure(f"The run stopped after step {step}: {reason}{where}.{resume_advice(folder)}")
+
+
+def _is_full(folder: RunFolder, cause: Any) -> bool:
+    """Whether a full disk is the cause; torch does not say so, but leaves behind what it could write."""
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    with suppress(OSError):
+        return shutil.disk_usage(folder.path).free < _LITTLE_BYTES
+    return False
 
 
 def resume_advice(folder: RunFolder) -> str:
@@ -48,8 +68,12 @@ def resume_advice(folder: RunFolder) -> str:
 
 
 def record_end(error: BaseException, folder: RunFolder | None) -> None:
-    """Record in the run folder, if there is one yet, how the run ended."""
+    """Record in the run folder, if there is one yet, how the run ended; complete the text of a preemption."""
     if folder is not None:
         kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        if isinstance(error, Preempted):
+            kind = "preempted"
+            advice = resume_advice(folder) or f" `turnsmith resume {folder.path}` starts it again."
+            error.args = (f"{error}{advice}",)
         with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
             folder.append_event(kind, content=str(error))

@@ -1,76 +1,97 @@
-"""The user's process waiting for the task runner: shows events, notices Ctrl-C, and asks the watchdog."""
+"""The user's process waiting for the task runner: shows events, notices signals, and asks the watchdog."""
 
 from __future__ import annotations
 
-import signal
-import threading
+import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
+from turnsmith.errors import Preempted, TurnsmithError
+from turnsmith.trainer.driver.stop_signals import Interrupt
 from turnsmith.trainer.driver.watchdog import Watchdog
 
 _EVENT_SECONDS = 0.25
 _ANSWER_SECONDS = 1.0
 
 
-def wait_for_call(reference: Any, runner: Any, watchdog: Watchdog, show: Callable[[str, Any], None]) -> Any:
-    """Wait for a call to the task runner and return its result; Ctrl-C and the watchdog work even if it hangs.
+def wait_for_call(
+    reference: Any, runner: Any, watchdog: Watchdog, show: Callable[[str, Any], None], grace: float | None = None
+) -> Any:
+    """Wait for a call to the task runner and return its result; signals and the watchdog work even if it hangs.
 
     Args:
         reference: The call.
         runner: The task runner's actor.
         watchdog: Stops a run that makes no progress.
         show: Called with the kind and the content of each event.
+        grace: Seconds to wait for a run that is preempted; None: it is not.
+
+    Raises:
+        TimeoutError: The call took longer than `grace`.
     """
     import ray
+    from ray.exceptions import RayError
+
+    deadline = None if grace is None else time.monotonic() + grace
+
+    def look() -> None:
+        interrupt.check()
+        watchdog.look()
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
 
     watchdog.move()
-    with Interrupt() as interrupt:
-        while True:
-            done, _ = ray.wait([reference], timeout=0)
-            events = runner.next_events.remote(0.0 if done else _EVENT_SECONDS)
-            while not ray.wait([events], timeout=_ANSWER_SECONDS)[0]:
-                interrupt.check()
-                watchdog.look()
-            told: Any = ray.get(events)
-            for kind, content in told:
-                watchdog.move(content if kind == "phase" else None)
-                show(kind, content)
-            if done:
-                return ray.get(reference)
-            interrupt.check()
-            watchdog.look()
+    with Interrupt(preempted=grace is not None) as interrupt:
+        try:
+            while True:
+                done, _ = ray.wait([reference], timeout=0)
+                events = runner.next_events.remote(0.0 if done else _EVENT_SECONDS)
+                while not ray.wait([events], timeout=_ANSWER_SECONDS)[0]:
+                    look()
+                told: Any = ray.get(events)
+                for kind, content in told:
+                    watchdog.move(content if kind == "phase" else None)
+                    show(kind, content)
+                if done:
+                    return ray.get(reference)
+                look()
+        except RayError:
+            interrupt.check()  # a signal to all processes of the job may have ended those of Ray as well
+            raise
 
 
-class Interrupt:
-    """Inside this context the first Ctrl-C is only noted, and `check` raises it where stopping is safe.
+def train_until(
+    step: int,
+    runner: Any,
+    watch: Callable[..., Any],
+    grace: float,
+    note: Callable[[str], None],
+) -> None:
+    """Train up to and including a step; when preempted, have a checkpoint saved first, which may take `grace` seconds.
 
-    Python raises KeyboardInterrupt wherever the main thread happens to be. Inside Ray that may be a destructor, where
-    the exception is printed and lost, and the run would go on. A second Ctrl-C raises at once, as usual.
+    Args:
+        step: The step.
+        runner: The task runner's actor.
+        watch: `wait_for_call`, with a call, and the grace period if there is one.
+        grace: The grace period.
+        note: Called with a sentence about what happens.
+
+    Raises:
+        Preempted: After that; its text says whether it worked.
     """
-
-    def __init__(self) -> None:
-        self._noted = False
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def check(self) -> None:
-        """Raise the Ctrl-C that was noted."""
-        if self._noted:
-            raise KeyboardInterrupt
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._noted:
-            raise KeyboardInterrupt
-        self._noted = True
+    training = runner.train_until.remote(step)
+    try:
+        watch(training)
+        return
+    except Preempted as preempted:
+        reason = str(preempted)
+    note(f"{reason} Saving a checkpoint, for up to {grace:g} s.")
+    runner.stop_soon.remote()
+    try:
+        if watch(training, grace):
+            return  # that was the last step
+    except TimeoutError:
+        reason += f" The last step could not be saved in {grace:g} s (checkpoint.grace_seconds)."
+    except TurnsmithError as error:
+        reason += f" The last step could not be saved: {error}"
+    raise Preempted(reason)

@@ -115,6 +115,10 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
     buffer._materialize_batch, buffer.sample = remember, sample_and_finish
 
 
+class StopAsked(Exception):
+    """Ends the training loop because the run was asked to stop, and can."""
+
+
 class Recovery:
     """Replaces lost processes of a trainer, and knows the last state that a checkpoint can be made of.
 
@@ -130,9 +134,13 @@ class Recovery:
         self._asked: list[Any] = []
         self._safe: tuple[int, dict[str, Any]] | None = None
         self._version = 0
+        self._updating = False
+        self.stop_asked = False
+        """Set it to stop the run as soon as the state after a whole step is, or can be, saved."""
 
     def look(self) -> None:
         """Replace lost workers, and send weights to restarted servers; called while the trainer waits."""
+        self._stop_if_asked()
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -161,13 +169,25 @@ class Recovery:
 
     def step_done(self) -> None:
         """Note that model and records agree: a checkpoint can be made until the next update begins."""
-        trainer = self._trainer
+        trainer, self._updating = self._trainer, False
         # A copy: the curriculum's history of later groups must not get into it.
         self._safe = (trainer.global_steps, copy.deepcopy(trainer.train_dataloader.state_dict()))
 
     def update_begins(self) -> None:
         """Note that the model is between two steps from now on."""
-        self._safe = None
+        self._stop_if_asked()
+        self._safe, self._updating = None, True
+
+    def _stop_if_asked(self) -> None:
+        """Stop, unless a step is between its update and its record, or only the end of a step can be saved."""
+        if not self.stop_asked or self._updating:
+            return
+        trainer = self._trainer
+        if self._safe is None or trainer.saves_late or not trainer.saving.every or self._is_saved(self._safe[0]):
+            raise StopAsked
+
+    def _is_saved(self, step: int) -> bool:
+        return (Path(self._trainer.config.trainer.default_local_dir) / f"global_step_{step}").exists()
 
     def save(self, folder: Path) -> str:
         """Save the state after the last good step, if it is still there; return a sentence about it, or nothing.
@@ -186,7 +206,7 @@ class Recovery:
                 trainer.save(folder)
                 saved.set()
             except Exception as error:  # noqa: BLE001  (the run stops for another reason, which is reported already)
-                self._warn(f"The state after step {step} could not be saved: {type(error).__name__}.")
+                self._warn(f"The state after step {step} could not be saved: {_last_line(error)}.")
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
@@ -202,6 +222,10 @@ class _Position:
 
     def state_dict(self) -> dict[str, Any]:
         return self._position
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _answer(reference: Any) -> bool:

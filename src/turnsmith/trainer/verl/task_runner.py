@@ -101,15 +101,28 @@ class TaskRunner:
         self._workers.meanwhile = self._trainer.recovery.look
         self._emit("phase", "ready")
 
-    def train_until(self, step: int) -> None:
-        """Train up to and including optimizer step `step`; if that fails, save the state after the last good step."""
+    def train_until(self, step: int) -> bool:
+        """Train up to and including optimizer step `step`; if that fails, save the state after the last good step.
+
+        Returns:
+            Whether that step was reached; not if `stop_soon` was called meanwhile.
+        """
+        from turnsmith.trainer.verl.recovery import StopAsked
+
         try:
             self._trainer.continue_until(step)
-        except Exception:
+        except Exception as error:
             saved = self._trainer.recovery.save(Path(self._trainer.config.trainer.default_local_dir))
             if saved:
                 self._warn(saved)
-            raise
+            if not isinstance(error, StopAsked):
+                raise
+            return False
+        return True
+
+    def stop_soon(self) -> None:
+        """Have `train_until` stop as soon as the state after a whole step can be saved, and save it."""
+        self._trainer.recovery.stop_asked = True
 
     def pulse(self) -> tuple[int, str]:
         """A counter of progress, and what the run is doing; the watchdog in the user's process asks for it."""

@@ -194,7 +194,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
         self.emit("phase", "sync_weights")
         self.recovery.sync(super().on_step_end, self.global_steps)
-        if self.saving.every and (self._is_last or self.global_steps % self.saving.every == 0):
+        every, asked = self.saving.every, self.recovery.stop_asked
+        if every and (asked or self._is_last or self.global_steps % every == 0):
             self._begin_checkpoint()
 
     @property
