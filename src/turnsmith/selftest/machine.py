@@ -36,11 +36,17 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "turnsmith": __version__, **found}
 
 
-def describe_machine() -> dict[str, Any]:
-    """What the report says about this machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return {"versions": versions(), "cores": cores(), "memory_gib": round(memory, 1), "system": system}
+def describe_machine(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> dict[str, Any]:
+    """What the report says about this machine; `drivers` is where NVIDIA's driver lists its GPUs."""
+    gpus = [file.read_text().splitlines()[0] for file in sorted(drivers.glob("*/information"))]
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": cores(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": [gpu.removeprefix("Model:").strip() for gpu in gpus],
+        "load": round(os.getloadavg()[0], 1),
+        "versions": versions(),
+    }
 
 
 def check_packages(config: ConfigStore) -> str:

@@ -44,6 +44,7 @@ class SelftestResult:
     """All results of a selftest, and what it ran on."""
 
     machine: dict[str, Any]
+    settings: dict[str, Any]
     checks: Sequence[CheckResult]
 
     @property
@@ -53,7 +54,7 @@ class SelftestResult:
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file that a user can attach to an issue."""
-        return {"machine": self.machine, "checks": [asdict(check) for check in self.checks], "failed": self.failed}
+        return asdict(self) | {"failed": self.failed}
 
     def summary(self) -> str:
         """The last line of the table."""

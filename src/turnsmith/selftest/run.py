@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 
 from turnsmith.config import ConfigStore
+from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, TurnsmithError
 from turnsmith.selftest import machine
 from turnsmith.selftest.killed_run import check_kill_and_resume
@@ -72,7 +73,10 @@ class Selftest:
                 if not self._only or name in self._only:
                     results.append(self.run_check(name, check))
                     self._show(results[-1])
-        return SelftestResult(machine.describe_machine(), results)
+        settings = to_dict(self.config)
+        # Others, such as those of the environment, play no part here, and may be secret.
+        shown = {name: settings[name] for name in ("model", "inference", "ray")}
+        return SelftestResult(machine.describe_machine(), shown, results)
 
     def run_check(self, name: str, check: Callable[[], str]) -> CheckResult:
         """Run one check; what it prints goes to a log."""

@@ -41,6 +41,12 @@ def test_versions_are_of_all_extras() -> None:
     assert {"python", "turnsmith", "verl", "ray", "torch", "pytest", "numpy"} <= machine.versions().keys()
 
 
+def test_the_report_names_the_gpus(tmp_path: Path) -> None:
+    (tmp_path / "0000:3b:00.0").mkdir()
+    (tmp_path / "0000:3b:00.0" / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 7\n")
+    assert machine.describe_machine(tmp_path)["gpus"] == ["NVIDIA H100 80GB HBM3"]
+
+
 def test_one_machine_has_no_nodes_to_compare() -> None:
     with pytest.raises(CheckSkipped, match="one machine"):
         machine.check_nodes(ConfigStore())
@@ -189,6 +195,9 @@ def test_how_a_check_ends(
 def test_only_the_named_checks_run_and_are_shown_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = Selftest(ConfigStore(), tmp_path, lambda check: print(check.line()), ["nodes", "disk"]).run()
     assert [check.name for check in done.checks] == ["nodes", "disk"]
+    assert done.as_dict()["settings"].keys() == {"model", "inference", "ray"}
+    assert done.as_dict()["machine"]["versions"]["verl"]
+    assert [check["name"] for check in done.as_dict()["checks"]] == ["nodes", "disk"]
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["nodes", "disk"]
 
 
@@ -199,6 +208,6 @@ def test_a_check_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 def test_the_summary_counts() -> None:
     checks = [CheckResult("a", status, 1.5, "") for status in ("passed", "passed", "failed", "skipped")]
-    result = SelftestResult({}, checks)
+    result = SelftestResult({}, {}, checks)
     assert result.summary() == "2 passed, 1 failed, 1 skipped, in 6 s"
     assert result.as_dict()["failed"] == 1
