@@ -45,8 +45,12 @@ def _run(args: argparse.Namespace) -> int:
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="run-")).absolute()
     result = Selftest(config, folder, lambda check: print(check.line(), flush=True), args.only or ()).run()
+    print(f"{result.summary()}; runs and logs are in {folder}")
     report = json.dumps(result.as_dict(), indent=1) + "\n"
-    for file in [folder / "selftest.json", *([Path(args.json)] if args.json else [])]:
-        file.write_text(report, encoding="utf-8")
-    print(f"{result.summary()}. To report a problem, attach {folder / 'selftest.json'}; runs and logs are beside it.")
+    try:
+        for file in [folder / "selftest.json", *([Path(args.json)] if args.json else [])]:
+            file.write_text(report, encoding="utf-8")
+        print(f"To report a problem, attach {folder / 'selftest.json'}.")
+    except OSError as error:
+        print(f"The report could not be written: {error}.")
     return int(result.failed > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 import traceback
 from collections.abc import Callable, Collection, Generator
@@ -82,11 +83,8 @@ class Selftest:
         """Run one check; what it prints goes to a log."""
         began = time.monotonic()
         status: Status = "failed"
-        with (
-            (self.folder / "selftest.log").open("a") as log,
-            contextlib.redirect_stdout(log),
-            contextlib.redirect_stderr(log),
-        ):
+        log = _Log(self.folder / "selftest.log")
+        with contextlib.closing(log), contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             log.write(f"== {name}\n")
             try:
                 text = check()
@@ -99,3 +97,18 @@ class Selftest:
                 traceback.print_exc()
                 text = f"{type(error).__name__}: {error}"
         return CheckResult(name, status, time.monotonic() - began, text)
+
+
+class _Log(io.TextIOBase):
+    """A log of what checks print. If the disk is full, the check of the disk says so, and the others run without it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text.encode(errors="replace"))
+        return len(text)
+
+    def close(self) -> None:
+        self._file.close()

@@ -64,6 +64,15 @@ def test_a_disk_that_refuses_to_write_is_told_and_nothing_is_left(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_on_a_full_disk_only_its_check_fails(tmp_path: Path) -> None:
+    for file in ("speed", "selftest.log"):
+        (tmp_path / file).symlink_to("/dev/full")
+    done = Selftest(ConfigStore(), tmp_path, lambda check: None, ["nodes", "disk"]).run()
+    assert [check.status for check in done.checks] == ["skipped", "failed"]
+    assert "could not be written to" in done.checks[1].text
+    assert "No space left on device" in done.checks[1].text
+
+
 def test_a_verl_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensordict.py").write_text("raise ImportError('planted')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
