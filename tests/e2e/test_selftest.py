@@ -14,28 +14,42 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-# Every process of the run imports this when it starts: its rollout server keeps two weights of the first model.
-STALE_WEIGHTS = """
+# Every process imports this when it starts: it changes a module as soon as that has been imported.
+CHANGED_MODULE = """
 import sys, importlib.abc, importlib.machinery
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "turnsmith.trainer.verl.transformers.server":
+        if name != MODULE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         run = spec.loader.exec_module
         def exec_module(module):
             run(module)
-            load = module.TransformersServer.load_weights
-            async def load_but_two(self, weights, version):
-                kept = [(key, value) for key, value in weights if key not in STALE]
-                return await load(self, kept, version)
-            module.TransformersServer.load_weights = load_but_two
+            change(module)
         spec.loader.exec_module = exec_module
         return spec
 
-STALE = ("model.norm.weight", "model.layers.1.mlp.down_proj.weight")
 sys.meta_path.insert(0, Finder())
+"""
+
+STALE_WEIGHTS = """
+MODULE = "turnsmith.trainer.verl.transformers.server"
+STALE = ("model.norm.weight", "model.layers.1.mlp.down_proj.weight")
+
+def change(module):
+    load = module.TransformersServer.load_weights
+    async def load_but_two(self, weights, version):
+        kept = [(key, value) for key, value in weights if key not in STALE]
+        return await load(self, kept, version)
+    module.TransformersServer.load_weights = load_but_two
+"""
+
+OTHER_VERL = """
+MODULE = "verl.trainer.ppo.v1.replay_buffer"
+
+def change(module):
+    module.ReplayBuffer._wait_for_next_poll = lambda self, partition_id: None
 """
 
 SLOW_ENGINE = """
@@ -92,7 +106,7 @@ def test_this_machine_passes_in_ten_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_weights_that_are_not_synced_fail_it(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(STALE_WEIGHTS)
+    (tmp_path / "sitecustomize.py").write_text(CHANGED_MODULE + STALE_WEIGHTS)
     code, checks, _ = selftest(tmp_path, "--only", "weights reach the engine", "--only", "LoRA weights reach it")
     assert code == 1
     for check in checks.values():
@@ -104,6 +118,11 @@ def test_a_wrong_version_fails_it(tmp_path: Path) -> None:
     (tmp_path / "verl-0.1.dist-info").mkdir()
     (tmp_path / "verl-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.1\n")
     assert "verl is 0.1, but turnsmith[cpu] needs ==" in failure(tmp_path, "packages")
+
+
+def test_a_verl_that_has_changed_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CHANGED_MODULE + OTHER_VERL)
+    assert "_wait_for_next_poll(partition_id, last_debug_time)" in failure(tmp_path, "verl as expected")
 
 
 def test_a_disk_that_takes_no_more_fails_it(tmp_path: Path) -> None:
