@@ -136,7 +136,7 @@ def judge_steps(records: Sequence[Mapping[str, Any]], config: ConfigStore) -> st
     for record in records:
         _judge_step(record, config)
     last = records[-1]
-    differ = max(record["rollout_diff/max"] for record in records)
+    differ = max((record["rollout_diff/max"] for record in records if not record.get("staleness/max")), default=0.0)
     return (
         f"{last['time/step']:.1f} s a step, gradient {last['grad_norm']:.2g}, engine and trainer differ by {differ:.1g}"
     )
