@@ -32,8 +32,12 @@ def test_two_nodes_train_together(tmp_path: Path) -> None:
         for left in processes_with(mark):
             left.kill()
     assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
     # Each node has one GPU, and none is left: there is a rank on both.
-    assert json.loads(done.stdout.splitlines()[-1]) == {"all": 2, "free": 0}
+    assert (found["all"], found["free"]) == (2, 0)
+    assert found["same"].startswith("2 nodes have the same versions of")
+    assert found["differ"].startswith("cachetools is 0.1 on ")
+    assert found["differ"].endswith(" here. Install the same versions on every node.")
     run = RunFolder.open(tmp_path / "two-nodes")
     records = run.read_metrics()
     assert [record["step"] for record in records] == [1, 2]

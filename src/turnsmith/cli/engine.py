@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat import thinking_settings
@@ -22,12 +20,12 @@ def open_engine(
         tokenizer: Folder or id of the tokenizer, for a server that does not name it.
         served_model: The model to use, for a server that has several.
     """
-    from turnsmith.inference.sync.create import create_inference_engine
+    from turnsmith.inference.sync.create import create_inference_engine, engine_settings
 
     model, backend = model_name_or_path(config), backend_name(config)
     if not is_url(model) and (tokenizer or served_model):
         raise ConfigError("--tokenizer and --served-model only apply to a server: pass its URL as --model.")
-    settings = _settings(config, backend)
+    settings = engine_settings(config, backend)
     settings |= {"tokenizer": tokenizer} if tokenizer else {}
     settings |= {"model": served_model} if served_model else {}
     engine = create_inference_engine(model, backend, settings)
@@ -60,23 +58,3 @@ def sampling_from_config(config: ConfigStore, seed: int | None = None) -> Sampli
     """The sampling parameters of a turn."""
     inference = config.inference
     return Sampling(inference.max_tokens, inference.temperature, inference.top_p, inference.top_k, seed=seed)
-
-
-def _settings(config: ConfigStore, backend: str) -> dict[str, Any]:
-    model, inference = config.model, config.inference
-    if ":" in backend:  # an engine of the user's own, which has its own defaults
-        return {}
-    settings: dict[str, Any] = {
-        "max_concurrency": inference.max_concurrency,
-        "trust_remote_code": model.trust_remote_code,
-    }
-    if backend in ("transformers", "vllm"):
-        settings["dtype"] = model.dtype
-    if backend == "vllm":
-        settings |= {
-            "tensor_parallel_size": model.tensor_parallel_size,
-            "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
-            "gpu_memory_utilization": inference.gpu_memory_utilization,
-            "cpu_cache_gib": inference.cpu_cache_gib,
-        }
-    return settings

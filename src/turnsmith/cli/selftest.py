@@ -32,8 +32,8 @@ def add_selftest_command(commands: Any) -> None:
     add("--model", metavar="MODEL", default="tiny", help="a model folder, a Hugging Face id, or `tiny` (default)")
     add("--config", metavar="FILE", help="YAML file with settings")
     add("--folder", metavar="FOLDER", default="selftest", help="where to put runs and logs (default: selftest)")
-    add("--only", metavar="CHECK", nargs="+", default=[], help="run only these checks, by their names in the table")
-    add("--json", metavar="FILE", help="also write the results here, to attach to an issue")
+    add("--only", metavar="CHECK", action="append", help="run only this check, by its name in the table; repeatable")
+    add("--json", metavar="FILE", help="also write the report here")
     parser.set_defaults(run=_run)
 
 
@@ -47,9 +47,13 @@ def _run(args: argparse.Namespace) -> int:
     config = read_config(args.config, args.model, args.overrides)
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="run-")).absolute()
-    out = sys.stdout  # while a check trains, the output of the run goes to its log
-    result = Selftest(config, folder, lambda check: print_line(check.line(), out), args.only).run()
-    print_line(f"{result.summary()}; runs and logs are in {folder}", out)
-    if args.json:
-        Path(args.json).write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")
+    result = Selftest(config, folder, lambda check: print_line(check.line(), sys.stdout), args.only or ()).run()
+    print_line(f"{result.summary()}; runs and logs are in {folder}", sys.stdout)
+    report = json.dumps(result.as_dict(), indent=1) + "\n"
+    try:
+        for file in [folder / "selftest.json", *([Path(args.json)] if args.json else [])]:
+            file.write_text(report, encoding="utf-8")
+        print_line(f"To report a problem, attach {folder / 'selftest.json'}.", sys.stdout)
+    except OSError as error:
+        print_line(f"The report could not be written: {error}.", sys.stdout)
     return int(result.failed > 0)

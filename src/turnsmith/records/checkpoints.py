@@ -87,7 +87,7 @@ class PendingCheckpoint:
 
     def seal(self, warn: Warn = lambda sentence: None) -> None:
         """Write the signed manifest and flush everything to disk."""
-        write_manifest(self.path, self.step, _key(warn), self._checksums)
+        write_manifest(self.path, self.step, usable_key(warn), self._checksums)
 
     def commit(self) -> Path:
         """Rename it to its final name, replacing a checkpoint of the same step."""
@@ -215,11 +215,20 @@ def prune(folder: Path, last_n: int, step: int) -> None:
                 shutil.rmtree(hidden)
 
 
+def usable_key(warn: Warn = lambda sentence: None) -> bytes | None:
+    """The key to sign checkpoints with; None, with a sentence to `warn`, if there is none that can be used."""
+    try:
+        return signing_key()
+    except RecordError as error:
+        warn(f"The checkpoint is not signed, so loading it will need trust=True or --trust. {error}")
+        return None
+
+
 def _verified(path: Path, step: int, trust: bool) -> Checkpoint:
     try:
         if path.is_symlink():
             raise RecordError("it is a symlink")
-        signed = check_manifest(path, step, _key())
+        signed = check_manifest(path, step, usable_key())
     except (RecordError, OSError) as error:
         raise RecordError(f"The checkpoint {path} is damaged: {error}.") from error
     if not signed and not trust:
@@ -228,11 +237,3 @@ def _verified(path: Path, step: int, trust: bool) -> Checkpoint:
             "code from its files: if you trust them, pass trust=True, or --trust on the command line."
         )
     return Checkpoint(path, step, signed)
-
-
-def _key(warn: Warn = lambda sentence: None) -> bytes | None:
-    try:
-        return signing_key()
-    except RecordError as error:
-        warn(f"The checkpoint is not signed, so loading it will need trust=True or --trust. {error}")
-        return None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-from turnsmith.errors import RecordError
+from turnsmith.inference.sync.engines import TransformersInferenceEngine
 from turnsmith.records.checkpoint_manifest import write_manifest
-from turnsmith.records.signing_key import signing_key
-from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
+from turnsmith.records.checkpoints import open_checkpoint, usable_key
+from turnsmith.selftest.result import CheckFailed
+from turnsmith.trainer.checkpoints.fsdp_shards import read_shard, saved_ranks, shard_path
+from turnsmith.trajectory import Trajectory
 
 _FACTOR = 1.5
 _ADDED = 0.5
+_NEAR = 0.25
+"""How far the engine's log-probs may be from the changed model's, as a share of what the change moves them by."""
 
 
 def perturb_checkpoint(checkpoint: Path) -> str:
@@ -22,20 +27,20 @@ def perturb_checkpoint(checkpoint: Path) -> str:
     """
     import torch
 
+    saved = open_checkpoint(checkpoint, trust=True)
     part = checkpoint / "actor"
     ranks = saved_ranks(part)
     name = ""
     for rank in range(ranks):
         path = shard_path(part, ranks, rank)
-        # Not `mmap`: the file is written again. Not `weights_only`: this user's own run has just written it.
-        shard: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+        shard = read_shard(path)
         name = name or _choose(list(shard))
         weight = shard[name]
         local = weight.to_local() if hasattr(weight, "to_local") else weight
         local.add_(_ADDED) if "lora_B" in name else local.mul_(_FACTOR)
-        torch.save(shard, path)
-    step = int(checkpoint.name.rpartition("_")[2])
-    write_manifest(checkpoint, step, _key())
+        torch.save(shard, changed := path.with_suffix(".changed"))  # the other weights are still read from the old file
+        changed.replace(path)
+    write_manifest(checkpoint, saved.step, usable_key())
     return name
 
 
@@ -51,8 +56,39 @@ def _choose(names: list[str]) -> str:
     return (adapters or norms or [names[-1]])[-1]
 
 
-def _key() -> bytes | None:
-    try:
-        return signing_key()
-    except RecordError:
-        return None
+def sampled_log_probs(episodes: Sequence[Trajectory]) -> list[float]:
+    """The engine's log-prob of each episode's first turn."""
+    return [sum(one.tokens.log_probs[one.turns[0].start : one.turns[0].stop]) for one in episodes]
+
+
+def model_log_probs(folder: Path, episodes: Sequence[Trajectory], *, trust_remote_code: bool) -> list[float]:
+    """The log-prob of each episode's first turn by the model in a folder, computed here."""
+    turns = [(one.tokens.ids, one.turns[0]) for one in episodes]
+    with TransformersInferenceEngine(str(folder), trust_remote_code=trust_remote_code) as engine:
+        prompts, responses = zip(
+            *((list(ids[: turn.start]), list(ids[turn.start : turn.stop])) for ids, turn in turns), strict=True
+        )
+        return engine.compute_log_probs(prompts, responses).tolist()
+
+
+def judge_weights(weight: str, engine: Sequence[float], before: Sequence[float], changed: Sequence[float]) -> str:
+    """Raise unless the engine has the changed weight.
+
+    Args:
+        weight: Its name.
+        engine: Log-probs of some texts, as the engine sampled them after it was to get the changed weight.
+        before: Those of the same texts by the model before the change.
+        changed: And after it.
+
+    Example:
+        >>> judge_weights("model.norm.weight", engine=[-3.01, -4.0], before=[-2.0, -3.0], changed=[-3.0, -4.0])
+        "model.norm.weight changed: log-probs moved by 1, the engine's are within 0.005"
+    """
+    moved = fmean(abs(new - old) for new, old in zip(changed, before, strict=True))
+    off = fmean(abs(new - sampled) for new, sampled in zip(changed, engine, strict=True))
+    if not off <= _NEAR * moved:
+        raise CheckFailed(
+            f"{weight} was changed, which moves log-probs by {moved:.2g}, but the engine's are {off:.2g} away from "
+            "those of the changed model: the engine did not get the new weight."
+        )
+    return f"{weight} changed: log-probs moved by {moved:.2g}, the engine's are within {off:.1g}"

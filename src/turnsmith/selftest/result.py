@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Status = Literal["passed", "failed", "skipped"]
-_NAME_WIDTH = 26
+_NAME_WIDTH = 27
 
 
 class CheckFailed(Exception):
@@ -24,7 +24,7 @@ class CheckResult:
 
     Example:
         >>> print(CheckResult("weights reach the engine", "passed", 4.2, "log-probs moved by 1.3").line())
-        ok      weights reach the engine     4.2 s  log-probs moved by 1.3
+        ok      weights reach the engine      4.2 s  log-probs moved by 1.3
     """
 
     name: str
@@ -44,6 +44,7 @@ class SelftestResult:
     """All results of a selftest, and what it ran on."""
 
     machine: dict[str, Any]
+    settings: dict[str, Any]
     checks: Sequence[CheckResult]
 
     @property
@@ -53,12 +54,10 @@ class SelftestResult:
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file that a user can attach to an issue."""
-        return {"machine": self.machine, "checks": [asdict(check) for check in self.checks], "failed": self.failed}
+        return asdict(self) | {"failed": self.failed}
 
     def summary(self) -> str:
         """The last line of the table."""
-        count, seconds = len(self.checks), sum(check.seconds for check in self.checks)
-        words = (
-            f"{self.failed} of {count} checks failed" if self.failed else f"all {count} checks passed or do not apply"
-        )
-        return f"{words}, in {seconds:.0f} s"
+        seconds = sum(check.seconds for check in self.checks)
+        passed, skipped = (sum(check.status == status for check in self.checks) for status in ("passed", "skipped"))
+        return f"{passed} passed, {self.failed} failed, {skipped} skipped, in {seconds:.0f} s"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
-from collections.abc import Callable, Collection
+import traceback
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import TurnsmithError
-from turnsmith.selftest import machine, training
-from turnsmith.selftest.result import CheckFailed, CheckResult, CheckSkipped, SelftestResult
+from turnsmith.config_sources import to_dict
+from turnsmith.errors import ConfigError, TurnsmithError
+from turnsmith.selftest import machine
+from turnsmith.selftest.killed_run import check_kill_and_resume
+from turnsmith.selftest.result import CheckFailed, CheckResult, CheckSkipped, SelftestResult, Status
+from turnsmith.selftest.short_run import ShortRun
 from turnsmith.selftest.throughput import check_throughput
-from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.ray_ppo_trainer import RayPPOTrainer
 
-_PPO = ("training.adv_estimator=gae",)
-_LORA = ("model.lora_rank=8",)
 _ASYNC = ("training.schedule=colocate_async", "training.rollout_correction=token")
 
 
@@ -28,6 +29,9 @@ class Selftest:
         folder: Where to put runs and logs.
         show: Called with each result as soon as it is there.
         only: Names of checks to run; empty: all.
+
+    Raises:
+        ConfigError: There is no check with a name in `only`.
     """
 
     def __init__(
@@ -37,76 +41,74 @@ class Selftest:
         self.folder = folder
         self._show = show
         self._only = only
-        self._results: list[CheckResult] = []
+        names = [name for name, _ in self.checks()]
+        for name in only:
+            if name not in names:
+                raise ConfigError(f"The selftest has no check {name!r}: choose from {', '.join(map(repr, names))}.")
+
+    def checks(self) -> Generator[tuple[str, Callable[[], str]]]:
+        """The name of each check, and a function that returns its figures or raises. A run ends with its last check."""
+        yield "packages", lambda: machine.check_packages(self.config)
+        yield "nodes", lambda: machine.check_nodes(self.config)
+        yield "disk", lambda: machine.check_disk(self.folder)
+        yield "verl as expected", machine.check_seams
+        yield "engine", lambda: check_throughput(self.config)
+        with ShortRun(self.config, self.folder) as run:
+            yield "GRPO", run.check_steps
+            yield "memory after sleep and wake", run.check_memory
+            yield "weights reach the engine", run.check_weights_arrive
+        with ShortRun(self.config, self.folder, "training.adv_estimator=gae") as run:
+            yield "PPO with a critic", run.check_steps
+        with ShortRun(self.config, self.folder, "model.lora_rank=8") as run:
+            yield "LoRA", run.check_steps
+            yield "LoRA weights reach it", run.check_weights_arrive
+        with ShortRun(self.config, self.folder, *_ASYNC) as run:
+            yield "schedule colocate_async", run.check_steps
+        yield "killed and resumed", lambda: check_kill_and_resume(self.config, self.folder)
 
     def run(self) -> SelftestResult:
         """Run all checks; one that fails does not keep the others from running."""
-        self._check("packages", machine.check_packages)
-        self._check("nodes", lambda: machine.check_nodes(self.config))
-        self._check("disk", lambda: machine.check_disk(self.folder))
-        self._check("verl as expected", machine.check_seams)
-        self._check("engine", lambda: check_throughput(self.config))
-        self._train("GRPO", "weights reach the engine")
-        self._train("PPO with a critic", "", *_PPO)
-        self._train("LoRA", "LoRA weights reach it", *_LORA)
-        self._train("schedule colocate_async", "", *_ASYNC)
-        self._check("killed and resumed", lambda: training.check_kill_and_resume(self.config, self.folder))
-        return SelftestResult(machine.describe_machine(), self._results)
+        results: list[CheckResult] = []
+        with contextlib.closing(self.checks()) as checks:
+            for name, check in checks:
+                if not self._only or name in self._only:
+                    results.append(self.run_check(name, check))
+                    self._show(results[-1])
+        settings = to_dict(self.config)
+        # Others, such as those of the environment, play no part here, and may be secret.
+        shown = {name: settings[name] for name in ("model", "inference", "ray")}
+        return SelftestResult(machine.describe_machine(), shown, results)
 
-    def _train(self, name: str, canary: str, *settings: str) -> None:
-        """A run with a step and, if it has a name, a check that its weights reach the engine."""
-        if self._only and name not in self._only:
-            return
-        config = training.run_settings(self.config, self.folder, *settings)
-        log = self.folder / f"{name.replace(' ', '-')}.log"
-        with contextlib.ExitStack() as stack:
-            trainers: list[RayPPOTrainer] = []
-
-            def step() -> str:
-                trainer = stack.enter_context(training.quiet_trainer(config, log))
-                trainers.append(trainer)
-                text = training.check_step(trainer.fit(1, 1)[-1], config)
-                return f"{text}{self._memory(trainer)}"
-
-            is_good = self._check(name, step)
-            if canary:
-                self._check(
-                    canary,
-                    (lambda: training.check_weights_arrive(trainers[0], self.folder))
-                    if is_good
-                    else lambda: _skip(f"{name} failed"),
-                    belongs_to=name,
-                )
-
-    def _memory(self, trainer: RayPPOTrainer) -> str:
-        if resolve_device(self.config) == "cpu":
-            return ""
-        first, last = (trainer.fit(1, 1)[-1].get("perf/memory_gib") for _ in range(2))
-        if first is None or last is None:
-            return ""
-        if last > 1.05 * first:
-            raise CheckFailed(
-                f"GPU memory grew from {first:.1f} to {last:.1f} GiB in a step: the engine does not sleep."
-            )
-        return f", {last:.1f} GiB of GPU memory"
-
-    def _check(self, name: str, check: Callable[[], str], *, belongs_to: str = "") -> bool:
-        if self._only and not {name, belongs_to} & {*self._only}:
-            return False
+    def run_check(self, name: str, check: Callable[[], str]) -> CheckResult:
+        """Run one check; what it prints goes to a log."""
         began = time.monotonic()
-        try:
-            with (self.folder / "stderr.log").open("a") as log, contextlib.redirect_stderr(log):
-                status, text = "passed", check()
-        except CheckSkipped as reason:
-            status, text = "skipped", str(reason)
-        except (CheckFailed, TurnsmithError) as failure:
-            status, text = "failed", str(failure)
-        except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
-            status, text = "failed", f"{type(error).__name__}: {error}"
-        self._results.append(CheckResult(name, status, time.monotonic() - began, text))
-        self._show(self._results[-1])
-        return status == "passed"
+        status: Status = "failed"
+        log = _Log(self.folder / "selftest.log")
+        with contextlib.closing(log), contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            log.write(f"== {name}\n")
+            try:
+                text = check()
+                status = "passed"
+            except CheckSkipped as reason:
+                status, text = "skipped", str(reason)
+            except (CheckFailed, TurnsmithError) as failure:
+                text = str(failure)
+            except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
+                traceback.print_exc()
+                text = f"{type(error).__name__}: {error}"
+        return CheckResult(name, status, time.monotonic() - began, text)
 
 
-def _skip(reason: str) -> str:
-    raise CheckSkipped(reason)
+class _Log(io.TextIOBase):
+    """A log of what checks print. If the disk is full, the check of the disk says so, and the others run without it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text.encode(errors="replace"))
+        return len(text)
+
+    def close(self) -> None:
+        self._file.close()

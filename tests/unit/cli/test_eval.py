@@ -193,7 +193,7 @@ def test_a_url_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["transformers", "vllm", "sglang", "openai"])
 def test_every_backend_has_the_settings_it_is_given(backend: str) -> None:
-    assert set(engines._settings(ConfigStore(), backend)) <= set(create._settings_of(backend))
+    assert set(create.engine_settings(ConfigStore(), backend)) <= set(create._settings_of(backend))
 
 
 def trajectories(number: int) -> list[Trajectory]:

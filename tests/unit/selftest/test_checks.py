@@ -1,10 +1,11 @@
-"""Each check of the selftest fails on a planted fault, with a sentence that says what is wrong."""
+"""The selftest's own parts: what it measures, and how it runs its checks."""
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
+import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -12,41 +13,38 @@ import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
-from turnsmith.records.checkpoint_manifest import check_manifest
-from turnsmith.selftest import machine, training
+from turnsmith.errors import ConfigError
+from turnsmith.records.checkpoint_manifest import check_manifest, write_manifest
+from turnsmith.selftest import gpu_memory, machine
 from turnsmith.selftest.canary import perturb_checkpoint
 from turnsmith.selftest.result import CheckFailed, CheckResult, CheckSkipped, SelftestResult
 from turnsmith.selftest.run import Selftest
-from turnsmith.selftest.throughput import judge_throughput
+from turnsmith.selftest.short_run import ShortRun, run_settings
+from turnsmith.selftest.throughput import check_throughput
+from turnsmith.trainer.config.check import check
 
-GOOD = {"step": 1, "grad_norm": 0.5, "policy_loss": 0.1, "rollout_diff/max": 1e-6, "time/step": 2.0}
+
+def configured(*overrides: str) -> ConfigStore:
+    return apply_overrides(ConfigStore(), overrides)
 
 
 def test_the_packages_here_are_those_that_turnsmith_needs() -> None:
-    assert f"verl {metadata.version('verl')}" in machine.check_packages()
+    assert f"verl {metadata.version('verl')}" in machine.check_packages(configured("model.device=cpu"))
 
 
-@pytest.mark.parametrize(
-    ("requirement", "sentence"),
-    [("verl==0.1", r"verl is .*, and turnsmith needs ==0\.1"), ("no-such-thing>=1", "no-such-thing is not installed")],
-)
-def test_a_wrong_version_is_named(requirement: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "requires", lambda name: [requirement, "numpy"])
-    with pytest.raises(CheckFailed, match=sentence):
-        machine.check_packages()
+def test_the_settings_say_which_extra_is_needed() -> None:
+    with pytest.raises(CheckFailed, match=r"turnsmith\[vllm\] needs"):
+        machine.check_packages(configured("model.device=cuda"))
 
 
-def test_an_extra_that_is_not_installed_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "requires", lambda name: ['no-such-thing>=1; extra == "vllm"', "numpy"])
-    assert machine.check_packages().startswith("1 packages")
+def test_versions_are_of_all_extras() -> None:
+    assert {"python", "turnsmith", "verl", "ray", "torch", "pytest", "numpy"} <= machine.versions().keys()
 
 
-def test_a_node_with_another_version_is_named() -> None:
-    here = machine.versions()
-    with pytest.raises(CheckFailed, match=r"verl is 0\.9\.0 on 10\.0\.0\.7 and 0\.9\.1 here"):
-        machine.compare_versions(here, {"10.0.0.7": {**here, "verl": "0.9.0"}})
-    with pytest.raises(CheckFailed, match="torch is missing on node"):
-        machine.compare_versions(here, {"node": {name: one for name, one in here.items() if name != "torch"}})
+def test_the_report_names_the_gpus(tmp_path: Path) -> None:
+    (tmp_path / "0000:3b:00.0").mkdir()
+    (tmp_path / "0000:3b:00.0" / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 7\n")
+    assert machine.describe_machine(tmp_path)["gpus"] == ["NVIDIA H100 80GB HBM3"]
 
 
 def test_one_machine_has_no_nodes_to_compare() -> None:
@@ -54,21 +52,25 @@ def test_one_machine_has_no_nodes_to_compare() -> None:
         machine.check_nodes(ConfigStore())
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    assert "GiB free" in machine.check_disk(tmp_path, need_gib=0.0)
-    free = shutil.disk_usage(tmp_path).free / 2**30
-    with pytest.raises(CheckFailed, match="make room there"):
-        machine.check_disk(tmp_path, need_gib=free + 100)
-
-
-def test_a_disk_that_refuses_to_write_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_to_write_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         with pytest.raises(CheckFailed, match=r"64 MiB could not be written to .*: File too large"):
-            machine.check_disk(tmp_path, need_gib=0.0)
+            machine.check_disk(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "MiB/s written" in machine.check_disk(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_full_disk_only_its_check_fails(tmp_path: Path) -> None:
+    for file in ("speed", "selftest.log"):
+        (tmp_path / file).symlink_to("/dev/full")
+    done = Selftest(ConfigStore(), tmp_path, lambda check: None, ["nodes", "disk"]).run()
+    assert [check.status for check in done.checks] == ["skipped", "failed"]
+    assert "could not be written to" in done.checks[1].text
+    assert "No space left on device" in done.checks[1].text
 
 
 def test_a_verl_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,31 +80,74 @@ def test_a_verl_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pyt
         machine.check_seams()
 
 
+def test_an_engine_that_this_machine_cannot_start_is_skipped() -> None:
+    with pytest.raises(CheckSkipped, match="no GPU"):
+        check_throughput(configured("ray.address=auto"))
+    with pytest.raises(CheckSkipped, match="SGLang"):
+        check_throughput(configured("inference.backend=sglang"))
+
+
+def test_without_a_gpu_its_memory_is_not_measured_and_no_run_is_started(tmp_path: Path) -> None:
+    with ShortRun(configured("model.device=cpu"), tmp_path) as run, pytest.raises(CheckSkipped, match="no GPU"):
+        run.check_memory()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpu_memory_is_sampled_before_during_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = tmp_path / "used"
+    (tmp_path / "torch.py").write_text(
+        f"""
+class cuda:
+    device_count = lambda: 2
+    mem_get_info = lambda gpu: ((8 << 30) - (int(open({str(used)!r}).read() or 0) << 30), 8 << 30)
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    used.write_text("4")
+
+    def step() -> None:
+        import time
+
+        for gib in ("1", "5"):
+            new = tmp_path / "new"
+            new.write_text(gib)
+            new.replace(used)
+            time.sleep(0.3)
+
+    samples = gpu_memory.sampled_while(step)
+    assert (samples[0], min(samples), samples[-1]) == (8.0, 2.0, 10.0)  # of both GPUs together
+
+
+def test_a_run_that_failed_is_not_started_again(tmp_path: Path) -> None:
+    with ShortRun(configured("model.model_name=no-such-model"), tmp_path) as run:
+        with pytest.raises(Exception, match="no-such-model"):
+            run.check_steps()
+        with pytest.raises(CheckSkipped, match="its run failed above"):
+            run.check_weights_arrive()
+
+
 @pytest.mark.parametrize(
-    ("fault", "sentence"),
+    "theirs",
     [
-        ({"grad_norm": 0.0}, "The gradient of step 1 is zero"),
-        ({"grad_norm": float("nan")}, "In step 1, grad_norm is nan"),
-        ({"policy_loss": float("inf")}, "policy_loss is inf"),
-        ({"rollout_diff/max": 0.2}, "probabilities that differ by 0.2"),
+        ["training.mini_batch_size=256", "training.batch_size=512", "ray.num_nodes=4", "ray.gpus_per_node=8"],
+        ["training.lr_schedule=cosine", "training.warmup_steps=20"],
+        ["training.schedule=separate_async", "ray.rollout_nodes=2"],
+        ["logging.trackers=[no_such_tracker]", "checkpoint.run_name=mine", "evaluation.every=1"],
+        ["environment.board_size=3", "inference.max_turn_tokens=512", "inference.temperature=0.7"],
     ],
 )
-def test_a_bad_step_is_told(fault: dict[str, float], sentence: str) -> None:
-    assert "gradient 0.5" in training.check_step(GOOD, ConfigStore())
-    with pytest.raises(CheckFailed, match=sentence):
-        training.check_step({**GOOD, **fault}, ConfigStore())
-
-
-def test_bfloat16_may_differ_more() -> None:
-    config = apply_overrides(ConfigStore(), ["model.dtype=bfloat16"])
-    assert training.check_step({**GOOD, "rollout_diff/max": 0.05}, config)
-
-
-def test_a_slow_engine_and_slow_episodes_are_told() -> None:
-    with pytest.raises(CheckFailed, match=r"The engine makes 3\.0 tokens/s"):
-        judge_throughput(3.0, 3.0)
-    with pytest.raises(CheckFailed, match=r"1,000 tokens/s alone but 100 in episodes"):
-        judge_throughput(1000.0, 100.0)
+def test_short_runs_can_start_with_the_settings_of_a_long_one(theirs: list[str], tmp_path: Path) -> None:
+    config = ConfigStore()
+    for override in theirs:  # what only the machine of the run has is not checked here
+        section, _, rest = override.partition(".")
+        if section == "logging":
+            config.logging.trackers = ["no_such_tracker"]  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            apply_overrides(config, [f"{section}.{rest}"])
+    for special in ([], ["training.adv_estimator=gae"], ["model.lora_rank=8"]):
+        own = run_settings(config, tmp_path, *special)
+        check(own)
+        assert (own.ray.num_nodes, own.ray.gpus_per_node) == (config.ray.num_nodes, config.ray.gpus_per_node)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -111,27 +156,67 @@ def test_one_weight_of_a_checkpoint_is_changed_and_its_manifest_fits(lora: bool,
 
     part = tmp_path / "global_step_1" / "actor"
     part.mkdir(parents=True)
-    (part / "fsdp_config.json").write_text('{"world_size": 1}')
+    (part / "fsdp_config.json").write_text('{"world_size": 2}')
     weights = {"model.layers.0.input_layernorm.weight": torch.ones(2), "model.norm.weight": torch.ones(2)}
     weights |= {"model.layers.0.q_proj.lora_B.default.weight": torch.zeros(2)} if lora else {}
-    torch.save(weights, part / "model_world_size_1_rank_0.pt")
+    for rank in range(2):
+        torch.save(weights, part / f"model_world_size_2_rank_{rank}.pt")
+    write_manifest(part.parent, 1, None)
     name = perturb_checkpoint(part.parent)
-    changed = torch.load(part / "model_world_size_1_rank_0.pt")
-    assert {key for key in weights if not torch.equal(weights[key], changed[key])} == {name}
+    for rank in range(2):
+        changed = torch.load(part / f"model_world_size_2_rank_{rank}.pt")
+        assert {key for key in weights if not torch.equal(weights[key], changed[key])} == {name}
     assert ("lora_B" in name) == lora
-    check_manifest(part.parent, 1, None)
+    assert check_manifest(part.parent, 1, None) is False
 
 
-def test_a_check_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
-    shown: list[CheckResult] = []
-    test = Selftest(ConfigStore(), tmp_path, shown.append)
+def fail() -> str:
+    sys.stdout.write("out\n")
+    sys.stderr.write("err\n")
+    raise CheckFailed("The moon is full.")
 
-    def fail() -> str:
-        raise CheckFailed("The moon is full.")
 
-    assert not test._check("moon", fail)
-    assert not test._check("bug", lambda: str(1 / 0))
-    assert test._check("sun", lambda: "shines")
-    assert [(one.name, one.status) for one in shown] == [("moon", "failed"), ("bug", "failed"), ("sun", "passed")]
-    assert "ZeroDivisionError" in shown[1].text
-    assert SelftestResult({}, shown).summary().startswith("2 of 3 checks failed")
+def skip() -> str:
+    raise CheckSkipped("no moon")
+
+
+@pytest.mark.parametrize(
+    ("planted", "status", "text"),
+    [
+        (fail, "failed", "The moon is full."),
+        (lambda: str(1 / 0), "failed", "ZeroDivisionError: division by zero"),
+        (skip, "skipped", "no moon"),
+        (lambda: "shines", "passed", "shines"),
+    ],
+)
+def test_how_a_check_ends(
+    planted: Callable[[], str], status: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = Selftest(ConfigStore(), tmp_path, lambda check: None).run_check("moon", planted)
+    assert (result.name, result.status, result.text) == ("moon", status, text)
+    assert capsys.readouterr() == ("", "")
+    log = (tmp_path / "selftest.log").read_text()
+    assert log.startswith("== moon\n")
+    assert ("out\nerr\n" in log) == (planted is fail)
+    assert ("Traceback" in log) == ("Zero" in text)
+
+
+def test_only_the_named_checks_run_and_are_shown_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = Selftest(ConfigStore(), tmp_path, lambda check: print(check.line()), ["nodes", "disk"]).run()
+    assert [check.name for check in done.checks] == ["nodes", "disk"]
+    assert done.as_dict()["settings"].keys() == {"model", "inference", "ray"}
+    assert done.as_dict()["machine"]["versions"]["verl"]
+    assert [check["name"] for check in done.as_dict()["checks"]] == ["nodes", "disk"]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["nodes", "disk"]
+
+
+def test_a_check_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no check 'grpo': choose from 'packages', .*'GRPO'"):
+        Selftest(ConfigStore(), tmp_path, lambda check: None, ["grpo"])
+
+
+def test_the_summary_counts() -> None:
+    checks = [CheckResult("a", status, 1.5, "") for status in ("passed", "passed", "failed", "skipped")]
+    result = SelftestResult({}, {}, checks)
+    assert result.summary() == "2 passed, 1 failed, 1 skipped, in 6 s"
+    assert result.as_dict()["failed"] == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.importing import import_object
 from turnsmith.inference.auto import auto_backend, auto_device
@@ -82,6 +83,27 @@ def create_inference_engine(
         if name not in _settings_of(backend):
             raise ConfigError(_unknown_setting(backend, str(name)))
     return _ENGINES[backend](model_path, **settings)
+
+
+def engine_settings(config: ConfigStore, backend: str) -> dict[str, Any]:
+    """What `create_inference_engine` takes of a run's settings."""
+    model, inference = config.model, config.inference
+    if ":" in backend:  # an engine of the user's own, which has its own defaults
+        return {}
+    settings: dict[str, Any] = {
+        "max_concurrency": inference.max_concurrency,
+        "trust_remote_code": model.trust_remote_code,
+    }
+    if backend in ("transformers", "vllm"):
+        settings["dtype"] = model.dtype
+    if backend == "vllm":
+        settings |= {
+            "tensor_parallel_size": model.tensor_parallel_size,
+            "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
+            "gpu_memory_utilization": inference.gpu_memory_utilization,
+            "cpu_cache_gib": inference.cpu_cache_gib,
+        }
+    return settings
 
 
 def _user_engine(model_path: str, backend: str, settings: dict[str, Any]) -> BaseInferenceEngine:

@@ -23,22 +23,25 @@ def shard_path(part: Path, ranks: int, rank: int) -> Path:
     return part / f"model_world_size_{ranks}_rank_{rank}.pt"
 
 
-def merge_shards(part: Path) -> dict[str, Any]:
-    """All weights, unsharded, in the dtype they were trained in, under their names in training."""
+def read_shard(path: Path) -> dict[str, Any]:
+    """The weights that one rank wrote, by name; read from the file when they are used."""
     import torch
-    from torch.distributed.tensor import DTensor
 
-    ranks = saved_ranks(part)
     # torch warns of a device mesh that is read without its process group, which is all that we need.
     quiet = logging.getLogger("torch.distributed.device_mesh")
     level, _ = quiet.level, quiet.setLevel(logging.ERROR)
     try:
-        shards = [
-            torch.load(shard_path(part, ranks, rank), map_location="cpu", weights_only=True, mmap=True)
-            for rank in range(ranks)
-        ]
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     finally:
         quiet.setLevel(level)
+
+
+def merge_shards(part: Path) -> dict[str, Any]:
+    """All weights, unsharded, in the dtype they were trained in, under their names in training."""
+    from torch.distributed.tensor import DTensor
+
+    ranks = saved_ranks(part)
+    shards = [read_shard(shard_path(part, ranks, rank)) for rank in range(ranks)]
     # Every rank has what FSDP2 does not shard.
     return {
         name: _whole(name, [shard[name] for shard in shards]) if isinstance(first, DTensor) else first
