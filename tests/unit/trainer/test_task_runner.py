@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,9 @@ class Trainer(SyncTrainer):
             self.emit("step", {"step": self.global_steps, "reward/mean": 0.5})
             self.recovery.step_done()
         self.global_steps += 1
+
+    def _on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
+        return [function(0)]
 
     def _save_checkpoint(self) -> None:
         actor = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / "actor"
