@@ -56,7 +56,7 @@ def write_weights(
     Args:
         actor: As in `write_model`, like `target`, `dtype` and `trust_remote_code`.
         place: Which of `places` processes this is.
-        piece_bytes: Size of a file, unless a single layer is larger. About twice that much memory is needed.
+        piece_bytes: Size of a file, unless a single layer is larger. As much memory is needed, and as much page cache.
     """
     import torch
 
@@ -66,18 +66,15 @@ def write_weights(
     sources = _sources(shapes, actor, model)
     sizes = {name: shapes[source].numel() * shapes[source].itemsize for name, source in sources.items()}
     trained = next(one.dtype for one in shapes.values() if one.is_floating_point())
-    # transformers writes the dtype of this model, which has no weights, into the config.
-    model.to(wanted := trained if dtype is None else getattr(torch, dtype))
+    wanted = None if dtype is None else getattr(torch, dtype)
+    model.to(wanted or trained)  # transformers writes the dtype of this model, which has no weights, into the config
     del shapes
     pieces, written = _pieces(sizes, piece_bytes), list[Path]()
     for number in range(place, len(pieces), places):
-        shards = read_shards(actor)
-        weights = {name: _weight(sources[name], shards, actor, model) for name in pieces[number]}
-        if dtype is not None:
-            weights = {name: one.to(wanted) if one.is_floating_point() else one for name, one in weights.items()}
         name = f"model-{number + 1:05d}-of-{len(pieces):05d}.safetensors" if len(pieces) > 1 else "model.safetensors"
         written.append(target / name)
-        _write_piece(model, weights, written[-1], with_config=number == 0)
+        piece = {name: sources[name] for name in pieces[number]}
+        _write_piece(model, _read(piece, actor, model, wanted), written[-1], with_config=number == 0)
     return written
 
 
@@ -191,6 +188,13 @@ def _pieces(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
         pieces[-1] += names
         room -= size
     return pieces
+
+
+def _read(sources: Mapping[str, str], actor: Path, model: Any, dtype: Any) -> dict[str, Any]:
+    """Weights by the model's own names; `dtype` None: as they were trained."""
+    shards = read_shards(actor)
+    weights = {name: _weight(source, shards, actor, model) for name, source in sources.items()}
+    return {name: one.to(dtype) if dtype and one.is_floating_point() else one for name, one in weights.items()}
 
 
 def _weight(name: str, shards: list[Any], actor: Path, model: Any) -> Any:
