@@ -24,6 +24,7 @@ from turnsmith.records.checkpoints import (
 )
 from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
 from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_weights
+from turnsmith.trainer.config.layout import trainer_ranks
 
 OnEveryRank = Callable[[Callable[[int], dict[str, Checksum]]], list[dict[str, Checksum]]]
 _PACKAGES = ("turnsmith", "verl", "torch", "transformers")
@@ -109,7 +110,7 @@ def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
 
 def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
     """Warn if the checkpoint was written by another number of ranks or by other package versions."""
-    saved, now = saved_ranks(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
+    saved, now = saved_ranks(checkpoint.path / "actor"), trainer_ranks(config)
     if saved != now:
         warn(
             f"{checkpoint.path.name} was written by {saved} ranks and is loaded by {now}. Weights, optimizer, learning "

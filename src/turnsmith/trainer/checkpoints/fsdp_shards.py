@@ -6,6 +6,7 @@ are mapped into memory, so that only the bytes of a block that is asked for are 
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ def shard_path(part: Path, ranks: int, rank: int, kind: str = "model") -> Path:
 def read_shard(path: Path) -> Any:
     """What one rank saved, with sharded tensors as DTensors on the mesh of the run that saved them."""
     import torch
-    import torch.distributed.tensor  # without it, torch refuses DTensors
 
+    importlib.import_module("torch.distributed.tensor")  # without it, torch refuses DTensors
     # torch warns of a device mesh that is read without its process group, which is all that we need.
     quiet = logging.getLogger("torch.distributed.device_mesh")
     level, _ = quiet.level, quiet.setLevel(logging.ERROR)
