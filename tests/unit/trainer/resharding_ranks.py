@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+_SECONDS = 240.0
 SAVED = {
     # name: (shape of the mesh, what it loads)
     "four": ((4,), None),
@@ -28,9 +31,13 @@ def main(folder: Path) -> None:
     ranks = [forked.Process(target=all_turns, args=(folder, rank)) for rank in range(4)]
     for rank in ranks:
         rank.start()
-    for rank in ranks:
-        rank.join()
-    sys.exit(max(abs(rank.exitcode or 0) for rank in ranks))
+    left, until = ranks, time.monotonic() + _SECONDS
+    while left and time.monotonic() < until and not any(rank.exitcode for rank in ranks):
+        wait([rank.sentinel for rank in left], timeout=1.0)
+        left = [rank for rank in ranks if rank.is_alive()]
+    for rank in left:
+        rank.kill()
+    sys.exit(any(rank.exitcode != 0 for rank in ranks))
 
 
 def all_turns(folder: Path, rank: int) -> None:
