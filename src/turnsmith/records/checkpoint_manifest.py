@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnsmith.errors import RecordError
 from turnsmith.records.files import flush_folder, write_text
@@ -22,37 +22,34 @@ FORMAT = 1
 _THREADS = 4
 
 
-class Checksums:
-    """Computes the checksums of a folder's files in threads; hashing and disk reads both release the GIL.
+class Checksum(NamedTuple):
+    """Of a file that was flushed to disk."""
 
-    Call `start` when some files are complete and others are still being written, so that both happen at the same time.
-    A file that changes after it was hashed is hashed again.
+    size: int
+    sha256: str
+    changed: int
+    """When the file had last changed, in nanoseconds: it has another time if it has changed since."""
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, Checksum]:
+    """Hash these files of a folder, and flush them to disk, in threads: hashing and disk reads both release the GIL."""
+    listed = list(names)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(listed, pool.map(lambda name: _checksum(folder / name, flush=True), listed), strict=True))
+
+
+def write_manifest(folder: Path, step: int, key: bytes | None, known: Mapping[str, Checksum] | None = None) -> None:
+    """Write the manifest of `folder`, signed if there is a key, and flush everything to disk.
+
+    Args:
+        folder: The checkpoint.
+        step: Its step.
+        key: To sign it with.
+        known: What other processes have hashed already; a file that has changed since is hashed again.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._pool = ThreadPoolExecutor(_THREADS)
-        self._started: dict[str, tuple[int, Future[tuple[int, str]]]] = {}
-
-    def start(self) -> None:
-        """Hash all files that are new or have changed, and flush them to disk."""
-        for name in _files(self._folder):
-            path = self._folder / name
-            changed = path.stat().st_mtime_ns
-            if name not in self._started or self._started[name][0] != changed:
-                self._started[name] = changed, self._pool.submit(_checksum, path, flush=True)
-
-    def results(self) -> dict[str, tuple[int, str]]:
-        """Size and checksum of every file."""
-        with self._pool:
-            self.start()
-            return {name: self._started[name][1].result() for name in sorted(_files(self._folder))}
-
-
-def write_manifest(folder: Path, step: int, key: bytes | None, checksums: Checksums | None = None) -> None:
-    """Write the manifest of `folder`, signed if there is a key, and flush everything to disk."""
-    sums = (checksums or Checksums(folder)).results()
-    files = {name: {"size": size, "sha256": digest} for name, (size, digest) in sums.items()}
+    sums = {name: known[name] for name in _files(folder) if known and _is_current(folder / name, known.get(name))}
+    sums |= checksums(folder, (name for name in _files(folder) if name not in sums))
+    files = {name: {"size": sums[name].size, "sha256": sums[name].sha256} for name in sorted(sums)}
     manifest: dict[str, Any] = {"format": FORMAT, "step": step, "files": files}
     if key is not None:
         manifest["signature"] = signature(_signed_part(manifest), key)
@@ -85,7 +82,7 @@ def check_manifest(folder: Path, step: int, key: bytes | None) -> bool:
         if size != expected[name]["size"]:
             raise RecordError(f"{name} has {size} bytes instead of {expected[name]['size']}")
     with ThreadPoolExecutor(_THREADS) as pool:
-        sums = pool.map(lambda name: (name, _checksum(folder / name)[1]), sorted(present))
+        sums = pool.map(lambda name: (name, _checksum(folder / name).sha256), sorted(present))
         for name, digest in sums:
             if digest != expected[name]["sha256"]:
                 raise RecordError(f"{name} has changed since it was written")
@@ -129,9 +126,15 @@ def _files(folder: Path, subfolder: str = "") -> Iterator[str]:
                 raise RecordError(f"{name} is a symlink or not a regular file")
 
 
-def _checksum(path: Path, *, flush: bool = False) -> tuple[int, str]:
+def _is_current(path: Path, known: Checksum | None) -> bool:
+    found = path.stat()
+    return known is not None and (known.size, known.changed) == (found.st_size, found.st_mtime_ns)
+
+
+def _checksum(path: Path, *, flush: bool = False) -> Checksum:
     with path.open("rb") as file:
+        changed = os.fstat(file.fileno()).st_mtime_ns
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         if flush:
             os.fsync(file.fileno())
-        return file.tell(), digest
+        return Checksum(file.tell(), digest, changed)

@@ -15,14 +15,14 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoint_manifest import Checksums, check_manifest, write_manifest
+from turnsmith.records.checkpoint_manifest import Checksum, check_manifest, write_manifest
 from turnsmith.records.files import flush_folder, make_folder, write_text
 from turnsmith.records.json_text import to_json
 from turnsmith.records.signing_key import signing_key
@@ -79,11 +79,11 @@ class PendingCheckpoint:
         self.final_path = folder / f"global_step_{step}"
         self.path = folder / f"{_WRITING}{step}" / self.final_path.name
         self.path.mkdir(parents=True)
-        self._checksums = Checksums(self.path)
+        self._checksums: dict[str, Checksum] = {}
 
-    def hash_early(self) -> None:
-        """Start hashing the files written so far while others are still being written. Optional: `seal` hashes all."""
-        self._checksums.start()
+    def add_checksums(self, known: Mapping[str, Checksum]) -> None:
+        """Take the checksums of files that other processes wrote and hashed; `seal` hashes the rest."""
+        self._checksums |= known
 
     def seal(self, warn: Warn = lambda sentence: None) -> None:
         """Write the signed manifest and flush everything to disk."""

@@ -145,10 +145,12 @@ def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"All 4 steps of {run.path} are done." in capsys.readouterr().out
 
 
-def test_another_number_of_ranks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_number_of_ranks_is_told_and_recorded(tmp_path: Path) -> None:
     run = stopped_run(tmp_path)
-    assert main(["resume", str(run.path), "ray.gpus_per_node=2"]) == 2
-    assert "was written by 1 trainer processes and cannot be loaded by 2" in capsys.readouterr().err
+    stopped = reopen(run.path, Parts(), ["ray.gpus_per_node=2"])
+    assert (stopped.step, stopped.config.ray.gpus_per_node) == (4, 2)
+    assert "global_step_4 was written by 1 ranks and is loaded by 2." in stopped.warnings[0]
+    assert run.read_events()[-1]["warnings"] == stopped.warnings
 
 
 def test_a_run_in_progress_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnsmith.errors import RecordError
+from turnsmith.records.checkpoint_manifest import checksums
 from turnsmith.records.checkpoints import (
     PendingCheckpoint,
     best_checkpoint,
@@ -324,13 +325,13 @@ def test_all_of_a_checkpoint_is_on_disk_before_it_gets_its_name(
     assert (str(tmp_path), True) in flushed, "the rename itself"
 
 
-def test_files_hashed_early_are_hashed_again_only_if_they_change(
+def test_files_that_others_hashed_are_hashed_again_only_if_they_change(
     tmp_path: Path, flushed: list[tuple[str, bool]]
 ) -> None:
     pending = PendingCheckpoint(tmp_path, 7)
     for name in ("same.pt", "changed.pt"):
         (pending.path / name).write_bytes(b"x" * 1000)
-    pending.hash_early()
+    pending.add_checksums(checksums(pending.path, ["same.pt", "changed.pt"]))
     changed = pending.path / "changed.pt"
     changed.write_bytes(b"y" * 1000)
     os.utime(changed, (1, 1))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -32,9 +35,8 @@ def actor(folder: Path, ranks: int = 1, missing: int | None = None) -> None:
 def save(folder: Path, step: int, ranks: int = 1) -> Path:
     draft = PendingCheckpoint(folder, step)
     actor(draft.path, ranks)
-    complete(
-        draft.path, CheckpointPolicy(every=1, keep_last_n=1, with_model=False, trust_remote_code=False), {"step": step}
-    )
+    saving = CheckpointPolicy(every=1, keep_last_n=1, with_model=False, trust_remote_code=False)
+    draft.add_checksums(complete(draft.path, saving, {"step": step}, lambda finish: list(map(finish, range(ranks)))))
     draft.seal()
     return draft.commit()
 
@@ -73,10 +75,45 @@ def test_pickles_of_another_user_are_refused_before_anything_starts(tmp_path: Pa
     assert trainer.run is None
 
 
-def test_a_checkpoint_of_other_ranks_does_not_fit(tmp_path: Path) -> None:
+def test_loading_into_another_number_of_ranks_is_told(tmp_path: Path) -> None:
     save(tmp_path, 3, ranks=2)
-    with pytest.raises(RecordError, match="written by 2 trainer processes and cannot be loaded by 1"):
-        check_fit(find_checkpoint(tmp_path, trust=False, warn=print), ConfigStore(), print)
+    told: list[str] = []
+    check_fit(find_checkpoint(tmp_path, trust=False, warn=print), ConfigStore(), told.append)
+    assert len(told) == 1
+    assert "written by 2 ranks and is loaded by 1" in told[0]
+    assert "random numbers (dropout) are new" in told[0]
+
+
+def test_each_rank_hashes_what_it_wrote_and_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = PendingCheckpoint(tmp_path, 3)
+    actor(draft.path, ranks=2)
+    for name in ("critic/model_world_size_2_rank_0.pt", "critic/optim_world_size_2_rank_1.pt", "data.pt"):
+        (draft.path / name).parent.mkdir(exist_ok=True)
+        (draft.path / name).write_bytes(b"x" * 1000)
+    read: list[str] = []
+
+    def file_digest(file: BinaryIO, method: str, hashing: Callable[..., Any] = hashlib.file_digest) -> Any:
+        read.append(file.name.partition("global_step_3/")[2])
+        return hashing(file, method)
+
+    monkeypatch.setattr(hashlib, "file_digest", file_digest)
+    by_rank: list[list[str]] = []
+
+    def on_every_rank(finish: Callable[[int], Any]) -> list[Any]:
+        answers = [finish(rank) for rank in range(2)]
+        by_rank.extend(sorted(answer) for answer in answers)
+        read.clear()
+        return answers
+
+    saving = CheckpointPolicy(every=1, keep_last_n=1, with_model=False, trust_remote_code=False)
+    draft.add_checksums(complete(draft.path, saving, {"step": 3}, on_every_rank))
+    draft.seal()
+    assert by_rank == [
+        ["actor/model_world_size_2_rank_0.pt", "critic/model_world_size_2_rank_0.pt"],
+        ["actor/model_world_size_2_rank_1.pt", "critic/optim_world_size_2_rank_1.pt"],
+    ]
+    assert sorted(read) == ["actor/fsdp_config.json", "data.pt", "trainer.json"]
+    assert find(draft.commit()) == 3
 
 
 def test_the_state_names_the_versions(tmp_path: Path) -> None:
@@ -93,4 +130,4 @@ def test_a_rank_whose_part_is_elsewhere_is_noticed_when_saving(tmp_path: Path) -
     saving = CheckpointPolicy.of(ConfigStore(), steps_in_epoch=10)
     assert saving == CheckpointPolicy(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
     with pytest.raises(RecordError, match=r"weights of rank 1 are not in .* must be a shared folder"):
-        complete(tmp_path / "global_step_3", saving, {})
+        complete(tmp_path / "global_step_3", saving, {}, lambda finish: [])

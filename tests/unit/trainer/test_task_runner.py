@@ -83,6 +83,9 @@ class Trainer(SyncTrainer):
             self.recovery.step_done()
         self.global_steps += 1
 
+    def _on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
+        return [function(0)]
+
     def _save_checkpoint(self) -> None:
         actor = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / "actor"
         actor.mkdir(parents=True)

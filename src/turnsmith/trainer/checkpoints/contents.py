@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import RecordError
 from turnsmith.importing import installed_version
-from turnsmith.records.checkpoint_manifest import MANIFEST
+from turnsmith.records.checkpoint_manifest import MANIFEST, Checksum, checksums
 from turnsmith.records.checkpoints import (
     Checkpoint,
     Warn,
@@ -21,8 +23,10 @@ from turnsmith.records.checkpoints import (
     write_state,
 )
 from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
-from turnsmith.trainer.checkpoints.hugging_face import write_model
+from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_weights
+from turnsmith.trainer.config.layout import trainer_ranks
 
+OnEveryRank = Callable[[Callable[[int], dict[str, Checksum]]], list[dict[str, Checksum]]]
 _PACKAGES = ("turnsmith", "verl", "torch", "transformers")
 
 
@@ -48,8 +52,20 @@ class CheckpointPolicy:
         )
 
 
-def complete(checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any]) -> None:
-    """Add what verl does not write: the model as a Hugging Face folder, our own state, and package versions."""
+def complete(
+    checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any], on_every_rank: OnEveryRank
+) -> dict[str, Checksum]:
+    """Add what verl does not write: the model as a Hugging Face folder, our own state, and package versions.
+
+    Args:
+        checkpoint: What verl wrote.
+        saving: What to add.
+        state: Our own state.
+        on_every_rank: Calls a function with the number of each rank, in its process, and returns the answers.
+
+    Returns:
+        The checksums of all large files, from the ranks that wrote them.
+    """
     actor = checkpoint / "actor"
     ranks = saved_ranks(actor)
     missing = [rank for rank in range(ranks) if not shard_path(actor, ranks, rank).is_file()]
@@ -58,9 +74,27 @@ def complete(checkpoint: Path, saving: CheckpointPolicy, state: Mapping[str, Any
             f"The weights of rank {missing[0]} are not in {actor}: on several nodes, checkpoint.output_dir must be a "
             "shared folder."
         )
+    hashed = on_every_rank(partial(finish_rank, checkpoint, ranks, saving))
     if saving.with_model:
-        write_model(actor, actor / "huggingface", trust_remote_code=saving.trust_remote_code)
+        finish_model(actor, actor / "huggingface")
     write_state(checkpoint, {**state, "versions": _versions()})
+    return {name: one for sums in hashed for name, one in sums.items()}
+
+
+def finish_rank(checkpoint: Path, ranks: int, saving: CheckpointPolicy, rank: int) -> dict[str, Checksum]:
+    """Hash what a rank wrote, and meanwhile write and hash its share of the Hugging Face folder. Runs on the rank."""
+
+    def hashed(files: Iterable[Path]) -> dict[str, Checksum]:
+        return checksums(checkpoint, [file.relative_to(checkpoint).as_posix() for file in files])
+
+    actor = checkpoint / "actor"
+    with ThreadPoolExecutor(1) as thread:
+        shards = thread.submit(hashed, checkpoint.glob(f"*/*_world_size_{ranks}_rank_{rank}.pt"))
+        pieces: list[Path] = []
+        if saving.with_model:
+            code, target = saving.trust_remote_code, actor / "huggingface"
+            pieces = write_weights(actor, target, trust_remote_code=code, place=rank, places=ranks)
+        return hashed(pieces) | shards.result()
 
 
 def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
@@ -75,12 +109,12 @@ def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
 
 
 def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
-    """Raise if a run with these settings cannot load the checkpoint; warn if package versions differ."""
-    saved, now = saved_ranks(checkpoint.path / "actor"), config.ray.num_nodes * config.ray.gpus_per_node
+    """Warn if the checkpoint was written by another number of ranks or by other package versions."""
+    saved, now = saved_ranks(checkpoint.path / "actor"), trainer_ranks(config)
     if saved != now:
-        raise RecordError(
-            f"{checkpoint.path} was written by {saved} trainer processes and cannot be loaded by {now}: set "
-            f"ray.num_nodes times ray.gpus_per_node to {saved}, or export the model and train that."
+        warn(
+            f"{checkpoint.path.name} was written by {saved} ranks and is loaded by {now}. Weights, optimizer, learning "
+            "rate and data go on as saved; the ranks' random numbers (dropout) are new, and sums are rounded otherwise."
         )
     before, present = read_state(checkpoint.path).get("versions", {}), _versions()
     changed = [f"{name} {before[name]} (now {present[name]})" for name in before if before[name] != present.get(name)]

@@ -1,12 +1,15 @@
-"""Merges the weight shards that verl's FSDP2 ranks wrote to a checkpoint.
+"""Reads what verl's FSDP2 ranks wrote to a checkpoint: their shards, and any block of a tensor put together from them.
 
-Reads them with torch's `weights_only` loader, which runs no code in the file, unlike the one that verl resumes with.
+Reads with torch's `weights_only` loader, which runs no code in the file, unlike the one that verl resumes with. Files
+are mapped into memory, so that only the bytes of a block that is asked for are read.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,16 @@ def saved_ranks(part: Path) -> int:
     return int(json.loads((part / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
 
 
-def shard_path(part: Path, ranks: int, rank: int) -> Path:
-    """The file with the shard of one rank."""
-    return part / f"model_world_size_{ranks}_rank_{rank}.pt"
+def shard_path(part: Path, ranks: int, rank: int, kind: str = "model") -> Path:
+    """The file with the shard of one rank; `kind`: `model`, `optim` or `extra_state`."""
+    return part / f"{kind}_world_size_{ranks}_rank_{rank}.pt"
 
 
-def read_shard(path: Path) -> dict[str, Any]:
-    """The weights that one rank wrote, by name; read from the file when they are used."""
+def read_shard(path: Path) -> Any:
+    """What one rank saved, with sharded tensors as DTensors on the mesh of the run that saved them."""
     import torch
 
+    importlib.import_module("torch.distributed.tensor")  # without it, torch refuses DTensors
     # torch warns of a device mesh that is read without its process group, which is all that we need.
     quiet = logging.getLogger("torch.distributed.device_mesh")
     level, _ = quiet.level, quiet.setLevel(logging.ERROR)
@@ -36,33 +40,56 @@ def read_shard(path: Path) -> dict[str, Any]:
         quiet.setLevel(level)
 
 
-def merge_shards(part: Path) -> dict[str, Any]:
-    """All weights, unsharded, in the dtype they were trained in, under their names in training."""
-    from torch.distributed.tensor import DTensor
-
+def read_shards(part: Path, kind: str = "model") -> list[Any]:
+    """What every rank saved."""
     ranks = saved_ranks(part)
-    shards = [read_shard(shard_path(part, ranks, rank)) for rank in range(ranks)]
-    # Every rank has what FSDP2 does not shard.
-    return {
-        name: _whole(name, [shard[name] for shard in shards]) if isinstance(first, DTensor) else first
-        for name, first in shards[0].items()
-    }
+    return [read_shard(shard_path(part, ranks, rank, kind)) for rank in range(ranks)]
 
 
-def _whole(name: str, parts: list[Any]) -> Any:
+def joined(name: str, parts: Sequence[Any], shape: Sequence[int] = (), offset: Sequence[int] = ()) -> Any:
+    """A tensor, or a block of it, in memory of its own.
+
+    Args:
+        name: For errors.
+        parts: What each rank saved of the tensor.
+        shape: Shape of the block; empty: the whole tensor.
+        offset: Where the block begins in the tensor.
+    """
     import torch
-    from torch.distributed.tensor import Shard
 
-    mesh, placements = parts[0].device_mesh.mesh, parts[0].placements
-    cut = [(axis, placed.dim) for axis, placed in enumerate(placements) if isinstance(placed, Shard)]
-    if len(cut) > 1 or any(placed.is_partial() for placed in placements):
-        raise RecordError(f"{name} is sharded as {placements}, which turnsmith cannot merge.")
+    first = parts[0]
+    shape, offset = shape or tuple(first.shape), offset or [0] * first.ndim
+    held, dim = _in_order(name, parts)
+    if first.ndim == 0:
+        return held[0].clone()
+    overlaps: list[Any] = []
+    begin = 0
+    for local in held:
+        start, stop = max(begin, offset[dim]), min(begin + local.shape[dim], offset[dim] + shape[dim])
+        if start < stop:
+            overlaps.append(local.narrow(dim, start - begin, stop - start))
+        begin += local.shape[dim]
+    if begin != first.shape[dim]:
+        raise RecordError(f"{name} has the size {begin} instead of {first.shape[dim]} along dimension {dim}.")
+    for other in set(range(first.ndim)) - {dim}:
+        overlaps = [one.narrow(other, offset[other], shape[other]) for one in overlaps]
+    return torch.cat(overlaps, dim=dim) if overlaps else torch.empty(shape, dtype=first.dtype)
+
+
+def _in_order(name: str, parts: Sequence[Any]) -> tuple[list[Any], int]:
+    """The ranks' own tensors in the order in which they make up the whole, and the dimension along which they do."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    first = parts[0]
+    if not isinstance(first, DTensor):  # Every rank has what FSDP2 does not shard.
+        return [first], 0
+    cut = [(axis, placed.dim) for axis, placed in enumerate(first.placements) if isinstance(placed, Shard)]
+    if len(cut) > 1 or any(placed.is_partial() for placed in first.placements):
+        raise RecordError(f"{name} is sharded as {first.placements}, which turnsmith cannot merge.")
     if not cut:
-        return parts[0].to_local()
+        return [first.to_local()], 0
     axis, dim = cut[0]
+    mesh = first.device_mesh.mesh
     # Along the other axes of the mesh the ranks are replicas.
     along = mesh[tuple(slice(None) if other == axis else 0 for other in range(mesh.ndim))]
-    whole = torch.cat([parts[rank].to_local() for rank in along.tolist()], dim=dim)
-    if whole.shape != parts[0].shape:
-        raise RecordError(f"{name} has the shape {tuple(whole.shape)} instead of {tuple(parts[0].shape)}.")
-    return whole
+    return [parts[rank].to_local() for rank in along.tolist()], dim

@@ -1,23 +1,28 @@
 """Writes trained weights as a Hugging Face folder: the whole model, or the LoRA adapter alone.
 
 verl can write one with each checkpoint, but labels it bfloat16 whatever it is, and with LoRA uses names that
-transformers does not know and initialises at random. Knows nothing of a checkpoint but its `actor/`.
+transformers does not know and initialises at random; and it collects the whole model in one process. Here the weights
+are put together from the ranks' files and written in pieces, by one process or by several at the same time; a process
+holds one piece. Knows nothing of a checkpoint but its `actor/`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
-from turnsmith.trainer.checkpoints.fsdp_shards import merge_shards
+from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shard, read_shards, saved_ranks, shard_path
 
 _PREFIX = "base_model.model."
 _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
+_LAYER = re.compile(r"(.*?\.\d+)\.")
+_PIECE_BYTES = 2 * 1024**3
 _OURS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 
 
@@ -30,18 +35,59 @@ def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_re
         dtype: Such as `bfloat16`; None: as it was trained.
         trust_remote_code: Whether to run Python code that comes with the model.
     """
+    write_weights(actor, target, dtype=dtype, trust_remote_code=trust_remote_code)
+    finish_model(actor, target)
+
+
+def write_weights(
+    actor: Path,
+    target: Path,
+    *,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    place: int = 0,
+    places: int = 1,
+    piece_bytes: int = _PIECE_BYTES,
+) -> list[Path]:
+    """Write one process's share of the weights, as `write_model` does; return the safetensors files.
+
+    When all shares are written, one process calls `finish_model`.
+
+    Args:
+        actor: As in `write_model`, like `target`, `dtype` and `trust_remote_code`.
+        place: Which of `places` processes this is.
+        piece_bytes: Size of a file, unless a single layer is larger. As much memory is needed, and as much page cache.
+    """
     import torch
 
     model = _empty_model(actor / "huggingface", trust_remote_code)
-    weights = _untied(_merged(merge_shards(actor), actor, model), model)
-    if dtype is not None:
-        wanted = getattr(torch, dtype)
-        weights = {name: one.to(wanted) if one.is_floating_point() else one for name, one in weights.items()}
-    # transformers writes the dtype of this model, which has no weights, into the config.
-    model.to(next(one.dtype for one in weights.values() if one.is_floating_point()))
+    # Closed again, and read again for each piece: pages of mapped files that were read would add up.
+    shapes: dict[str, Any] = read_shard(shard_path(actor, saved_ranks(actor), 0))
+    sources = _sources(shapes, actor, model)
+    sizes = {name: shapes[source].numel() * shapes[source].itemsize for name, source in sources.items()}
+    trained = next(one.dtype for one in shapes.values() if one.is_floating_point())
+    wanted = None if dtype is None else getattr(torch, dtype)
+    model.to(wanted or trained)  # transformers writes the dtype of this model, which has no weights, into the config
+    del shapes
+    pieces, written = _pieces(sizes, piece_bytes), list[Path]()
+    for number in range(place, len(pieces), places):
+        name = f"model-{number + 1:05d}-of-{len(pieces):05d}.safetensors" if len(pieces) > 1 else "model.safetensors"
+        written.append(target / name)
+        piece = {name: sources[name] for name in pieces[number]}
+        _write_piece(model, _read(piece, actor, model, wanted), written[-1], with_config=number == 0)
+    return written
+
+
+def finish_model(actor: Path, target: Path) -> None:
+    """Write what is not weights: which file has which of them, the tokenizer and the chat template."""
+    files = sorted(target.glob("model-*-of-*.safetensors"))
+    sizes = {file.name: _sizes(file) for file in files}
+    if sizes:
+        total = sum(size for one in sizes.values() for size in one.values())
+        where = {name: file for file, one in sizes.items() for name in one}
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     _copy_rest(actor / "huggingface", target)
-    with _no_progress_bar():
-        model.save_pretrained(target, state_dict=weights)
     _readable(target)
 
 
@@ -57,9 +103,10 @@ def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:
     meta = _lora_meta(actor)
     if meta is None:
         raise RecordError("This run trained all weights, so there is no adapter: leave out --adapter.")
+    shards = read_shards(actor)
     pairs = {
-        name.replace(".default.", "."): one.contiguous()
-        for name, one in merge_shards(actor).items()
+        name.replace(".default.", "."): joined(name, [shard[name] for shard in shards])
+        for name in shards[0]
         if name.endswith((_LORA_A, _LORA_B))
     }
     target.mkdir(parents=True, exist_ok=True)
@@ -96,37 +143,93 @@ def _empty_model(folder: Path, trust_remote_code: bool) -> Any:
     return model
 
 
-def _merged(weights: dict[str, Any], actor: Path, model: Any) -> dict[str, Any]:
-    """The weights under the model's own names, with an adapter merged as PEFT does: W + (B A) alpha / r."""
-    meta = _lora_meta(actor)
-    if meta is None:
-        return weights
-    merged: dict[str, Any] = {}
-    for name, one in weights.items():
-        if "lora_" in name:
+def _sources(saved: Mapping[str, Any], actor: Path, model: Any) -> dict[str, str]:
+    """The model's own name of each weight, and its name in training.
+
+    The second name of a tied weight is left out: written under both, transformers would no longer tie them.
+    """
+    is_lora = _lora_meta(actor) is not None
+    sources: dict[str, str] = {}
+    for name in saved:
+        if is_lora and "lora_" in name:
             if not name.endswith((_LORA_A, _LORA_B)):
                 raise RecordError(f"{name} belongs to a kind of adapter that turnsmith cannot merge: use --adapter.")
             continue
-        layer = name.removesuffix(".base_layer.weight")
-        own = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
-        if layer + _LORA_A in weights:
-            change = weights[layer + _LORA_B] @ weights[layer + _LORA_A]
-            if type(model.get_submodule(layer.removeprefix(_PREFIX))).__name__ == "Conv1D":
-                change = change.T  # GPT-2's layers store their weights transposed
-            one = one + change * (meta["lora_alpha"] / meta["r"])
-        merged[own] = one
-    return merged
-
-
-def _untied(weights: dict[str, Any], model: Any) -> dict[str, Any]:
-    """Drop the second name of a tied weight: written under both, transformers would no longer tie them."""
+        sources[name.removeprefix(_PREFIX).replace(".base_layer.", ".") if is_lora else name] = name
     model.tie_weights()
     first = {name for name, _ in model.named_parameters()}
     second = {name for name, _ in model.named_parameters(remove_duplicate=False)} - first
-    missing = first - weights.keys()
+    missing = first - sources.keys()
     if missing:
         raise RecordError(f"The checkpoint has no weights called {min(missing)}: does it belong to another model?")
-    return {name: one.contiguous() for name, one in weights.items() if name not in second}
+    return {name: source for name, source in sources.items() if name not in second}
+
+
+def _pieces(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """Split names so that the bytes of each piece stay under a limit. A layer stays together.
+
+    transformers renames and splits the weights of some layers when it writes them, and needs all of a layer for that.
+
+    Example:
+        >>> _pieces({"embed": 3, "layers.0.up": 2, "layers.0.down": 2, "layers.1.up": 2, "norm": 1}, limit=5)
+        [['embed'], ['layers.0.up', 'layers.0.down'], ['layers.1.up', 'norm']]
+    """
+    units: dict[str, list[str]] = {}
+    for name in sizes:
+        layer = _LAYER.match(name)
+        units.setdefault(layer[1] if layer else name, []).append(name)
+    pieces: list[list[str]] = []
+    room = 0
+    for names in units.values():
+        size = sum(sizes[name] for name in names)
+        if not pieces or size > room:
+            pieces.append([])
+            room = limit
+        pieces[-1] += names
+        room -= size
+    return pieces
+
+
+def _read(sources: Mapping[str, str], actor: Path, model: Any, dtype: Any) -> dict[str, Any]:
+    """Weights by the model's own names; `dtype` None: as they were trained."""
+    shards = read_shards(actor)
+    weights = {name: _weight(source, shards, actor, model) for name, source in sources.items()}
+    return {name: one.to(dtype) if dtype and one.is_floating_point() else one for name, one in weights.items()}
+
+
+def _weight(name: str, shards: list[Any], actor: Path, model: Any) -> Any:
+    """A weight by its name in training, with an adapter merged as PEFT does: W + (B A) alpha / r."""
+
+    def whole(name: str) -> Any:
+        return joined(name, [shard[name] for shard in shards])
+
+    layer = name.removesuffix(".base_layer.weight")
+    meta = _lora_meta(actor)
+    if meta is None or layer + _LORA_A not in shards[0]:
+        return whole(name)
+    change = whole(layer + _LORA_B) @ whole(layer + _LORA_A)
+    if type(model.get_submodule(layer.removeprefix(_PREFIX))).__name__ == "Conv1D":
+        change = change.T  # GPT-2's layers store their weights transposed
+    return whole(name) + change * (meta["lora_alpha"] / meta["r"])
+
+
+def _write_piece(model: Any, weights: dict[str, Any], file: Path, *, with_config: bool) -> None:
+    """Write a file of weights, and with the first one the model's config."""
+    beside = file.with_name(f".{file.name}.tmp")
+    with _no_progress_bar():
+        model.save_pretrained(beside, state_dict=weights, max_shard_size=2**62)
+    (beside / "model.safetensors").replace(file)
+    for other in beside.iterdir() if with_config else ():
+        other.replace(file.with_name(other.name))
+    shutil.rmtree(beside)
+
+
+def _sizes(file: Path) -> dict[str, int]:
+    """The names in a safetensors file, with their bytes."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    header.pop("__metadata__", None)
+    return {name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in header.items()}
 
 
 def _lora_meta(actor: Path) -> dict[str, Any] | None:

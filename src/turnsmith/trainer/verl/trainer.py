@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import get_tensordict
 
@@ -29,6 +30,7 @@ from turnsmith.trainer.verl.recovery import (
     keep_until_handed_over,
     replace_groups,
 )
+from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 
 Emit = Callable[[str, Any], None]
@@ -263,10 +265,17 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             self._save_checkpoint()
         finally:
             self.config.trainer.default_local_dir = usual
-        pending.hash_early()
-        complete(pending.path, self.saving, self.state())
+        pending.add_checksums(complete(pending.path, self.saving, self.state(), self._on_every_rank))
         pending.seal(lambda sentence: self.emit("warning", sentence))
         return pending
+
+    def _on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
+        """Call a function with the number of each rank, in that rank's process."""
+        ranks: Any = self.actor_rollout_wg.workers
+        # Ray calls it with the actor itself first.
+        return ray.get(
+            [one.__ray_call__.remote(lambda _, rank: function(rank), rank) for rank, one in enumerate(ranks)]
+        )
 
     def _commit(self, pending: PendingCheckpoint) -> Path:
         self._pending = None
@@ -278,6 +287,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Load the checkpoint in this folder and send its weights to the rollout servers."""
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
+        self._on_every_rank(load_from_any_number_of_ranks)
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
         self.train_dataloader_it = None  # else the iterator in use would continue from where it is

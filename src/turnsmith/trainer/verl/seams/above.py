@@ -202,13 +202,27 @@ def checkpoints_are_where_we_say() -> None:
 
 @seam("trainer/checkpoints/fsdp_shards.py and trainer/checkpoints/hugging_face.py")
 def files_of_a_checkpoint() -> None:
-    """FSDPCheckpointManager should write a rank's weights, fsdp_config.json, lora_train_meta.json and huggingface/"""
+    """FSDPCheckpointManager should write a rank's files, fsdp_config.json, lora_train_meta.json and huggingface/"""
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
     source = inspect.getsource(FSDPCheckpointManager)
-    holds('f"model_world_size_{self.world_size}_rank_{self.rank}.pt"' in source)
+    for kind in ("model", "optim", "extra_state"):
+        holds(f'f"{kind}_world_size_{{self.world_size}}_rank_{{self.rank}}.pt"' in source)
     for name in ("fsdp_config.json", "lora_train_meta.json", "huggingface"):
         holds(f'"{name}"' in source)
+
+
+@seam("trainer/verl/resharding.py")
+def a_rank_loads_its_own_files() -> None:
+    """FSDPCheckpointManager.load_checkpoint should take what ours does, and save states as ours loads them"""
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    same(parameters(FSDPCheckpointManager.load_checkpoint), ["local_path", "hdfs_path", "del_local_after_load"])
+    source = inspect.getsource(FSDPCheckpointManager)
+    for part in ("self.model.state_dict()", "self.optimizer.state_dict()", '"lr_scheduler": ', '"rng": '):
+        holds(part in source)
+    for name in ("should_load_model", "should_load_optimizer", "should_load_extra", "load_rng_state"):
+        holds(hasattr(FSDPCheckpointManager, name))
 
 
 @seam("TaskRunner.start in trainer/verl/task_runner.py")
