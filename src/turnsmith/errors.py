@@ -5,6 +5,7 @@
     ├── MissingDependency        an optional package is not installed
     ├── EnvironmentFailure       the user's environment raised, or returned something invalid
     │   ├── EnvironmentTimeout   a call to the environment timed out
+    │   ├── Overloaded           a call to the environment or a tool never got its turn
     │   └── WorkerLost           the process that ran the environment died
     ├── EngineFailure            the inference engine could not generate
     ├── TrainingFailure          the run stopped before its last step
@@ -42,6 +43,10 @@ class EnvironmentFailure(TurnsmithError):
 
 class EnvironmentTimeout(EnvironmentFailure):
     """A call to the environment timed out."""
+
+
+class Overloaded(EnvironmentFailure):
+    """A call to the environment or a tool waited too long for its turn, so it was never made."""
 
 
 class WorkerLost(EnvironmentFailure):

@@ -41,6 +41,8 @@ class Outcome(StrEnum):
     """A single call to the environment or to a tool timed out."""
     WORKER_LOST = "worker_lost"
     """The process that ran the environment, or the whole episode, died."""
+    OVERLOADED = "overloaded"
+    """A call to the environment, a tool or the reward function waited too long for its turn, so it was never made."""
     ENGINE_FAILED = "engine_failed"
     """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
@@ -56,6 +58,7 @@ _FAULTS = {
     Outcome.ENVIRONMENT_FAILED,
     Outcome.ENVIRONMENT_TIMEOUT,
     Outcome.WORKER_LOST,
+    Outcome.OVERLOADED,
     Outcome.ENGINE_FAILED,
     Outcome.REWARD_FAILED,
 }

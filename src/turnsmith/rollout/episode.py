@@ -14,7 +14,7 @@ from typing import Any
 
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, WorkerLost, describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.buffer import EpisodeBuffer
@@ -105,9 +105,11 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         if spec.reward_fn is not None and outcome.is_behaviour:
             environment, seconds = host.environment, spec.limits.seconds
             try:
-                trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds)
-            except RewardFailure as failure:
-                trajectory.outcome, trajectory.error = Outcome.REWARD_FAILED, str(failure)
+                trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds, host.home)
+            except (RewardFailure, Overloaded) as failure:
+                is_overloaded = isinstance(failure, Overloaded)
+                trajectory.outcome = Outcome.OVERLOADED if is_overloaded else Outcome.REWARD_FAILED
+                trajectory.error = str(failure)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
@@ -166,7 +168,7 @@ class _Episode:
         self.called_at = time.perf_counter()
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            tools = EpisodeTools(self.host.environment, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
+            tools = EpisodeTools(self.host, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
             self.tools = tools or None
             system_prompt = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
             system_prompt, schemas = tools.prompt_and_schemas(system_prompt, self.chat)
@@ -286,6 +288,8 @@ def _environment_failure(error: Exception) -> _End:
     message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
     if isinstance(error, EnvironmentTimeout):
         return _End(Outcome.ENVIRONMENT_TIMEOUT, message)
+    if isinstance(error, Overloaded):
+        return _End(Outcome.OVERLOADED, message)
     return _End(Outcome.WORKER_LOST if isinstance(error, WorkerLost) else Outcome.ENVIRONMENT_FAILED, message)
 
 

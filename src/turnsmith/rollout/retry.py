@@ -100,7 +100,7 @@ async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, c
         trajectory.decision = Decision.RETRIED
         trajectory.episode_id = f"{start.episode_id}-try{attempt + 1}"
         given_up.append(trajectory)
-        if cause is Cause.WORKER:
+        if cause in (Cause.WORKER, Cause.OVERLOAD):
             await asyncio.sleep(_backoff_seconds(start.episode_id, retries[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:

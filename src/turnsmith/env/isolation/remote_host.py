@@ -42,7 +42,7 @@ class RemoteHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_worker", "environment")
+    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_tools", "_worker", "environment", "home")
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
@@ -51,6 +51,9 @@ class RemoteHost:
         self._environment = 0
         self._prefix = ""
         self._is_busy = False
+        self._tools: list[Tool] = []
+        self.home = None
+        """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
         """Stands for the user's object; None before `reset`."""
 
@@ -65,9 +68,13 @@ class RemoteHost:
         request = m.Reset(worker.next_call(), environment, definition.number, seed, task)
         reply = await self._call(request, m.ResetReply)
         self._prefix = reply.prefix
-        tools: list[Tool] = [RemoteTool(self, info) for info in self._unpack(m.read_tools, reply.tools)]
-        self.environment = RemoteEnvironment(spec.name, self, tools)
+        self._tools = [RemoteTool(self, info) for info in self._unpack(m.read_tools, reply.tools)]
+        self.environment = RemoteEnvironment(spec.name, self)
         return reply.observation
+
+    def tools(self) -> list[Tool]:
+        """Its `@tool` methods; calling one calls it in the worker."""
+        return self._tools
 
     def prompt_prefix(self) -> str:
         """The environment's system prompt, as it was after `reset`."""

@@ -24,11 +24,11 @@ from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
+from turnsmith.home_threads import HomeThreads
 from turnsmith.text import replace_surrogates
-from turnsmith.threads import ThreadPool
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import TIMED_OUT, ToolRegistry
-from turnsmith.tools.tool import Tool, tools_of
+from turnsmith.tools.tool import Tool
 
 _THREADS = 128
 _CLOSE_SECONDS = 0.8
@@ -60,7 +60,7 @@ class _Hosted:
 class _Worker:
     def __init__(self, only: str) -> None:
         self._only = only
-        self._threads = ThreadPool(_THREADS)
+        self._homes = HomeThreads(_THREADS)
         self._defined: dict[int, m.Define] = {}
         self._specs: dict[int, EnvironmentSpec] = {}
         self._functions: dict[int, Any] = {}
@@ -103,7 +103,7 @@ class _Worker:
         else:
             if isinstance(request, m.Reset):
                 name = self._only or self._defined[request.number].name or "environment:The environment"
-                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._threads))
+                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._homes))
             hosted = self._hosted.get(request.environment)
             if hosted is None:
                 self._send(m.ErrorReply(request.call, "The environment was closed."))
@@ -142,9 +142,9 @@ class _Worker:
                 limit = definition.call_seconds
                 spec = await hosted.host.run("import", unpack_spec, definition, self._only, limit=limit)
                 self._specs[request.number] = spec
-        hosted.host = host = EnvironmentHost(spec, self._threads)
+        hosted.host = host = EnvironmentHost(spec, self._homes)
         observation = await host.reset(request.seed, request.task)
-        tools = tools_of(host.environment)
+        tools = host.tools()
         if not tools:
             return m.ResetReply(request.call, observation, host.prompt_prefix(), _NO_TOOLS)
         infos = m.pack(f"{spec.name}: its tools", list(map(_tool_info, tools)))
@@ -208,8 +208,16 @@ def _error_reply(request: Any, error: BaseException, *, is_stuck: bool = False) 
 
 def _call_reward(name: str, function: Any, *args: Any) -> Any:
     try:
-        return function(*args)
+        value = function(*args)
     except (Exception, SystemExit) as error:
+        raise EnvironmentFailure(describe_failure(name, error)) from error
+    return _await_reward(name, value) if inspect.isawaitable(value) else value
+
+
+async def _await_reward(name: str, value: Any) -> Any:
+    try:
+        return await value
+    except Exception as error:
         raise EnvironmentFailure(describe_failure(name, error)) from error
 
 
