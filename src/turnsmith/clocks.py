@@ -140,6 +140,31 @@ def add_clock(clock: Pausable) -> None:
     _clocks.set((*_clocks.get(), clock))
 
 
+class Wait:
+    """A wait for something scarce, from its construction to `end`: no clock of the current context runs meanwhile."""
+
+    __slots__ = ("_began", "_bottleneck", "_clocks")
+
+    def __init__(self, bottleneck: Bottleneck) -> None:
+        self._bottleneck = bottleneck
+        self._clocks = _clocks.get()
+        self._began = time.monotonic()
+        for clock in self._clocks:
+            clock.pause(bottleneck)
+
+    def end(self) -> None:
+        """Let the clocks run again."""
+        for clock in self._clocks:
+            clock.resume(self._bottleneck)
+        seconds = time.monotonic() - self._began
+        if seconds >= _LONG_WAIT:
+            _tell(self._bottleneck, seconds)
+
+    def overload(self) -> Overloaded:
+        """The error to raise after `OVERLOAD_SECONDS`."""
+        return Overloaded(f"It waited {time.monotonic() - self._began:.0f} seconds for {self._bottleneck}.")
+
+
 @asynccontextmanager
 async def waiting(bottleneck: Bottleneck) -> AsyncGenerator[None]:
     """Wait inside of it for something scarce: no clock around it runs meanwhile.
@@ -147,21 +172,16 @@ async def waiting(bottleneck: Bottleneck) -> AsyncGenerator[None]:
     Raises:
         Overloaded: The wait took `OVERLOAD_SECONDS`.
     """
-    clocks, began = _clocks.get(), time.monotonic()
-    for clock in clocks:
-        clock.pause(bottleneck)
-    limit = asyncio.timeout(OVERLOAD_SECONDS)
+    wait, limit = Wait(bottleneck), asyncio.timeout(OVERLOAD_SECONDS)
     try:
         async with limit:
             yield
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Overloaded(f"It waited {OVERLOAD_SECONDS:g} seconds for {bottleneck}.") from None
+        raise wait.overload() from None
     finally:
-        for clock in clocks:
-            clock.resume(bottleneck)
-        _tell(bottleneck, time.monotonic() - began)
+        wait.end()
 
 
 _told_at: dict[Bottleneck, float] = {}
@@ -170,7 +190,7 @@ _told_at: dict[Bottleneck, float] = {}
 def _tell(bottleneck: Bottleneck, seconds: float) -> None:
     """Name a bottleneck in the log, once a minute, if work waited long for it."""
     now = time.monotonic()
-    if seconds >= _LONG_WAIT and now - _told_at.get(bottleneck, -_WARN_EVERY) >= _WARN_EVERY:
+    if now - _told_at.get(bottleneck, -_WARN_EVERY) >= _WARN_EVERY:
         _told_at[bottleneck] = now
         logger.warning(
             "Work waited %.0f s for %s. Waiting counts towards no time limit, but it makes the run slower: %s.",

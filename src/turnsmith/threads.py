@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from turnsmith.clocks import Bottleneck, Clock, add_clock, waiting
+from turnsmith.clocks import OVERLOAD_SECONDS, Bottleneck, OutOfTime, Wait, add_clock
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,8 @@ class ThreadCall(Generic[Result]):
     """
 
     __slots__ = (
-        "_args", "_begun", "_bottleneck", "_clock", "_function", "_is_wanted", "context", "future", "started_at", "task"
+        "_args", "_bottleneck", "_function", "_is_wanted", "_limit", "_limit_left", "_pauses", "_timer", "_wait",
+        "_waiter", "context", "future", "started_at", "task",
     )  # fmt: skip
 
     def __init__(
@@ -39,9 +40,13 @@ class ThreadCall(Generic[Result]):
         self._function = function
         self._args = args
         self._is_wanted = True
-        self._clock: Clock | None = None
-        self._begun: asyncio.Future[None] | None = None
         self._bottleneck: Bottleneck | None = None
+        self._wait: Wait | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit: float | None = None
+        self._limit_left: float | None = None
+        self._pauses = 0
         self.context = context or contextvars.copy_context()
         self.context.run(add_clock, self)  # what the call itself waits for stops its clock, too
         self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -60,7 +65,6 @@ class ThreadCall(Generic[Result]):
     def mark_queued(self, bottleneck: Bottleneck) -> None:
         """Its thread is busy: the time until it begins is waiting. To be called before a thread gets it."""
         self._bottleneck = bottleneck
-        self._begun = self.future.get_loop().create_future()
 
     async def wait(self, limit: float | None = None) -> Result:
         """Wait for the call to return. If the waiter is cancelled before a thread has begun the call, none will.
@@ -69,36 +73,73 @@ class ThreadCall(Generic[Result]):
             OutOfTime: It has run for `limit` seconds. Time in the queue for a free thread does not count.
             Overloaded: No thread began it for very long.
         """
-        self._clock = Clock(limit)
-        try:
-            async with self._clock:
-                if self._begun is not None and self._bottleneck is not None and not self._begun.done():
-                    async with waiting(self._bottleneck):
-                        await asyncio.wait((self._begun, self.future), return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait((self.future,))
-        finally:
-            self._clock = None
-            if self.is_running:
-                self._is_wanted = bool(self.started_at)
-                if self.task is not None:
-                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+        # By hand, for most calls are short: a `Clock` and `asyncio.wait` would cost several times as much as a step.
+        if not self.future.done():
+            self._waiter, self._limit = self.future.get_loop().create_future(), limit
+            if self._bottleneck is not None and not self.started_at:
+                self._wait = Wait(self._bottleneck)
+                self._set_timer(OVERLOAD_SECONDS)
+            else:
+                self._set_timer(limit)
+            try:
+                await self._waiter
+            finally:
+                self._stop_waiting()
         return self.future.result()
 
+    def _stop_waiting(self) -> None:
+        self._waiter = None
+        self._set_timer(None)
+        self._end_wait()
+        if self.is_running:
+            self._is_wanted = bool(self.started_at)
+            if self.task is not None:
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.end()
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.future.get_loop().call_later(seconds, self._run_out)
+
+    def _run_out(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            error = self._wait.overload() if self._wait else OutOfTime(f"it took longer than {self._limit:g} seconds")
+            self._waiter.set_exception(error)
+
+    def _begin(self) -> None:
+        """A thread has begun it: from now on its own time runs."""
+        if self._wait is not None:
+            self._end_wait()
+            self._set_timer(self._limit)
+
     def pause(self, bottleneck: Bottleneck | None = None) -> None:
-        """Stop the clock of whoever waits."""
-        if self._clock is not None:
-            self._clock.pause(bottleneck)
+        """Stop the clock of whoever waits: the call itself waits for something. From any thread."""
+        self._tell(self._pause, 1)
 
     def resume(self, bottleneck: Bottleneck | None = None) -> None:
         """Let the clock of whoever waits run again."""
-        if self._clock is not None:
-            self._clock.resume(bottleneck)
+        self._tell(self._pause, -1)
+
+    def _pause(self, change: int) -> None:
+        self._pauses += change
+        timer, now = self._timer, self.future.get_loop().time()
+        if timer is not None and change > 0 and self._pauses == 1:
+            self._limit_left = timer.when() - now
+            self._set_timer(None)
+        elif change < 0 and not self._pauses and self._waiter is not None and self._limit_left is not None:
+            self._set_timer(self._limit_left)
+            self._limit_left = None
 
     def make(self) -> tuple[Any, BaseException | None]:
         """Make the call, in a thread; returns its value and what it raised."""
         self.started_at = time.monotonic()
-        if self._begun is not None:
-            self._tell(_set_done, self._begun)
+        if self._bottleneck is not None:
+            self._tell(self._begin)
         try:
             return (self.context.run(self._function, *self._args) if self._is_wanted else None), None
         except BaseException as raised:  # sys.exit() in user code must cost its episode, not this thread
@@ -117,6 +158,8 @@ class ThreadCall(Generic[Result]):
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if self.future.done():  # it was failed while its thread hung
             return
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         if error is None:
             self.future.set_result(value)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
@@ -186,11 +229,6 @@ class ThreadPool:
 
 ADVICE = "environment.threads allows more; make methods that wait async, or use more processes (ray.num_actors)"
 """What to do when calls wait for threads."""
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _mark_retrieved(future: asyncio.Future[Any]) -> None:
