@@ -68,17 +68,22 @@ class Clock:
         0.1
     """
 
-    __slots__ = ("_left", "_loop", "_paused", "_paused_at", "_timeout", "_token", "seconds", "waited")
+    __slots__ = ("_left", "_loop", "_paused", "_paused_at", "_timeout", "_token", "seconds", "waits")
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self.waited = 0.0
-        """Seconds that it stood still because work waited its turn."""
+        self.waits: dict[Bottleneck, float] = {}
+        """Seconds that it stood still because work waited its turn, by what the work waited for."""
         self._loop = asyncio.get_running_loop()
         self._timeout: asyncio.Timeout | None = None
         self._left = seconds
         self._paused = 0
         self._paused_at = 0.0
+
+    @property
+    def waited(self) -> float:
+        """Seconds that it stood still because work waited its turn."""
+        return sum(self.waits.values())
 
     @property
     def expired(self) -> bool:
@@ -127,7 +132,7 @@ class Clock:
             return
         now = self._loop.time()
         if bottleneck is not None:
-            self.waited += now - self._paused_at
+            self.waits[bottleneck] = self.waits.get(bottleneck, 0.0) + now - self._paused_at
         if self._timeout is not None and not self._timeout.expired() and self._left is not None:
             self._timeout.reschedule(now + self._left)
 

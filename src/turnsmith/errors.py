@@ -86,10 +86,12 @@ def describe_failure(name: str, error: BaseException) -> str:
         "Game.step raised KeyError: 'sword'"
     """
     try:
-        message = str(error)
+        message = (
+            str(error)[:500].encode("utf-8", "backslashreplace").decode()
+        )  # half a surrogate pair could not be sent
     except Exception:
         message = ""
-    sentence = f"{name} raised {type(error).__name__}" + (f": {message[:500]}" if message else "")
+    sentence = f"{name} raised {type(error).__name__}" + (f": {message}" if message else "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

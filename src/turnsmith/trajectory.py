@@ -208,6 +208,8 @@ class Trajectory:
     """Episodes with the same group id began from the same task and seed."""
     seed: int = 0
     seconds: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    """Seconds that its calls waited for their turn, by what they waited for; no time limit counts them."""
     exact: bool = True
     """Whether tokens and log-probs are exactly those that were sampled. If not, because the engine returns only text,
     the episode can be evaluated but not trained on."""

@@ -233,7 +233,7 @@ class EnvironmentHost:
         """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""
         try:
             return await returned if inspect.isawaitable(returned) else returned
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
             raise EnvironmentFailure(describe_failure(f"{self._spec.name}.{method}", error)) from error

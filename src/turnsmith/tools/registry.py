@@ -142,8 +142,9 @@ class ToolRegistry:
         except BadArguments as error:
             return ToolResult(False, str(error))
         limit, home = entry.tool.time_limit, entry.tool.home
+        seconds = limit + entry.tool.grace
         outcome = await run_tool(
-            entry.function, arguments, is_async=entry.is_async, limit=limit, episode_id=episode_id, home=home
+            entry.function, arguments, is_async=entry.is_async, limit=seconds, episode_id=episode_id, home=home
         )
         error = outcome.error
         if error is None:

@@ -41,7 +41,9 @@ class Tool:
     """
 
     time_limit: float = 30.0
-    """Timeout of one call in seconds."""
+    """Timeout of one call in seconds, from when it begins."""
+    grace: float = 0.0
+    """Seconds that whoever waits adds to it, for a tool that keeps its time limit itself."""
     max_output_tokens: int = 1024
     """Longer results are shortened to this many tokens before the model sees them."""
     home: Home | LoopHome | None = None

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -155,12 +155,21 @@ class ErrorReply(Message, tag=26):
     sentence: str
     is_late: bool = False
     is_stuck: bool = False
+    is_overload: bool = False
 
 
 class ExitReport(Message, tag=27):
     """The last message, sent by the worker's supervisor: the exit code."""
 
     code: int
+
+
+class Waiting(Message, tag=28):
+    """No reply yet: the call has begun to wait for its turn in the worker, or has ended to do so."""
+
+    yes: bool
+    what: str = ""
+    advice: str = ""
 
 
 class ToolInfo(msgspec.Struct, array_like=True):
@@ -174,7 +183,7 @@ class ToolInfo(msgspec.Struct, array_like=True):
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping
-Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport
+Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport | Waiting
 
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode
