@@ -22,6 +22,9 @@ from turnsmith.clocks import Bottleneck, Clock, OutOfTime
 from turnsmith.errors import Overloaded
 from turnsmith.threads import ADVICE, ThreadCall, default_threads
 
+_GRACE_SECONDS = 1.0
+"""For an async method that was cancelled to end."""
+
 
 class _HomeThread:
     """One thread: makes plain calls one after another, and awaits the rest on an event loop of its own.
@@ -124,6 +127,8 @@ class Home:
         try:
             return await call.wait(limit)
         except OutOfTime:
+            if call.task is not None:  # it was cancelled, and needs a moment
+                await asyncio.wait((call.future,), timeout=_GRACE_SECONDS)
             self.give_up_if_running(call)
             raise
         except asyncio.CancelledError:
@@ -159,9 +164,9 @@ class Home:
             await asyncio.wait((self._call.future,))
 
     def give_up_if_running(self, call: ThreadCall[Any]) -> None:
-        """If a plain call still runs, its thread gets no further environments, and the others in it are given up."""
+        """If a call still runs, its thread gets no further environments, and the others in it are given up."""
         thread = self._thread
-        if thread is None or not call.is_running or call.task is not None or thread.is_hanging:
+        if thread is None or not call.is_running or thread.is_hanging:
             return
         self._pool.retire(thread)
         for other in thread.homes - {self}:

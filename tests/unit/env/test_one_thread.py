@@ -235,3 +235,29 @@ async def test_after_a_tool_that_took_too_long_the_next_call_waits_for_its_threa
     assert (await host.step("0")).observation == "next"
     assert time.monotonic() - began > 0.2, "two calls of one object at once"
     await host.close()
+
+
+class Mixed(Sleepy):
+    """Waits, or blocks its thread, in an async method."""
+
+    async def step(self, action: str) -> Any:
+        if action == "block":
+            time.sleep(1.5)
+        await asyncio.sleep(30)
+
+
+async def test_an_async_method_is_cancelled_in_its_thread_and_one_that_blocks_counts_as_hanging() -> None:
+    spec, homes = EnvironmentSpec.of(Mixed, EnvironmentConfig(call_seconds=0.2)), HomeThreads(limit=1)
+    waits, blocks = (EnvironmentHost(spec, homes) for _ in range(2))
+    for host in (waits, blocks):
+        await host.reset()
+    with pytest.raises(EnvironmentTimeout):
+        await waits.step("wait")
+    assert not waits.is_busy, "its worker would be ended for nothing"
+    with pytest.raises(EnvironmentTimeout):
+        await blocks.step("block")
+    assert blocks.is_busy
+    with pytest.raises(Overloaded):
+        await waits.is_over()
+    for host in (waits, blocks):
+        await host.close()
