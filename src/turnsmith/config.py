@@ -229,7 +229,11 @@ class EnvironmentConfig:
     isolation_token_file: str = ""
     """File with the token of an environment server (`tcp://host:port`), on every node; empty: it needs none."""
     call_seconds: float = 120.0
-    """Timeout of one call of the environment (`reset`, `step`, `close`), in seconds."""
+    """Timeout of one call of the environment (`reset`, `step`, `close`), in seconds; the time that the call waits for
+    its thread does not count."""
+    threads: int = 0
+    """Limit on threads for plain methods, tools and reward functions in each process; 0: 16 and 4 per core, at most 64,
+    and 128 in a worker process. Environments share threads only beyond it."""
 
     def __init__(self, max_steps: int = 10, **settings: Any) -> None:
         self.max_steps = max_steps
@@ -292,6 +296,9 @@ class FailuresConfig(_Section):
     """The engine failed, or its server is gone."""
     worker: str = "retry:8"
     """The worker process of the environment is gone. Another episode may be the cause, so there are more attempts."""
+    overload: str = "retry:8"
+    """A call of the environment, a tool or the reward function waited ten minutes for a thread, a sandbox or a worker,
+    or shared its thread with a call that hangs. No doing of the model, which is never told."""
     stall_seconds: float = 3600.0
     """Stop a run that makes no progress for this long, and save the stacks of all its processes; 0: never."""
 

@@ -5,6 +5,7 @@
     ├── MissingDependency        an optional package is not installed
     ├── EnvironmentFailure       the user's environment raised, or returned something invalid
     │   ├── EnvironmentTimeout   a call to the environment timed out
+    │   ├── Overloaded           a call to the environment or a tool never got its turn
     │   └── WorkerLost           the process that ran the environment died
     ├── EngineFailure            the inference engine could not generate
     ├── TrainingFailure          the run stopped before its last step
@@ -43,6 +44,10 @@ class EnvironmentFailure(TurnsmithError):
 
 class EnvironmentTimeout(EnvironmentFailure):
     """A call to the environment timed out."""
+
+
+class Overloaded(EnvironmentFailure):
+    """A call to the environment or a tool waited too long for its turn, so it was never made."""
 
 
 class WorkerLost(EnvironmentFailure):
@@ -95,10 +100,12 @@ def describe_failure(name: str, error: BaseException) -> str:
         "Game.step raised KeyError: 'sword'"
     """
     try:
-        message = str(error)
+        message = (
+            str(error)[:500].encode("utf-8", "backslashreplace").decode()
+        )  # half a surrogate pair could not be sent
     except Exception:
         message = ""
-    sentence = f"{name} raised {type(error).__name__}" + (f": {message[:500]}" if message else "")
+    sentence = f"{name} raised {type(error).__name__}" + (f": {message}" if message else "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

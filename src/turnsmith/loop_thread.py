@@ -141,3 +141,19 @@ def run_blocking(work: Coroutine[Any, Any, Result]) -> Result:
         return nested.run(work)
     finally:
         nested.close()
+
+
+def run_here(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the caller's own thread; if an event loop runs there, as `run_blocking` does.
+
+    Example:
+        >>> async def where():
+        ...     return threading.get_ident()
+        >>> run_here(where()) == threading.get_ident()
+        True
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    return run_blocking(work)

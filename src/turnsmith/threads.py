@@ -1,4 +1,4 @@
-"""A bounded pool of daemon threads for code that may block, shared by all environments of a process.
+"""Threads for code that may block, shared by all episodes of a process; `home_threads` has those of environments.
 
 Not `concurrent.futures`: Python joins its threads at exit, so one environment that hangs would keep the process alive
 for ever.
@@ -7,6 +7,7 @@ for ever.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 import time
@@ -14,62 +15,151 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from turnsmith.clocks import OVERLOAD_SECONDS, Bottleneck, OutOfTime, Wait, add_clock
+
 Result = TypeVar("Result")
 
 
 class ThreadCall(Generic[Result]):
-    """A call that a thread of the pool makes, or will make when one is free."""
+    """A call that a thread makes, or will make when it is free.
 
-    __slots__ = ("_args", "_function", "_is_wanted", "future", "started_at")
+    Args:
+        function: What to call.
+        args: Its arguments.
+        context: Where to run it; by default a copy of the caller's context.
+    """
 
-    def __init__(self, function: Callable[..., Result], args: tuple[Any, ...]) -> None:
+    __slots__ = (
+        "_args", "_bottleneck", "_function", "_is_wanted", "_limit", "_limit_left", "_pauses", "_timer", "_wait",
+        "_waiter", "context", "future", "started_at", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None = None
+    ) -> None:
         self._function = function
         self._args = args
         self._is_wanted = True
+        self._bottleneck: Bottleneck | None = None
+        self._wait: Wait | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit: float | None = None
+        self._limit_left: float | None = None
+        self._pauses = 0
+        self.context = context or contextvars.copy_context()
+        self.context.run(add_clock, self)  # what the call itself waits for stops its clock, too
         self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         """Done when the call has returned. It stays valid when the caller stops waiting: a thread cannot be stopped."""
         self.future.add_done_callback(_mark_retrieved)
         self.started_at = 0.0
         """`time.monotonic()` when a thread began it; 0 while it waits for one."""
+        self.task: asyncio.Task[Any] | None = None
+        """What the function returned, if its thread has to await it."""
 
     @property
     def is_running(self) -> bool:
         """Whether it has not returned yet."""
         return not self.future.done()
 
+    def mark_queued(self, bottleneck: Bottleneck) -> None:
+        """Its thread is busy: the time until it begins is waiting. To be called before a thread gets it."""
+        self._bottleneck = bottleneck
+
     async def wait(self, limit: float | None = None) -> Result:
         """Wait for the call to return. If the waiter is cancelled before a thread has begun the call, none will.
 
         Raises:
-            TimeoutError: It has run for `limit` seconds. Time in the queue for a free thread does not count.
+            OutOfTime: It has run for `limit` seconds. Time in the queue for a free thread does not count.
+            Overloaded: No thread began it for very long.
         """
-        remaining = limit
-        try:
-            while not (await asyncio.wait((self.future,), timeout=remaining))[0]:
-                if limit is not None and self.started_at:
-                    remaining = self.started_at + limit - time.monotonic()
-                    if remaining <= 0:
-                        raise TimeoutError
-        except asyncio.CancelledError:
-            self._is_wanted = bool(self.started_at)
-            raise
+        # By hand, for most calls are short: a `Clock` and `asyncio.wait` would cost several times as much as a step.
+        if not self.future.done():
+            self._waiter, self._limit = self.future.get_loop().create_future(), limit
+            if self._bottleneck is not None and not self.started_at:
+                self._wait = Wait(self._bottleneck)
+                self._set_timer(OVERLOAD_SECONDS)
+            else:
+                self._set_timer(limit)
+            try:
+                await self._waiter
+            finally:
+                self._stop_waiting()
         return self.future.result()
 
-    def run(self) -> None:
-        """Make the call, in a thread of the pool."""
+    def _stop_waiting(self) -> None:
+        self._waiter = None
+        self._set_timer(None)
+        self._end_wait()
+        if self.is_running:
+            self._is_wanted = bool(self.started_at)
+            if self.task is not None:
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.end()
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.future.get_loop().call_later(seconds, self._run_out)
+
+    def _run_out(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            error = self._wait.overload() if self._wait else OutOfTime(f"it took longer than {self._limit:g} seconds")
+            self._waiter.set_exception(error)
+
+    def _begin(self) -> None:
+        """A thread has begun it: from now on its own time runs."""
+        if self._wait is not None:
+            self._end_wait()
+            self._set_timer(self._limit)
+
+    def pause(self, bottleneck: Bottleneck | None = None) -> None:
+        """Stop the clock of whoever waits: the call itself waits for something. From any thread."""
+        self._tell(self._pause, 1)
+
+    def resume(self, bottleneck: Bottleneck | None = None) -> None:
+        """Let the clock of whoever waits run again."""
+        self._tell(self._pause, -1)
+
+    def _pause(self, change: int) -> None:
+        self._pauses += change
+        timer, now = self._timer, self.future.get_loop().time()
+        if timer is not None and change > 0 and self._pauses == 1:
+            self._limit_left = timer.when() - now
+            self._set_timer(None)
+        elif change < 0 and not self._pauses and self._waiter is not None and self._limit_left is not None:
+            self._set_timer(self._limit_left)
+            self._limit_left = None
+
+    def make(self) -> tuple[Any, BaseException | None]:
+        """Make the call, in a thread; returns its value and what it raised."""
         self.started_at = time.monotonic()
-        value: Any = None
-        error: BaseException | None = None
+        if self._bottleneck is not None:
+            self._tell(self._begin)
         try:
-            value = self._function(*self._args) if self._is_wanted else None
+            return (self.context.run(self._function, *self._args) if self._is_wanted else None), None
         except BaseException as raised:  # sys.exit() in user code must cost its episode, not this thread
-            error = raised
+            return None, raised
+
+    def settle(self, value: Any, error: BaseException | None = None) -> None:
+        """Give whoever waits the outcome; from any thread."""
+        self._tell(self._settle, value, error)
+
+    def _tell(self, function: Callable[..., None], *args: Any) -> None:
         try:
-            self.future.get_loop().call_soon_threadsafe(self._settle, value, error)
+            self.future.get_loop().call_soon_threadsafe(function, *args)
         except RuntimeError:  # the event loop was closed meanwhile: nobody waits any more
             pass
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():  # it was failed while its thread hung
+            return
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         if error is None:
             self.future.set_result(value)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
@@ -97,33 +187,48 @@ class ThreadPool:
         self._idle = 0
         self._process = os.getpid()
 
-    async def run(self, function: Callable[..., Result], *args: Any, limit: float | None = None) -> Result:
+    async def run(
+        self,
+        function: Callable[..., Result],
+        *args: Any,
+        limit: float | None = None,
+        context: contextvars.Context | None = None,
+    ) -> Result:
         """Call `function(*args)` in a thread and wait for it, as `ThreadCall.wait` does."""
-        return await self.start(function, *args).wait(limit)
+        return await self.start(function, *args, context=context).wait(limit)
 
-    def start(self, function: Callable[..., Result], *args: Any) -> ThreadCall[Result]:
+    def start(
+        self, function: Callable[..., Result], *args: Any, context: contextvars.Context | None = None
+    ) -> ThreadCall[Result]:
         """Queue `function(*args)` for the next free thread."""
-        call = ThreadCall(function, args)
+        call: ThreadCall[Result] = ThreadCall(function, args, context)
         with self._lock:
             self._idle -= 1
             grow = self._idle < 0 and self._threads < self.limit
             if grow:
                 self._threads += 1
                 self._idle += 1
+            elif self._idle < 0:
+                call.mark_queued(Bottleneck(f"one of {self.limit} threads for tools and reward functions", ADVICE))
         self._calls.put(call)
         if grow:
-            threading.Thread(target=self._work, name=f"turnsmith-environment-{self._threads}", daemon=True).start()
+            threading.Thread(target=self._work, name=f"turnsmith-call-{self._threads}", daemon=True).start()
         return call
 
     def _work(self) -> None:
         while True:
             call = self._calls.get()
-            call.run()
+            value, error = call.make()
             if os.getpid() != self._process:  # user code forked, and this is the child: it has nothing more to do
                 os._exit(0)
-            del call  # an idle thread must not keep an episode's objects alive
             with self._lock:
                 self._idle += 1
+            call.settle(value, error)
+            del call, value, error  # an idle thread must not keep an episode's objects alive
+
+
+ADVICE = "environment.threads allows more; make methods that wait async, or use more processes (ray.num_actors)"
+"""What to do when calls wait for threads."""
 
 
 def _mark_retrieved(future: asyncio.Future[Any]) -> None:
@@ -148,6 +253,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def default_threads() -> int:
+    """Threads of a process: they mostly wait (for a service, a subprocess), so more than cores, but not without bound.
+
+    Example:
+        >>> 16 < default_threads() <= 64
+        True
+    """
+    return min(64, 16 + 4 * cores())
+
+
 _shared: ThreadPool | None = None
 
 
@@ -155,8 +270,7 @@ def shared_threads() -> ThreadPool:
     """The pool of this process."""
     global _shared
     if _shared is None:
-        # Environments mostly wait (for a service, a subprocess), so more threads than cores, but never without bound.
-        _shared = ThreadPool(limit=min(64, 16 + 4 * cores()))
+        _shared = ThreadPool(limit=default_threads())
     return _shared
 
 

@@ -41,6 +41,8 @@ class Outcome(StrEnum):
     """A single call to the environment or to a tool timed out."""
     WORKER_LOST = "worker_lost"
     """The process that ran the environment, or the whole episode, died."""
+    OVERLOADED = "overloaded"
+    """A call to the environment, a tool or the reward function waited too long for its turn, so it was never made."""
     ENGINE_FAILED = "engine_failed"
     """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
@@ -56,6 +58,7 @@ _FAULTS = {
     Outcome.ENVIRONMENT_FAILED,
     Outcome.ENVIRONMENT_TIMEOUT,
     Outcome.WORKER_LOST,
+    Outcome.OVERLOADED,
     Outcome.ENGINE_FAILED,
     Outcome.REWARD_FAILED,
 }
@@ -205,6 +208,8 @@ class Trajectory:
     """Episodes with the same group id began from the same task and seed."""
     seed: int = 0
     seconds: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    """Seconds that its calls waited for their turn, by what they waited for; no time limit counts them."""
     exact: bool = True
     """Whether tokens and log-probs are exactly those that were sampled. If not, because the engine returns only text,
     the episode can be evaluated but not trained on."""

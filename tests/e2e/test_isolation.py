@@ -142,7 +142,7 @@ def test_limits_hold_at_reset_and_close_and_for_tools() -> None:
 
         host = await started(spec(workers=1))
         assert host.environment is not None
-        registry = ToolRegistry(host.environment.remote_tools)
+        registry = ToolRegistry(host.tools())
         right = await registry.call(ToolCall("act", {"what": "wave"}))
         assert (right.ok, right.text) == (True, "wave done")
         wrong = await registry.call(ToolCall("act", {"how": "wave"}))

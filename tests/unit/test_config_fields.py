@@ -226,6 +226,7 @@ OBSERVED = {
     "failures.limit": Seen("mask", rollout(lambda it: it.failures.limit)),
     "failures.engine": Seen("drop", key("trainer.v1.sampler.sync_refill_failed_groups")),
     "failures.worker": Seen("mask", rollout(lambda it: it.failures.worker)),
+    "failures.overload": Seen("mask", rollout(lambda it: it.failures.overload)),
     "failures.stall_seconds": Seen(9.0, lambda config: started(config)._watchdog.seconds),
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),

@@ -87,11 +87,17 @@ def _evaluate(
     earlier: EvaluationResult | None,
 ) -> int:
     from turnsmith.cli.engine import open_engine
+    from turnsmith.errors import EnvironmentFailure
 
     view.show_loading()
     with open_engine(config, args.tokenizer, args.served_model) as engine:
         run = _start_run(config, view.plan, spec)
-        result, stopped = _run_episodes(view, config, spec, engine)
+        try:
+            result, stopped = _run_episodes(view, config, spec, engine)
+        except EnvironmentFailure as error:
+            view.result().record(run)
+            run.append_event("failed", content=str(error))
+            raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
         run.append_event("stopped" if stopped else "finished", episodes=len(result.trajectories))

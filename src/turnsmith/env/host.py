@@ -8,6 +8,8 @@ from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import StepResult
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.home_threads import Home, LoopHome
+from turnsmith.tools.tool import Tool
 
 
 class Host(Protocol):
@@ -20,8 +22,17 @@ class Host(Protocol):
         """Build the environment, start its episode and return the first observation."""
         ...
 
+    @property
+    def home(self) -> Home | LoopHome | None:
+        """The thread that the object lives in; None before `reset`, or if it is in another process."""
+        ...
+
     def prompt_prefix(self) -> str:
         """The environment's system prompt, as it was after `reset`."""
+        ...
+
+    def tools(self) -> list[Tool]:
+        """Its `@tool` methods, which are called where the object lives."""
         ...
 
     async def step(self, action: str) -> StepResult:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.result import StepResult, read_step, read_text
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
-from turnsmith.threads import ThreadCall, ThreadPool, is_cancelled_from_outside, shared_threads
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.home_threads import Home, HomeThreads, LoopHome, shared_homes
+from turnsmith.threads import is_cancelled_from_outside, shared_threads
+from turnsmith.tools.tool import Tool, tool_methods, tools_of
 
 __all__ = ["EnvironmentHost", "StepResult"]
 
@@ -25,9 +28,8 @@ logger = logging.getLogger(__name__)
 class _Methods:
     """What the methods of an environment's class look like."""
 
-    plain_reset: bool
-    plain_step: bool
-    plain_close: bool
+    is_async: bool
+    """Whether `reset`, `step` and all tools are async, so that nothing of it needs a thread."""
     takes_seed: bool
     takes_task: bool
     has_close: bool
@@ -37,9 +39,10 @@ class _Methods:
 class EnvironmentHost:
     """One environment in this process, built by its spec when the episode resets.
 
-    Plain methods run in the shared thread pool (with isolation `loop` they are called on the event loop), `async` ones
-    on the event loop. Whatever goes wrong in the user's code is raised as an `EnvironmentFailure` that names the
-    method, the error and the line. A plain call that times out is abandoned: a thread cannot be stopped.
+    All calls of one object come from one thread: the event loop's, if `reset`, `step` and its tools are `async` or its
+    isolation is `loop`, else one of the pool's, which awaits its `async` methods too. Whatever goes wrong in the user's
+    code is raised as an `EnvironmentFailure` that names the method, the error and the line. A plain call that times out
+    is abandoned: a thread cannot be stopped.
 
     Example:
         >>> from turnsmith.env.examples.guess_number import GuessNumber
@@ -53,115 +56,125 @@ class EnvironmentHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_call_in_thread", "_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "limit")
+    __slots__ = ("_closed", "_homes", "_methods", "_prefix", "_spec", "environment", "home", "limit")
 
-    def __init__(self, spec: EnvironmentSpec, threads: ThreadPool | None = None) -> None:
+    def __init__(self, spec: EnvironmentSpec, homes: HomeThreads | None = None) -> None:
         self._spec = spec
         self.limit = spec.call_seconds
         """Timeout of one call, in seconds."""
-        self._threads = None if spec.mode == "loop" else threads or shared_threads()
+        self._homes = homes or shared_homes()
         self._methods: _Methods | None = None
         self._prefix = ""
-        self._call_in_thread: ThreadCall[Any] | None = None
         self._closed = False
+        self.home: Home | LoopHome | None = None
+        """Where the object lives; None before `reset`."""
         self.environment: Any = None
         """The user's object; None before `reset`."""
 
     @classmethod
     def around(cls, environment: Any) -> EnvironmentHost:
-        """A host for an object that the caller has built and reset; with None, stepping is an error."""
+        """A host for an object that the caller has built and reset; with None, stepping is an error.
+
+        It lives in the thread of the event loop that steps it.
+        """
         host = cls(EnvironmentSpec(type(environment)))
+        host.home = LoopHome()
         if environment is not None:
             host.environment, host._methods = environment, _methods_of(type(environment))
         return host
 
+    @property
+    def is_async(self) -> bool:
+        """Whether all methods of the object are async."""
+        return self._methods is not None and self._methods.is_async
+
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
-        target = self._spec.target
+        target, spec = self._spec.target, self._spec
         # A class that is given by name may have to be imported first, which takes time.
-        environment_class = target if isinstance(target, type) else await self._in_thread("import", self._load)
-        self._methods = methods = _methods_of(environment_class)
+        loaded = target if isinstance(target, type) else await self.run("import", self._load)
+        self._methods = methods = _methods_of(loaded)
+        self._homes.allow(spec.threads)
+        self.home = LoopHome() if spec.mode == "loop" or methods.is_async else self._homes.home()
         arguments: dict[str, Any] = {}
         if methods.takes_seed:
             arguments["seed"] = seed
         if methods.takes_task:
             arguments["task"] = task
-        if methods.plain_reset:
-            observation, prefix = await self._in_thread("reset", self._build_and_reset, arguments)
-        else:
-            await self._in_thread("__init__", self._build)
-            observation, prefix = self._call("reset", **arguments), None
-        observation = await self._await("reset", observation)
-        # The thread has asked for it already, unless `reset` had to be awaited first; it may itself be async.
-        prefix = await self._await("get_prompt_prefix", self._call_prefix() if prefix is None else prefix)
-        self._prefix = read_text(f"{self._spec.name}.get_prompt_prefix", prefix or "")
+        observation, prefix = await self.run("reset", self._build_and_reset, arguments)
+        self._prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
         if isinstance(observation, (tuple, list)) and len(observation) == 2:  # Gymnasium: (observation, info)
             observation = observation[0]
-        return self._remember(read_text(f"{self._spec.name}.reset", observation))
+        return self._remember(read_text(f"{spec.name}.reset", observation))
 
     def prompt_prefix(self) -> str:
         """The environment's system prompt, as it was after `reset`."""
         return self._prefix
 
+    def tools(self) -> list[Tool]:
+        """Its `@tool` methods, which are called where it lives."""
+        tools = tools_of(self.environment)
+        for tool in tools:
+            tool.home = self.home
+        return tools
+
     async def step(self, action: str) -> StepResult:
         """Do one action."""
         if self._methods is None:
             raise EnvironmentFailure(f"{self._spec.name}: step was called before reset.")
-        if self._methods.plain_step:
-            result = await self._in_thread("step", self._step, action)
-            if isinstance(result, StepResult):
-                return result
-            returned, count_before = result  # a plain method that wraps an async one
-        else:
-            count_before = getattr(self.environment, "step_count", None)
-            returned = self._call("step", action)
-        result = read_step(f"{self._spec.name}.step", await self._await("step", returned))
-        self._count_step(count_before)
-        return self._with_end(result, await self.is_over())
+        return await self.run("step", self._step, action)
 
     async def is_over(self) -> bool:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         if self._methods is None or not self._methods.has_is_done:
             return False
-        return bool(await self._await("is_done", self._call("is_done")))
+        return bool(await self.run("is_done", self._call_and_await, "is_done"))
 
     async def close(self) -> None:
         """Close the environment. Never raises: a failing `close` is logged."""
-        methods = self._methods
-        if self._closed or methods is None or self.environment is None or not methods.has_close:
-            self._closed = True
+        if self._closed or self.home is None:
             return
         self._closed = True
-        if self.is_busy and self._call_in_thread is not None:
-            # A call that timed out still runs in its thread: close after it, because the user's class need not be
-            # thread-safe. Nobody waits for that.
-            loop = asyncio.get_running_loop()
-            self._call_in_thread.future.add_done_callback(lambda _: loop.create_task(self._close(methods.plain_close)))
-            return
-        await self._close(methods.plain_close)
+        closing = asyncio.get_running_loop().create_task(self._close(self.home))
+        _closing.add(closing)  # an event loop keeps only weak references to its tasks
+        closing.add_done_callback(_closing.discard)
+        if not self.is_busy:  # else a call that timed out still runs in its thread, and nobody waits for that
+            await asyncio.shield(closing)
 
     @property
     def is_busy(self) -> bool:
         """Whether an abandoned call still runs in its thread."""
-        return self._call_in_thread is not None and self._call_in_thread.is_running
+        return self.home is not None and self.home.is_busy
 
-    async def run(self, name: str, function: Callable[..., Any], *args: Any, limit: float) -> Any:
-        """Call something else that uses the environment, such as a reward function, like a method of it."""
-        return await self._await(name, await self._in_thread(name, function, *args, limit=limit))
+    async def run(self, name: str, function: Callable[..., Any], *args: Any, limit: float | None = None) -> Any:
+        """Call something that uses the environment, such as a reward function, where it lives."""
+        home: Any = self.home or shared_threads()
+        try:
+            return await home.run(function, *args, limit=limit or self.limit)
+        except OutOfTime:
+            advice = "" if limit else "; environment.call_seconds allows more"
+            sentence = f"{self._spec.name}.{name} took longer than {limit or self.limit:g} seconds{advice}."
+            raise EnvironmentTimeout(sentence) from None
+        except Overloaded as error:
+            raise Overloaded(f"{self._spec.name}.{name} could not begin. {error}") from error
 
     async def settle(self) -> None:
         """Wait for an abandoned call, however long it takes."""
-        if self._call_in_thread is not None:
-            await asyncio.wait((self._call_in_thread.future,))
+        if self.home is not None:
+            await self.home.settle()
 
-    async def _close(self, plain: bool) -> None:
+    async def _close(self, home: Home | LoopHome) -> None:
+        await home.settle()
         try:
-            closing = await self._in_thread("close", self._call, "close") if plain else self._call("close")
-            await self._await("close", closing)
+            if self.environment is not None and self._methods is not None and self._methods.has_close:
+                await self.run("close", self._call_and_await, "close")
         except Exception as error:
             logger.warning("%s", error)
+        finally:
+            home.leave()
 
-    # These run in a thread. Each does all that one call needs, because a hop to a thread costs more than most steps.
+    # These are called where the environment lives. Each does all that one call needs, because a hop to a thread costs
+    # more than most steps; what must be awaited is returned as a coroutine.
 
     def _load(self) -> type:
         try:
@@ -169,27 +182,39 @@ class EnvironmentHost:
         except Exception as error:
             raise EnvironmentFailure(str(error)) from error
 
-    def _build(self) -> None:
+    def _build_and_reset(self, arguments: dict[str, Any]) -> Any:
         try:
             self.environment = self._spec.build()
         except (Exception, SystemExit) as error:  # user code may also call sys.exit()
             raise EnvironmentFailure(describe_failure(f"{self._spec.name}.__init__", error)) from error
-
-    def _build_and_reset(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
-        self._build()
         observation = self._call("reset", **arguments)
-        return observation, None if inspect.isawaitable(observation) else self._call_prefix()
+        if inspect.isawaitable(observation):
+            return self._finish_reset(observation)
+        prefix = self._call_prefix()
+        return self._finish_reset(observation, prefix) if inspect.isawaitable(prefix) else (observation, prefix)
 
-    def _step(self, action: str) -> StepResult | tuple[Awaitable[Any], Any]:
-        """Do one action; what must be awaited is returned as it is, with the step count before it."""
+    async def _finish_reset(self, observation: Any, prefix: Any = None) -> tuple[Any, Any]:
+        observation = await self._await("reset", observation)
+        return observation, await self._await("get_prompt_prefix", self._call_prefix() if prefix is None else prefix)
+
+    def _step(self, action: str) -> Any:
         count_before = getattr(self.environment, "step_count", None)
         returned = self._call("step", action)
         if inspect.isawaitable(returned):
-            return returned, count_before
+            return self._finish_step(returned, count_before)
+        result, is_over = self._read_step(returned, count_before)
+        return self._finish_end(result, is_over) if inspect.isawaitable(is_over) else self._with_end(result, is_over)
+
+    async def _finish_step(self, returned: Any, count_before: Any) -> StepResult:
+        return await self._finish_end(*self._read_step(await self._await("step", returned), count_before))
+
+    async def _finish_end(self, result: StepResult, is_over: Any) -> StepResult:
+        return self._with_end(result, await self._await("is_done", is_over))
+
+    def _read_step(self, returned: Any, count_before: Any) -> tuple[StepResult, Any]:
         result = read_step(f"{self._spec.name}.step", returned)
         self._count_step(count_before)
-        is_over = self._call("is_done") if self._methods and self._methods.has_is_done else False
-        return self._with_end(result, is_over)
+        return result, self._call("is_done") if self._methods and self._methods.has_is_done else False
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -200,39 +225,15 @@ class EnvironmentHost:
     def _call_prefix(self) -> Any:
         return self._call("get_prompt_prefix") if hasattr(self.environment, "get_prompt_prefix") else ""
 
-    async def _in_thread(
-        self, method: str, function: Callable[..., Any], *args: Any, limit: float | None = None
-    ) -> Any:
-        if self._threads is None:
-            return function(*args)
-        self._call_in_thread = call = self._threads.start(function, *args)
-        try:
-            result = await call.wait(limit or self.limit)
-        except TimeoutError:
-            if call.is_running:
-                raise self._timeout(method, limit) from None
-            raise  # the user's own
-        finally:
-            if not call.is_running:
-                self._call_in_thread = None  # it holds the result, which may be large
-        return result
-
-    def _timeout(self, method: str, limit: float | None = None) -> EnvironmentTimeout:
-        advice = "" if limit else "; environment.call_seconds allows more"
-        seconds = limit or self.limit
-        return EnvironmentTimeout(f"{self._spec.name}.{method} took longer than {seconds:g} seconds{advice}.")
+    def _call_and_await(self, method: str) -> Any:
+        returned = self._call(method)
+        return self._await(method, returned) if inspect.isawaitable(returned) else returned
 
     async def _await(self, method: str, returned: Any) -> Any:
         """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""
-        if not inspect.isawaitable(returned):
-            return returned
-        timer = asyncio.timeout(self.limit)
         try:
-            async with timer:
-                return await returned
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, TimeoutError) and timer.expired():
-                raise self._timeout(method) from None
+            return await returned if inspect.isawaitable(returned) else returned
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
             raise EnvironmentFailure(describe_failure(f"{self._spec.name}.{method}", error)) from error
@@ -255,21 +256,21 @@ class EnvironmentHost:
         return result
 
 
+_closing: set[asyncio.Task[None]] = set()
+
+
 @lru_cache(maxsize=256)
 def _methods_of(environment_class: Any) -> _Methods:
-    def is_plain(name: str) -> bool:
-        return not inspect.iscoroutinefunction(getattr(environment_class, name, None))
-
     parameters = inspect.signature(environment_class.reset).parameters
     takes_anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     close = getattr(environment_class, "close", None)
+    # The default does nothing, so it is not worth a thread hop.
+    has_close = callable(close) and close is not BaseEnvironment.close
+    names = ["reset", "step", *tool_methods(environment_class)]
     return _Methods(
-        plain_reset=is_plain("reset"),
-        plain_step=is_plain("step") and is_plain("is_done"),
-        plain_close=is_plain("close"),
+        is_async=all(inspect.iscoroutinefunction(getattr(environment_class, name, None)) for name in names),
         takes_seed="seed" in parameters or takes_anything,
         takes_task="task" in parameters or takes_anything,
-        # The default does nothing, so it is not worth a thread hop.
-        has_close=callable(close) and close is not BaseEnvironment.close,
+        has_close=has_close,
         has_is_done=callable(getattr(environment_class, "is_done", None)),
     )

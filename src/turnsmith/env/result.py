@@ -73,6 +73,7 @@ def read_text(name: str, text: Any) -> str:
     """Check that `text` is a string, and make it one that files and tokenizers can hold."""
     if not isinstance(text, str):
         raise EnvironmentFailure(f"{name} returned text of type {type(text).__name__}; it must be a string.")
+    text = str.__str__(text)  # a subclass, such as NumPy's, may do anything; and messages take nothing but plain ones
     if len(text) > MOST_TEXT:
         raise EnvironmentFailure(f"{name} returned a text of {len(text):,} characters; the limit is {MOST_TEXT:,}.")
     return replace_surrogates(text)
@@ -114,7 +115,7 @@ def to_reward(value: Any) -> tuple[float, str]:
     """
     try:
         reward = math.nan if isinstance(value, (str, bytes)) else float(value)
-    except Exception:
+    except (Exception, SystemExit):
         reward = math.nan
     if not math.isfinite(reward):
         return math.nan, "a finite number"

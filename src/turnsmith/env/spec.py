@@ -74,6 +74,11 @@ class EnvironmentSpec:
         """Timeout of one call of the environment, in seconds."""
         return float(getattr(self.config, "call_seconds", EnvironmentConfig.call_seconds))
 
+    @property
+    def threads(self) -> int:
+        """Threads that its environments may live in, in each process; 0: the default."""
+        return int(getattr(self.config, "threads", EnvironmentConfig.threads))
+
     def isolated(self) -> EnvironmentSpec:
         """The same spec with `auto` decided: environments that do not ship with turnsmith run in worker processes.
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from turnsmith.clocks import Bottleneck, Wait
 from turnsmith.errors import ConfigError, EngineFailure, MissingDependency
 from turnsmith.loop_thread import LoopThread
 
@@ -76,6 +77,9 @@ class HttpClient:
         self._key = _check_key(os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key)
         self._timeout, self._retries = timeout, retries
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._bottleneck = Bottleneck(
+            f"one of {max_concurrency} requests to {self.name}", "max_concurrency allows more"
+        )
         self._client = _make_client(parts, max_concurrency, self._key)
         self._loop = LoopThread("turnsmith-http")
 
@@ -100,7 +104,8 @@ class HttpClient:
             EngineFailure: If there was no response, none in time, or one that is not JSON.
         """
         headers = {"X-Session-ID": quote(session, safe="/")} if session else {}
-        async with self._slots:
+        await self._take_slot()
+        try:
             deadline = time.monotonic() + self._timeout
             try:
                 async with asyncio.timeout(self._timeout):
@@ -110,6 +115,18 @@ class HttpClient:
                     f"The server at {self.name} did not respond within {self._timeout:g} s. "
                     "Request fewer tokens, or raise timeout."
                 ) from None
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return
+        wait = Wait(self._bottleneck)  # without a limit: the engine may take as long as it needs
+        try:
+            await self._slots.acquire()
+        finally:
+            wait.end()
 
     def close(self) -> None:
         """Close all connections; pending requests raise EngineFailure. Safe to call twice."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from turnsmith.clocks import Clock, OutOfTime
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, WorkerLost, describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.buffer import EpisodeBuffer
@@ -102,15 +103,19 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory = episode.buffer.to_trajectory(chat)
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.outcome, trajectory.error = outcome, error
+        waits = episode.clock.waits
         if spec.reward_fn is not None and outcome.is_behaviour:
             environment, seconds = host.environment, spec.limits.seconds
             try:
-                trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds)
-            except RewardFailure as failure:
-                trajectory.outcome, trajectory.error = Outcome.REWARD_FAILED, str(failure)
+                trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds, host.home)
+            except (RewardFailure, Overloaded) as failure:
+                is_overloaded = isinstance(failure, Overloaded)
+                trajectory.outcome = Outcome.OVERLOADED if is_overloaded else Outcome.REWARD_FAILED
+                trajectory.error = str(failure)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
+    trajectory.waits = {str(bottleneck): seconds for bottleneck, seconds in waits.items()}
     return trajectory
 
 
@@ -133,40 +138,42 @@ class _Episode:
     buffer: EpisodeBuffer = field(default_factory=EpisodeBuffer)
     tools: EpisodeTools | None = None
     tool_calls: int = 0
-    clock: asyncio.Timeout = field(init=False)
-    """The time limit; it stands still while the engine has the turn."""
+    clock: Clock = field(init=False)
+    """The time limit; it stands still while the engine has the turn, and while a call waits for its own."""
     called_at: float | None = None
-    """When the call to the environment or a tool began that has not returned yet; None: there is none."""
+    """When the call to the environment or a tool began that has not returned yet, plus the time that the episode had
+    waited by then; None: there is none."""
 
     async def play(self) -> tuple[Outcome, str]:
         """Run to the end; return the outcome and, after a failure, the error message."""
         try:
             # One timer for the whole episode; a waiting episode holds no thread.
-            async with asyncio.timeout(self.spec.limits.seconds) as self.clock:
+            self.clock = Clock(self.spec.limits.seconds)
+            async with self.clock:
                 await self._reset()
                 while True:
                     await self._run_turn()
         except _End as end:
             return end.outcome, end.error
-        except TimeoutError:
+        except OutOfTime:
             return self._time_out()
         except Exception as error:  # a bug of ours must not take other episodes down
             return Outcome.ENGINE_FAILED, describe_failure("turnsmith", error)
 
     def _time_out(self) -> tuple[Outcome, str]:
         """The time limit is the model's doing unless one call has taken most of the time: then that call hangs."""
-        waited = 0.0 if self.called_at is None else time.perf_counter() - self.called_at
-        if waited <= self.spec.limits.seconds / 2:
+        took = 0.0 if self.called_at is None else time.perf_counter() - self.clock.waited - self.called_at
+        if took <= self.spec.limits.seconds / 2:
             return Outcome.TIME_LIMIT, ""
         call = "step or a tool" if self.buffer.turns else "reset"
-        return Outcome.ENVIRONMENT_TIMEOUT, f"The environment's {call} did not return within {waited:.0f} s."
+        return Outcome.ENVIRONMENT_TIMEOUT, f"The environment's {call} did not return within {took:.0f} s."
 
     async def _reset(self) -> None:
         """Reset the environment and render the opening prompt."""
-        self.called_at = time.perf_counter()
+        self.called_at = time.perf_counter() - self.clock.waited
         try:
             observation = await self.host.reset(self.start.seed, self.start.task)
-            tools = EpisodeTools(self.host.environment, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
+            tools = EpisodeTools(self.host, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
             self.tools = tools or None
             system_prompt = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
             system_prompt, schemas = tools.prompt_and_schemas(system_prompt, self.chat)
@@ -207,8 +214,8 @@ class _Episode:
 
     async def _generate(self) -> tuple[str, Generation]:
         """Sample the model's turn and record it; return its text and its tokens."""
-        if self.clock.expired():  # the environment did not let itself be cancelled
-            raise TimeoutError
+        if self.clock.expired:  # the environment did not let itself be cancelled
+            raise OutOfTime
         began = time.perf_counter()
         try:
             sampling = self._turn_sampling()
@@ -226,13 +233,11 @@ class _Episode:
 
     async def _ask_engine(self, sampling: Sampling) -> Generation:
         """Stops the clock: the engine may be waiting for the trainer, which is no doing of the model."""
-        now = asyncio.get_running_loop().time
-        left = (self.clock.when() or 0.0) - now()
-        self.clock.reschedule(None)
+        self.clock.pause()
         try:
             return await self.engine.generate(self.buffer.ids, sampling, session=self.start.episode_id)
         finally:
-            self.clock.reschedule(now() + left)
+            self.clock.resume()
 
     def _check_turn_ended(self, generation: Generation, sampling: Sampling) -> None:
         """End the episode if a limit cut the model's turn short: half an action is never applied."""
@@ -247,7 +252,8 @@ class _Episode:
 
     async def _apply_action(self, action: str, generation: Generation) -> TurnResult:
         limit = self.spec.limits.tool_calls
-        self.called_at = began = time.perf_counter()
+        began = time.perf_counter()
+        self.called_at = began - self.clock.waited
         try:
             result = await apply_action(
                 action,
@@ -286,6 +292,8 @@ def _environment_failure(error: Exception) -> _End:
     message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
     if isinstance(error, EnvironmentTimeout):
         return _End(Outcome.ENVIRONMENT_TIMEOUT, message)
+    if isinstance(error, Overloaded):
+        return _End(Outcome.OVERLOADED, message)
     return _End(Outcome.WORKER_LOST if isinstance(error, WorkerLost) else Outcome.ENVIRONMENT_FAILED, message)
 
 

@@ -48,6 +48,8 @@ class EpisodeReport:
     """Groups that were replaced because their rewards were equal; they count in rewards and turns all the same."""
     retried: int = 0
     """Attempts that were retried."""
+    waits: Counter[str] = field(default_factory=Counter)
+    """Milliseconds that calls of the episodes waited for their turn, by what they waited for."""
 
     def __repr__(self) -> str:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "no episodes"
@@ -63,6 +65,11 @@ class EpisodeReport:
     def constant_groups(self) -> list[str]:
         """Those of `compared_groups` whose rewards are all the same."""
         return [name for name, rewards in self.compared_groups.items() if min(rewards) == max(rewards)]
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Seconds that the calls of an episode waited for a thread, a sandbox or a worker, on average."""
+        return sum(self.waits.values()) / 1000 / max(1, sum(self.outcomes.values()))
 
     def __add__(self, other: EpisodeReport) -> EpisodeReport:
         total = EpisodeReport(**{name: _add(value, getattr(other, name)) for name, value in vars(self).items()})
@@ -92,6 +99,8 @@ class EpisodeReport:
         if self.filtered_groups:
             record["groups/filtered"] = len(self.filtered_groups)
         record["episodes/total"] = sum(self.outcomes.values())
+        if self.waits:
+            record["time/waiting"] = self.waiting_seconds
         record |= {f"episodes/{outcome}": count for outcome, count in sorted(self.outcomes.items())}
         decisions = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
         decisions.pop(Decision.FILTERED.value, None)  # no failure: `groups/filtered` has them
@@ -120,6 +129,7 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         report.outcomes[outcome.value] += 1
         report.decisions[trajectory.decision.value] += 1
         report.retried += trajectory.attempt
+        report.waits.update({what: round(1000 * seconds) for what, seconds in trajectory.waits.items()})
         report.first_error = report.first_error or trajectory.error
         rewards = report.groups.setdefault(trajectory.group_id, [])
         is_filtered = trajectory.decision is Decision.FILTERED

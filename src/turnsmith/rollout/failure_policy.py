@@ -39,11 +39,13 @@ class Cause(StrEnum):
     """The engine failed, or its server died."""
     WORKER = "worker"
     """The process that ran the environment or the episode died."""
+    OVERLOAD = "overload"
+    """A call to the environment, a tool or the reward function never got its turn."""
 
     @property
     def is_fault(self) -> bool:
         """Whether this is an infrastructure fault, which ends the episode."""
-        return self in (Cause.ENVIRONMENT, Cause.TIMEOUT, Cause.ENGINE, Cause.WORKER)
+        return self in (Cause.ENVIRONMENT, Cause.TIMEOUT, Cause.ENGINE, Cause.WORKER, Cause.OVERLOAD)
 
 
 _CAUSES = {
@@ -51,6 +53,7 @@ _CAUSES = {
     Outcome.REWARD_FAILED: Cause.ENVIRONMENT,
     Outcome.ENVIRONMENT_TIMEOUT: Cause.TIMEOUT,
     Outcome.WORKER_LOST: Cause.WORKER,
+    Outcome.OVERLOADED: Cause.OVERLOAD,
     Outcome.ENGINE_FAILED: Cause.ENGINE,
     Outcome.TURN_LIMIT: Cause.LIMIT,
     Outcome.TOKEN_LIMIT: Cause.LIMIT,
@@ -129,6 +132,7 @@ class FailurePolicy:
     limit: CausePolicy = CausePolicy()
     engine: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
     worker: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
+    overload: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
 
     @classmethod
     def of(cls, config: FailuresConfig) -> FailurePolicy:

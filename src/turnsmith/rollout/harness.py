@@ -16,7 +16,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
-from turnsmith.loop_thread import run_blocking
+from turnsmith.loop_thread import run_blocking, run_here
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.evaluation.evaluate import engine_and_chat
 from turnsmith.rollout.limits import Limits
@@ -156,11 +156,12 @@ class MultiTurnManager:
 
     def step(self, model_output: str, state: str = "") -> ManagedTurn:
         """Handle the model's answer to `state`."""
-        tools = EpisodeTools(self.environment, self.tool_registry, self.action_parser)
-        result = run_blocking(apply_action(model_output, EnvironmentHost.around(self.environment), tools))
-        turn = ManagedTurn(state, model_output, result)
-        self.turns.append(turn)
-        return turn
+        host = EnvironmentHost.around(self.environment)
+        turn = apply_action(model_output, host, EpisodeTools(host, self.tool_registry, self.action_parser))
+        # A plain environment belongs to the caller's thread, an async one to the loop that its other steps ran on.
+        result = run_blocking(turn) if host.is_async else run_here(turn)
+        self.turns.append(ManagedTurn(state, model_output, result))
+        return self.turns[-1]
 
     def get_episode_summary(self) -> dict[str, Any]:
         """Turns, rewards, format problems, and calls and failures of each tool."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
 from turnsmith.inference.sync.base import BaseInferenceEngine, make_sampling
@@ -173,10 +174,10 @@ class MultiTurnInferenceEngine:
         self.trajectory, self.tokens, self._session = trajectory, trajectory.tokens, trajectory.episode_id
         self.messages, self.num_turns = list(trajectory.messages), trajectory.num_turns
         # Only the texts are returned: without an exception, a failure would look like a short episode.
-        if trajectory.outcome in (Outcome.ENVIRONMENT_FAILED, Outcome.ENVIRONMENT_TIMEOUT, Outcome.WORKER_LOST):
-            raise EnvironmentFailure(trajectory.error)
         if trajectory.outcome is Outcome.ENGINE_FAILED:
             raise EngineFailure(trajectory.error)
+        if trajectory.outcome is not None and not trajectory.outcome.is_behaviour:
+            raise EnvironmentFailure(trajectory.error)
         return list(trajectory.actions)
 
     @property
@@ -187,5 +188,5 @@ class MultiTurnInferenceEngine:
         manager = self.tool_manager
         if manager is None:
             return self.system_prompt, None
-        tools = EpisodeTools(manager.environment, manager.tool_registry, manager.action_parser)
+        tools = EpisodeTools(EnvironmentHost.around(manager.environment), manager.tool_registry, manager.action_parser)
         return tools.prompt_and_schemas(self.system_prompt, self.chat)

@@ -16,6 +16,7 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
+from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Trajectory
 
@@ -46,12 +47,15 @@ class EpisodeResult:
         return [*self.given_up, self.trajectory]
 
 
-async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> EpisodeResult:
+async def play_episode(
+    start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat, failing: SameFailure | None = None
+) -> EpisodeResult:
     """Play one episode as `run_episode` does, retry it where `spec.failures` says so, and decide whether it counts.
 
     A retry begins from the same start in a fresh environment and replays the tokens that were sampled before the fault;
     nothing is resampled. So a random fault leaves no trace, and long episodes, which faults hit more often, are not
-    replaced by short ones. From the first observation that differs, the engine generates again. Only where the model is
+    replaced by short ones. `failing` is shared by episodes of which no further is retried once all of them fail in the
+    same way. From the first observation that differs, the engine generates again. Only where the model is
     the cause (a limit, an unparseable call) does a retry resample, with another sampling seed.
 
     Example:
@@ -87,7 +91,9 @@ async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, c
         trajectory = await run_attempt(start, attempt_spec, attempt_engine, chat)
         trajectory.attempt = attempt = len(given_up)
         cause, policy = spec.failures.decide(trajectory)
-        if cause is None or retries[cause] >= policy.retries:
+        if failing is not None:
+            failing.add(start.episode_id, trajectory)
+        if cause is None or retries[cause] >= policy.retries or (failing is not None and failing.sentence):
             break
         retries[cause] += 1
         if cause in (Cause.PARSE, Cause.LIMIT):
@@ -100,7 +106,7 @@ async def play_episode(start: EpisodeStart, spec: RolloutSpec, engine: Engine, c
         trajectory.decision = Decision.RETRIED
         trajectory.episode_id = f"{start.episode_id}-try{attempt + 1}"
         given_up.append(trajectory)
-        if cause is Cause.WORKER:
+        if cause in (Cause.WORKER, Cause.OVERLOAD):
             await asyncio.sleep(_backoff_seconds(start.episode_id, retries[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:

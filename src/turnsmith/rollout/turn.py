@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.env.host import Host
-from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.inference.chat import Chat
 from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser
 from turnsmith.tools.parsing.base import PLAIN_INPUT
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.tools.tool import tools_of
 
 Message = dict[str, str]
 
@@ -44,8 +42,8 @@ class TurnResult:
 class EpisodeTools:
     """The tools that one episode offers: the run's, and the environment's own `@tool` methods."""
 
-    def __init__(self, environment: Any, registry: ToolRegistry | None, parser: ActionParser) -> None:
-        own = environment.remote_tools if isinstance(environment, RemoteEnvironment) else tools_of(environment)
+    def __init__(self, host: Host, registry: ToolRegistry | None, parser: ActionParser) -> None:
+        own = host.tools()
         if own or registry is None:
             registry = ToolRegistry([*(registry or ()), *own])
         self.registry = registry

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from turnsmith.clocks import Clock, OutOfTime, add_clock
+from turnsmith.home_threads import Home, LoopHome
 from turnsmith.threads import shared_threads
 
 GRACE = 1.0
@@ -43,42 +46,80 @@ class CallOutcome:
 
     value: Any = None
     error: BaseException | None = None
+    seconds: float = 0.0
+    """How long a plain function ran."""
 
 
 async def run_tool(
-    function: Callable[..., Any], arguments: dict[str, Any], *, is_async: bool, limit: float, episode_id: str
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    *,
+    is_async: bool,
+    limit: float,
+    episode_id: str,
+    home: Home | LoopHome | None = None,
 ) -> CallOutcome:
-    """Call the function for at most `limit` seconds: an async one in a task of its own, a plain one in a thread.
+    """Call the function for at most `limit` seconds: where its `home` is, or an async one in a task of its own and a
+    plain one in any thread. Time in a queue does not count.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled; an async tool has had `GRACE` seconds for its cleanup.
+        Overloaded: The call did not get its turn for very long, so it was never made.
     """
     context = contextvars.copy_context()
     if episode_id:
         context.run(_episode.set, episode_id)
+    if isinstance(home, Home):
+        try:
+            return await home.run(_call_at_home, function, arguments, limit=limit, context=context)
+        except OutOfTime:
+            return CallOutcome(error=ToolTimeout())
     if is_async:
         return await _call_in_task(function, arguments, limit, context)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit
-    outcome = await _call_in_thread(function, arguments, limit, context)
+    outcome = CallOutcome()
+    try:
+        if home is None:
+            await shared_threads().run(_call_plain, outcome, function, arguments, limit=limit, context=context)
+        else:
+            context.run(_call_plain, outcome, function, arguments)
+    except OutOfTime:
+        return CallOutcome(error=ToolTimeout())
     if inspect.isawaitable(outcome.value):  # a plain function may wrap an async one
-        return await _call_in_task(lambda: outcome.value, {}, deadline - loop.time(), context)
+        return await _call_in_task(lambda: outcome.value, {}, limit - outcome.seconds, context)
     return outcome
+
+
+def _call_plain(outcome: CallOutcome, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    began = time.perf_counter()
+    try:
+        outcome.value = function(**arguments)
+    except BaseException as error:  # sys.exit() too
+        outcome.error = error
+    outcome.seconds = time.perf_counter() - began
+
+
+def _call_at_home(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome | Awaitable[CallOutcome]:
+    outcome = CallOutcome()
+    _call_plain(outcome, function, arguments)
+    return _call(lambda: outcome.value, {}) if inspect.isawaitable(outcome.value) else outcome
 
 
 async def _call_in_task(
     function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
 ) -> CallOutcome:
+    clock = Clock(limit)
+    context.run(add_clock, clock)  # what the tool itself waits for, such as a sandbox, stops its clock
     # A task of its own, so that a tool which cancels "the current task" or ignores its cancellation harms only itself.
     task = asyncio.get_running_loop().create_task(_call(function, arguments), context=context)
     try:
-        await asyncio.wait((task,), timeout=limit)
+        async with clock:
+            await asyncio.wait((task,))
+    except OutOfTime:
+        await _cancel(task)
+        return CallOutcome(error=ToolTimeout())
     except asyncio.CancelledError:
         await _cancel(task)
         raise
-    if not task.done():
-        await _cancel(task)
-        return CallOutcome(error=ToolTimeout())
     return CallOutcome(error=asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
@@ -89,21 +130,6 @@ async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Call
         # All of them: a task that ends in SystemExit or KeyboardInterrupt would end the event loop with it, and a
         # CancelledError that the tool raised itself must not look like one from outside.
         return CallOutcome(error=error)
-
-
-async def _call_in_thread(
-    function: Callable[..., Any], arguments: dict[str, Any], limit: float, context: contextvars.Context
-) -> CallOutcome:
-    def call() -> CallOutcome:
-        try:
-            return CallOutcome(context.run(function, **arguments))
-        except BaseException as error:  # sys.exit() too
-            return CallOutcome(error=error)
-
-    try:
-        return await shared_threads().run(call, limit=limit)  # time in the queue for a free thread does not count
-    except TimeoutError:
-        return CallOutcome(error=ToolTimeout())
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A set of tools, and the one way to call them, which never raises, whatever the model or the tool does."""
+"""A set of tools, and the one way to call them, which never fails, whatever the model or the tool does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError, describe_failure
+from turnsmith.errors import ConfigError, EnvironmentFailure, Overloaded, ToolError, describe_failure
 from turnsmith.loop_thread import run_blocking
 from turnsmith.tools.arguments import BadArguments, check_arguments
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
@@ -114,7 +114,7 @@ class ToolRegistry:
     async def call(self, call: ToolCall, *, episode_id: str = "", count: Encode | None = None) -> ToolResult:
         """Check the arguments, run the tool within its limits, and store the result in `call.result`.
 
-        Never raises, except for cancellation from outside.
+        Raises nothing but `Overloaded`, if the call did not get its turn, and cancellation from outside.
 
         Args:
             call: The model's call.
@@ -124,6 +124,8 @@ class ToolRegistry:
         began = time.perf_counter()
         try:
             result = await self._call(call, episode_id, count)
+        except Overloaded:
+            raise
         except Exception as error:  # a validator of the user or the tokenizer raised
             result = ToolResult(False, FAILED, failure=describe_failure(f"The call to {str(call.name)[:80]}", error))
         result.seconds = time.perf_counter() - began
@@ -139,11 +141,16 @@ class ToolRegistry:
             arguments = entry.validate(check_arguments(call.arguments))
         except BadArguments as error:
             return ToolResult(False, str(error))
-        limit = entry.tool.time_limit
-        outcome = await run_tool(entry.function, arguments, is_async=entry.is_async, limit=limit, episode_id=episode_id)
+        limit, home = entry.tool.time_limit, entry.tool.home
+        seconds = limit + entry.tool.grace
+        outcome = await run_tool(
+            entry.function, arguments, is_async=entry.is_async, limit=seconds, episode_id=episode_id, home=home
+        )
         error = outcome.error
         if error is None:
             return _result(entry, outcome.value, count)
+        if isinstance(error, Overloaded):  # no doing of the model, and nothing that it could do about
+            raise error
         if isinstance(error, ToolError):
             text, is_cut = truncate(str(error), entry.tool.max_output_tokens, count)
             return ToolResult(False, text, cut=is_cut)

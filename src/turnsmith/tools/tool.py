@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from turnsmith.errors import ConfigError, ToolError
+from turnsmith.home_threads import Home, LoopHome
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
@@ -40,9 +41,14 @@ class Tool:
     """
 
     time_limit: float = 30.0
-    """Timeout of one call in seconds."""
+    """Timeout of one call in seconds, from when it begins."""
+    grace: float = 0.0
+    """Seconds that whoever waits adds to it, for a tool that keeps its time limit itself."""
     max_output_tokens: int = 1024
     """Longer results are shortened to this many tokens before the model sees them."""
+    home: Home | LoopHome | None = None
+    """Where every call runs, for a method of an environment; None: a plain one in any thread, an async one on the event
+    loop."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         if definition is not None:
@@ -209,6 +215,16 @@ def tools_of(environment: object) -> list[Tool]:
         ('sell', '3 sold so far.', 3)
     """
     return [FunctionTool(getattr(environment, name), options) for name, options in _marked(type(environment))]
+
+
+def tool_methods(environment: type) -> list[str]:
+    """The names of the methods that `tools_of` finds in an object of this class.
+
+    Example:
+        >>> tool_methods(object)
+        []
+    """
+    return [name for name, _ in _marked(environment)]
 
 
 @lru_cache(maxsize=256)

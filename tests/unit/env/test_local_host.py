@@ -270,7 +270,7 @@ async def test_the_pool_is_bounded():
 
     await asyncio.gather(*(pool.run(work) for _ in range(30)))
     assert most == 3
-    assert sum(thread.name.startswith("turnsmith-environment") for thread in threading.enumerate()) < 100
+    assert sum(thread.name.startswith("turnsmith-") for thread in threading.enumerate()) < 100
 
 
 async def test_a_step_before_reset_is_told():

@@ -45,6 +45,9 @@ async def test_the_clock_goes_on_after_the_engine_has_answered(chat):
 
 async def test_an_environment_that_cannot_be_cancelled_ends_at_its_next_turn(chat):
     class Stubborn(Count):
+        async def reset(self) -> str:  # type: ignore[override]
+            return super().reset()
+
         async def step(self, action: str) -> Any:  # type: ignore[override]
             try:
                 await asyncio.sleep(30)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from transformers import AutoTokenizer
 
 from turnsmith.env import BaseEnvironment
-from turnsmith.errors import ConfigError, RecordError
+from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
 from turnsmith.inference import Chat, ScriptedEngine
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
@@ -260,3 +260,33 @@ def test_a_result_is_shown_in_one_line_without_its_tokens(chat: Chat) -> None:
     reward, success = "reward 0.667 (-0.768 to 2.1)", "success 0.667 (0.208 to 0.939)"
     assert repr(result) == f"EvaluationResult(4 episodes (1 failed), 4 starts, {reward}, {success})"
     assert repr(EvaluationResult([])) == "EvaluationResult(0 episodes, 0 starts, reward nan, success nan)"
+
+
+class Broken(Sums):
+    """Fails in the same way in every step."""
+
+    attempts: ClassVar[list[int]] = []
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        self.attempts.append(self.answer)
+        raise OSError(f"no service at port {self.answer}")
+
+
+def test_an_evaluation_in_which_everything_fails_in_the_same_way_stops_and_says_so(chat: Chat) -> None:
+    tasks = [{"a": number, "b": 1} for number in range(100)]
+    plan = EvaluationPlan(episodes=100, tasks=tasks, concurrency=4)
+    with pytest.raises(
+        EnvironmentFailure, match=r"(?s)All \d+ attempts at \d episodes failed in the same way: Broken.step"
+    ):
+        evaluate(Broken, ScriptedEngine(["1"], chat), chat, plan)
+    assert len(Broken.attempts) < 20
+
+
+def test_an_evaluation_in_which_one_thing_works_goes_on(chat: Chat) -> None:
+    class Flaky(Broken):
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return super().step(action) if self.answer > 2 else ("", 1.0, True, {})
+
+    plan = EvaluationPlan(episodes=20, tasks=[{"a": number, "b": 1} for number in range(20)], concurrency=4)
+    result = evaluate(Flaky, ScriptedEngine(["1"], chat), chat, plan)
+    assert dict(result.report.outcomes) == {"completed": 2, "environment_failed": 18}

@@ -136,6 +136,18 @@ def test_mostly_constant_groups_are_told_with_an_episode_of_each() -> None:
         assert "constant_groups" not in found(HEALTHY, report, config=config)
 
 
+def test_waiting_names_the_bottleneck_and_the_setting() -> None:
+    waited = episode("0-0", 1.0)
+    waited.waits = {"one of 24 threads that environments live in (environment.threads allows more)": 11.0}
+    report = report_of([waited, episode("0-1")])
+    assert report.metrics()["time/waiting"] == 5.5
+    warning = found(HEALTHY, report)["long_waits"]
+    assert "waited 5.50 s for their turn, mostly for one of 24 threads" in warning.what
+    assert "environment.threads allows more" in warning.what
+    waited.waits = {"one of 24 threads": 9.0}
+    assert "long_waits" not in found(HEALTHY, report_of([waited, episode("0-1")]))
+
+
 def test_failed_episodes_are_counted_with_the_first_error() -> None:
     failed = episode("0-1", outcome=Outcome.REWARD_FAILED, error="score returned the reward nan; it must be finite.")
     warning = found(HEALTHY, report_of([episode("0-0", 1.0), failed, episode("0-2")]))["failed_episodes"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from typing import Any
 
+from turnsmith.clocks import Bottleneck, Clock, Wait
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch
 from turnsmith.env.isolation.settings import Isolation
@@ -16,6 +18,8 @@ from turnsmith.errors import EnvironmentFailure, WorkerLost
 
 _START_SECONDS = 60.0
 _CHECK_SECONDS = 1.0
+ANSWER_SECONDS = 30.0
+"""How much later than the worker this side gives a call up: by then the worker should have said so itself."""
 _PING_SECONDS = 5.0
 """How long a worker may leave a ping unanswered once one of its calls is late."""
 _MAX_UNSENT_BYTES = 16 * 2**20
@@ -26,11 +30,28 @@ class ServerBusy(WorkerLost):
     """An environment server has no worker left for us."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PendingCall:
     reply: asyncio.Future[Any]
     since: float
     environment: int
+    context: Context = field(default_factory=copy_context)
+    """The caller's, with its clocks."""
+    wait: Wait | None = None
+    """That the call waits for its turn in the worker."""
+
+    def set_waiting(self, message: m.Waiting) -> None:
+        """Stop the caller's clocks, or let them run again."""
+        if message.yes and self.wait is None:
+            self.wait = self.context.run(Wait, Bottleneck(message.what, message.advice))
+        elif not message.yes:
+            self.end_wait()
+
+    def end_wait(self) -> None:
+        """Let the caller's clocks run again."""
+        wait, self.wait = self.wait, None
+        if wait is not None:
+            wait.end()
 
 
 class Connection:
@@ -92,10 +113,15 @@ class Connection:
             self.defined.add(definition.number)
             self._channel.send(m.encode(definition))
 
-    async def call(self, request: Any) -> Any:
+    async def call(self, request: Any, seconds: float) -> Any:
         """Send a request and wait for its reply.
 
+        Args:
+            request: The request.
+            seconds: What the worker may take for it, once its turn has come; a little later it is given up here.
+
         Raises:
+            OutOfTime: There was no reply, though the worker has a limit of its own and is alive.
             WorkerLost: The worker is gone, or ends before it has replied.
             EnvironmentFailure: The request cannot be sent.
         """
@@ -103,10 +129,14 @@ class Connection:
             raise WorkerLost(self.why_lost)
         while self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
             await asyncio.sleep(0.01)
+        async with Clock(seconds + ANSWER_SECONDS):
+            return await self._reply_to(request, self._channel)
+
+    async def _reply_to(self, request: Any, channel: Channel) -> Any:
         reply = self._loop.create_future()
+        pending = self._pending[request.call] = _PendingCall(reply, self._loop.time(), request.environment)
         try:
-            self._pending[request.call] = _PendingCall(reply, self._loop.time(), request.environment)
-            self._channel.send(m.encode(request))
+            channel.send(m.encode(request))
         except (TypeError, ValueError, OverflowError, RecursionError, MessageTooLong) as error:
             self._pending.pop(request.call, None)
             raise EnvironmentFailure(f"What the environment is sent cannot leave this process: {error}") from error
@@ -116,6 +146,7 @@ class Connection:
             return await reply
         finally:
             self._pending.pop(request.call, None)
+            pending.end_wait()
 
     def drain(self) -> None:
         """Give it no further environments, and end it after those that it has."""
@@ -184,6 +215,9 @@ class Connection:
         if isinstance(reply, m.ExitReport):
             self._exit = describe_exit(reply.code, self._isolation)
             self._lose(self._environments_waiting())
+        elif isinstance(reply, m.Waiting):
+            if pending is not None:
+                pending.set_waiting(reply)
         elif pending is not None:
             if not pending.reply.done():
                 pending.reply.set_result(reply)

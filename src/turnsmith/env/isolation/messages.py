@@ -161,6 +161,7 @@ class ErrorReply(Message, tag=26):
     sentence: str
     is_late: bool = False
     is_stuck: bool = False
+    is_overload: bool = False
 
 
 class ExitReport(Message, tag=27):
@@ -184,6 +185,14 @@ class Busy(Message, tag=29):
     """How many it may have."""
 
 
+class Waiting(Message, tag=30):
+    """No reply yet: the call has begun to wait for its turn in the worker, or has ended to do so."""
+
+    yes: bool
+    what: str = ""
+    advice: str = ""
+
+
 class ToolInfo(msgspec.Struct, array_like=True):
     """One of the environment's tools, as the model is told about it."""
 
@@ -195,7 +204,7 @@ class ToolInfo(msgspec.Struct, array_like=True):
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping
-Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport | Busy
+Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport | Busy | Waiting
 
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode

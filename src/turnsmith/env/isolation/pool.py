@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from turnsmith.clocks import Bottleneck
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.connection import Connection, ServerBusy
 from turnsmith.env.isolation.serialization import define_function, define_spec
@@ -60,6 +61,10 @@ class WorkerPool:
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
+        self.bottleneck = Bottleneck(
+            f"a place in one of {isolation.workers} worker processes", "environment.isolation_workers allows more"
+        )
+        """What environments wait for before they are built."""
         self._workers: list[Connection] = []
         self._solo_workers: list[Connection] = []
         self._draining: list[Connection] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from turnsmith.tools.tool import Tool
     from turnsmith.trajectory import Trajectory
 
 
@@ -14,20 +13,18 @@ class _Scorer(Protocol):
 
 
 class RemoteEnvironment:
-    """The `environment` of a `RemoteHost`: only the object's tools and reward functions can be called from here.
+    """The `environment` of a `RemoteHost`: only reward functions can be called with it.
 
     Example:
-        >>> RemoteEnvironment("Game", None, []).board
+        >>> RemoteEnvironment("Game", None).board
         Traceback (most recent call last):
         AttributeError: Game runs in another process, so its 'board' cannot be read here; with \
 environment.isolation=thread it can.
     """
 
-    def __init__(self, name: str, host: _Scorer | None, tools: list[Tool]) -> None:
+    def __init__(self, name: str, host: _Scorer | None) -> None:
         self._name = name
         self._host = host
-        self.remote_tools = tools
-        """Its `@tool` methods; calling one calls it in the worker."""
 
     async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any:
         """Call `function(trajectory, environment)` in the worker; returns what it returned."""

@@ -6,15 +6,16 @@ import asyncio
 import json
 from typing import Any
 
+from turnsmith.clocks import OutOfTime, waiting
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.codec import pack_trajectory
-from turnsmith.env.isolation.connection import Connection
+from turnsmith.env.isolation.connection import ANSWER_SECONDS, Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.result import StepResult, read_reward
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, ToolError
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import ToolTimeout, current_episode
 from turnsmith.tools.schema import Signature
@@ -42,7 +43,7 @@ class RemoteHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_worker", "environment")
+    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_tools", "_worker", "environment", "home")
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
@@ -51,6 +52,9 @@ class RemoteHost:
         self._environment = 0
         self._prefix = ""
         self._is_busy = False
+        self._tools: list[Tool] = []
+        self.home = None
+        """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
         """Stands for the user's object; None before `reset`."""
 
@@ -59,15 +63,20 @@ class RemoteHost:
         spec = self._spec
         self._pool = pool = pool_for(Isolation.of(spec.config, spec.isolation))
         definition = pool.definition(spec)
-        self._worker, self._environment = worker, environment = await pool.place(definition.number, seed)
+        async with waiting(pool.bottleneck):
+            self._worker, self._environment = worker, environment = await pool.place(definition.number, seed)
         worker.call_seconds = max(worker.call_seconds, spec.call_seconds)
         worker.define(definition)
         request = m.Reset(worker.next_call(), environment, definition.number, seed, task)
-        reply = await self._call(request, m.ResetReply)
+        reply = await self._call(request, m.ResetReply, 2 * spec.call_seconds)  # it may have to be imported first
         self._prefix = reply.prefix
-        tools: list[Tool] = [RemoteTool(self, info) for info in self._unpack(m.read_tools, reply.tools)]
-        self.environment = RemoteEnvironment(spec.name, self, tools)
+        self._tools = [RemoteTool(self, info) for info in self._unpack(m.read_tools, reply.tools)]
+        self.environment = RemoteEnvironment(spec.name, self)
         return reply.observation
+
+    def tools(self) -> list[Tool]:
+        """Its `@tool` methods; calling one calls it in the worker."""
+        return self._tools
 
     def prompt_prefix(self) -> str:
         """The environment's system prompt, as it was after `reset`."""
@@ -84,14 +93,14 @@ class RemoteHost:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         return (await self._call(m.IsOver(self._next_call(), self._environment), m.BoolReply)).yes
 
-    async def use_tool(self, name: str, arguments: dict[str, Any]) -> m.ToolReply:
+    async def use_tool(self, name: str, arguments: dict[str, Any], seconds: float) -> m.ToolReply:
         """Call one of the environment's tools."""
         try:
             as_json = json.dumps(arguments)
         except (TypeError, ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"The arguments of {name} have no JSON form: {error}") from error
         request = m.UseTool(self._next_call(), self._environment, name, as_json, current_episode())
-        reply = await self._call(request, m.ToolReply)
+        reply = await self._call(request, m.ToolReply, seconds)
         if reply.is_stuck and self._worker is not None:
             # The episode goes on, and so do the others of this worker; but no further ones begin in it.
             self._worker.drain()
@@ -105,7 +114,7 @@ class RemoteHost:
         self._worker.define(definition)
         packed = pack_trajectory(trajectory)
         request = m.Score(self._worker.next_call(), self._environment, definition.number, packed, seconds)
-        reply = await self._call(request, m.ScoreReply)
+        reply = await self._call(request, m.ScoreReply, 2 * seconds)  # the function may have to be imported first
         trajectory.reward_shares = reply.shares
         return reply.reward
 
@@ -125,10 +134,10 @@ class RemoteHost:
     async def _close(self, worker: Connection, pool: WorkerPool) -> None:
         is_stuck = False
         try:
-            async with asyncio.timeout(self._spec.call_seconds + 1.0):
-                reply = await worker.call(m.Close(worker.next_call(), self._environment))
-                is_stuck = not (isinstance(reply, m.BoolReply) and reply.yes)
-        except TimeoutError:
+            request = m.Close(worker.next_call(), self._environment)
+            reply = await worker.call(request, self._spec.call_seconds)
+            is_stuck = not (isinstance(reply, m.BoolReply) and reply.yes)
+        except OutOfTime:
             is_stuck = True
         except EnvironmentFailure:  # it is gone already, with its worker
             pass
@@ -140,24 +149,32 @@ class RemoteHost:
             raise EnvironmentFailure(f"{self._spec.name}: step was called before reset.")
         return self._worker.next_call()
 
-    async def _call(self, request: Any, expected: type[Any]) -> Any:
+    async def _call(self, request: Any, expected: type[Any], seconds: float | None = None) -> Any:
         worker = self._worker
         if worker is None:
             raise EnvironmentFailure(f"{self._spec.name}: it was used before reset, or after its end.")
         self._is_busy = True
-        reply = await worker.call(request)
+        try:
+            reply = await worker.call(request, seconds or self._spec.call_seconds)
+        except OutOfTime:
+            self._give_up(worker)
+            raise EnvironmentTimeout(f"{self._spec.name}: its worker did not answer, though it is alive.") from None
         self._is_busy = False
         if isinstance(reply, expected):
             return reply
         if not isinstance(reply, m.ErrorReply):
             raise EnvironmentFailure(f"{self._spec.name}: its worker sent a reply to something else.")
         if not reply.is_late:
-            raise EnvironmentFailure(reply.sentence)
-        if reply.is_stuck and self._pool is not None:
-            # Its worker gets no further environments and is killed after those that it has.
-            self._pool.release(worker, self._environment, is_stuck=True)
-            self._worker = None
+            raise (Overloaded if reply.is_overload else EnvironmentFailure)(reply.sentence)
+        if reply.is_stuck:
+            self._give_up(worker)
         raise EnvironmentTimeout(reply.sentence)
+
+    def _give_up(self, worker: Connection) -> None:
+        """A call hangs: its worker gets no further environments and is killed after those that it has."""
+        if self._pool is not None:
+            self._pool.release(worker, self._environment, is_stuck=True)
+        self._worker = None
 
     def _unpack(self, read: Any, packed: Any) -> Any:
         """Unpack the user's own data, if it is not too much."""
@@ -177,6 +194,7 @@ class RemoteTool(Tool):
     def __init__(self, host: RemoteHost, info: m.ToolInfo) -> None:
         super().__init__(ToolDefinition(info.name, info.description, info.parameters))
         self.time_limit = info.time_limit
+        self.grace = 2 * ANSWER_SECONDS  # the worker keeps the limit, and `Connection.call` notices if it does not
         self.max_output_tokens = info.max_output_tokens
         self._host = host
 
@@ -188,7 +206,7 @@ class RemoteTool(Tool):
 
     async def execute(self, **arguments: Any) -> str:
         """Call the method in the worker."""
-        reply = await self._host.use_tool(self.definition.name, arguments)
+        reply = await self._host.use_tool(self.definition.name, arguments, self.time_limit)
         if reply.ok:
             return reply.text
         if reply.is_late:

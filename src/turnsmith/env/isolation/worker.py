@@ -13,24 +13,28 @@ import faulthandler
 import inspect
 import json
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from turnsmith.clocks import Bottleneck, add_clock, waiting
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.codec import unpack_trajectory
 from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
-from turnsmith.env.isolation.wire import Channel, MessageTooLong
+from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, describe_failure
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.home_threads import HomeThreads
 from turnsmith.text import replace_surrogates
-from turnsmith.threads import ThreadPool
+from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import TIMED_OUT, ToolRegistry
-from turnsmith.tools.tool import Tool, tools_of
+from turnsmith.tools.tool import Tool
 
 _THREADS = 128
+_SHORT_WAIT_SECONDS = 0.2
+_LOADING = Bottleneck("the import of an environment", "import less when its module loads")
 _CLOSE_SECONDS = 0.8
 """For closing environments when the other side has left; the supervisor waits a little longer than this."""
 
@@ -47,6 +51,38 @@ def serve(connection: int, only: str = "", idle_seconds: float = 0.0) -> None:
     asyncio.run(_Worker(only).run(socket.socket(fileno=connection), idle_seconds))
 
 
+class _CallerClock:
+    """The clocks of whoever made a call: told when the call waits here, and when it no longer does."""
+
+    def __init__(self, call: int, send: Callable[[m.Reply], None]) -> None:
+        self._call = call
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits = 0
+
+    def pause(self, bottleneck: Bottleneck | None = None) -> None:
+        self._loop.call_soon_threadsafe(self._change, 1, bottleneck)
+
+    def resume(self, bottleneck: Bottleneck | None = None) -> None:
+        self._loop.call_soon_threadsafe(self._change, -1, bottleneck)
+
+    def _change(self, change: int, bottleneck: Bottleneck | None) -> None:
+        self._waits += change
+        if change > 0 and self._waits == 1:  # most waits are over at once: not worth a message
+            self._timer = self._loop.call_later(_SHORT_WAIT_SECONDS, self._tell, bottleneck)
+        elif self._waits == 0 and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        elif self._waits == 0:
+            self._send(m.Waiting(self._call, False))
+
+    def _tell(self, bottleneck: Bottleneck | None) -> None:
+        self._timer = None
+        what, advice = (bottleneck.what, bottleneck.advice) if bottleneck else ("its turn", "")
+        self._send(m.Waiting(self._call, True, what, advice))
+
+
 class _Hosted:
     """One environment, the tools it offers, and the request it is working on."""
 
@@ -61,7 +97,7 @@ class _Hosted:
 class _Worker:
     def __init__(self, only: str) -> None:
         self._only = only
-        self._threads = ThreadPool(_THREADS)
+        self._homes = HomeThreads(_THREADS)
         self._defined: dict[int, m.Define] = {}
         self._specs: dict[int, EnvironmentSpec] = {}
         self._functions: dict[int, Any] = {}
@@ -91,7 +127,7 @@ class _Worker:
     def _send(self, reply: m.Reply) -> None:
         try:
             self._channel.send(m.encode(reply))
-        except (MessageTooLong, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except Exception as error:
             # Whoever asked waits for an answer: that the reply cannot be sent is one.
             reason = replace_surrogates(str(error))[:200]
             self._channel.send(m.encode(m.ErrorReply(reply.call, f"The reply could not be sent: {reason}.")))
@@ -114,7 +150,7 @@ class _Worker:
             if isinstance(request, m.Reset):
                 definition = self._defined.get(request.number)
                 name = self._only or (definition.name if definition else "") or "environment:The environment"
-                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._threads))
+                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._homes))
             hosted = self._hosted.get(request.environment)
             if hosted is None:
                 self._send(m.ErrorReply(request.call, "The environment was closed."))
@@ -128,9 +164,12 @@ class _Worker:
         return task
 
     async def _answer(self, request: Any, hosted: _Hosted) -> None:
+        add_clock(_CallerClock(request.call, self._send))
         try:
             reply = await self._reply(request, hosted)
-        except Exception as error:
+        except BaseException as error:
+            if is_cancelled_from_outside(error):  # the environment is being closed: nobody waits any more
+                raise
             reply = _error_reply(request, error, is_stuck=hosted.host.is_busy)
         self._send(reply)
 
@@ -147,15 +186,19 @@ class _Worker:
 
     async def _reset(self, request: m.Reset, hosted: _Hosted) -> m.Reply:
         definition = self._defined[request.number]
-        async with self._loading:
+        async with waiting(_LOADING):
+            await self._loading.acquire()
+        try:
             spec = self._specs.get(request.number)
             if spec is None:
                 limit = definition.call_seconds
                 spec = await hosted.host.run("import", unpack_spec, definition, self._only, limit=limit)
                 self._specs[request.number] = spec
-        hosted.host = host = EnvironmentHost(spec, self._threads)
+        finally:
+            self._loading.release()
+        hosted.host = host = EnvironmentHost(spec, self._homes)
         observation = await host.reset(request.seed, request.task)
-        tools = tools_of(host.environment)
+        tools = host.tools()
         if not tools:
             return m.ResetReply(request.call, observation, host.prompt_prefix(), _NO_TOOLS)
         infos = m.pack(f"{spec.name}: its tools", list(map(_tool_info, tools)))
@@ -186,9 +229,11 @@ class _Worker:
         trajectory = unpack_trajectory(request.trajectory)
         reward = await host.run(name, _call_reward, name, function, trajectory, host.environment, limit=request.seconds)
         is_number = isinstance(reward, (int, float)) or hasattr(reward, "__float__")
-        return m.ScoreReply(request.call, float(reward) if is_number else str(reward)[:80], trajectory.reward_shares)
+        shares = {str(name): float(share) for name, share in trajectory.reward_shares.items()}
+        return m.ScoreReply(request.call, float(reward) if is_number else str(reward)[:80], shares)
 
     async def _answer_close(self, request: m.Close) -> None:
+        add_clock(_CallerClock(request.call, self._send))
         self._send(m.BoolReply(request.call, await self._close(request.environment)))
 
     async def _close(self, environment: int) -> bool:
@@ -212,6 +257,8 @@ def _step_reply(request: m.Step, result: StepResult) -> m.Reply:
 def _error_reply(request: Any, error: BaseException, *, is_stuck: bool = False) -> m.ErrorReply:
     if isinstance(error, EnvironmentTimeout):
         return m.ErrorReply(request.call, str(error), is_late=True, is_stuck=is_stuck)
+    if isinstance(error, Overloaded):
+        return m.ErrorReply(request.call, str(error), is_overload=True)
     if isinstance(error, EnvironmentFailure):
         return m.ErrorReply(request.call, str(error))
     return m.ErrorReply(request.call, describe_failure("The environment's worker", error))
@@ -219,8 +266,16 @@ def _error_reply(request: Any, error: BaseException, *, is_stuck: bool = False) 
 
 def _call_reward(name: str, function: Any, *args: Any) -> Any:
     try:
-        return function(*args)
+        value = function(*args)
     except (Exception, SystemExit) as error:
+        raise EnvironmentFailure(describe_failure(name, error)) from error
+    return _await_reward(name, value) if inspect.isawaitable(value) else value
+
+
+async def _await_reward(name: str, value: Any) -> Any:
+    try:
+        return await value
+    except Exception as error:
         raise EnvironmentFailure(describe_failure(name, error)) from error
 
 

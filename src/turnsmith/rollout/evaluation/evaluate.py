@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine, run_concurrently
@@ -21,6 +21,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
+from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
@@ -120,6 +121,9 @@ async def run_evaluation(
 ) -> EvaluationResult:
     """Play the episodes of a plan, `plan.concurrency` at a time; a failure costs only its own episode.
 
+    Raises:
+        EnvironmentFailure: All of the first attempts, at least 8 at 3 episodes, failed in the same way.
+
     Args:
         environment: A class, `module:Name`, an instance or an `EnvironmentSpec`.
         engine: The engine, or its synchronous wrapper (`BaseInferenceEngine`).
@@ -131,11 +135,19 @@ async def run_evaluation(
     plan = plan or EvaluationPlan()
     async_engine, chat = engine_and_chat(engine, chat)
     spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
+    is_whole = starts is None  # else the others of its processes may do better
     starts = plan.starts() if starts is None else starts
 
+    failing = SameFailure()
+
     async def play(place: int) -> Trajectory:
-        trajectory = (await play_episode(starts[place], spec, async_engine, chat)).trajectory
+        trajectory = (await play_episode(starts[place], spec, async_engine, chat, failing)).trajectory
         on_episode(trajectory)
+        if failing.sentence and is_whole:
+            raise EnvironmentFailure(
+                f"{failing.sentence} The evaluation was stopped; fix this first, with one episode at a time "
+                "(`turnsmith play`)."
+            )
         return trajectory
 
     trajectories = await run_concurrently(play, len(starts), plan.concurrency)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from turnsmith.clocks import OutOfTime
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.result import to_reward
-from turnsmith.errors import EnvironmentFailure, describe_failure
+from turnsmith.errors import EnvironmentFailure, Overloaded, describe_failure
+from turnsmith.home_threads import Home, LoopHome
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
 
@@ -21,10 +22,28 @@ class RewardFailure(Exception):
     """The reward function raised, timed out, or did not return a number that can be trained on."""
 
 
-async def compute_score(function: RewardFunction, trajectory: Trajectory, environment: Any, seconds: float) -> float:
+async def compute_score(
+    function: RewardFunction,
+    trajectory: Trajectory,
+    environment: Any,
+    seconds: float,
+    home: Home | LoopHome | None = None,
+) -> float:
     """Call the reward function in a thread, or await it, and check what it returns.
 
+    Args:
+        function: The reward function.
+        trajectory: The episode.
+        environment: The environment, if the function takes it.
+        seconds: Its time limit, from when it begins.
+        home: The thread that the environment lives in; a function that takes the environment runs there.
+
+    Raises:
+        RewardFailure: It raised, took too long, or did not return a finite number.
+        Overloaded: Its turn did not come, so it was never called.
+
     Example:
+        >>> import asyncio
         >>> asyncio.run(
         ...     compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0)
         ... )
@@ -32,25 +51,30 @@ async def compute_score(function: RewardFunction, trajectory: Trajectory, enviro
     """
     name = function_name(function)
     args = (trajectory, environment) if takes_environment(function) else (trajectory,)
-    timer = asyncio.timeout(seconds)
     try:
-        async with timer:
-            if isinstance(environment, RemoteEnvironment) and len(args) == 2:
-                value = await environment.score(function, trajectory, seconds)
-            elif inspect.iscoroutinefunction(function):
-                value = await function(*args)
-            else:
-                value = await shared_threads().run(function, *args)
-                if inspect.isawaitable(value):
-                    value = await value
-    except RewardFailure:
+        if isinstance(environment, RemoteEnvironment) and len(args) == 2:
+            value = await environment.score(function, trajectory, seconds)
+        elif home is not None and len(args) == 2:
+            value = await home.run(function, *args, limit=seconds)
+        elif inspect.iscoroutinefunction(function):
+            value = await LoopHome().run(function, *args, limit=seconds)
+        else:
+            value = await shared_threads().run(function, *args, limit=seconds)
+            if inspect.isawaitable(value):
+                value = await LoopHome().run(_itself, value, limit=seconds)
+    except (RewardFailure, Overloaded):
         raise
+    except OutOfTime as error:
+        raise RewardFailure(f"{name} took longer than {seconds:g} seconds.") from error
     except EnvironmentFailure as error:  # raised in the worker process, with a message that is already complete
         raise RewardFailure(str(error)) from error
     except Exception as error:
-        message = f"{name} took longer than {seconds:g} seconds." if timer.expired() else describe_failure(name, error)
-        raise RewardFailure(message) from error
+        raise RewardFailure(describe_failure(name, error)) from error
     return finite_reward(name, value)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def function_name(function: RewardFunction) -> str:

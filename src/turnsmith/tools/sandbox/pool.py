@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 
+from turnsmith.clocks import Bottleneck
 from turnsmith.threads import cores
 from turnsmith.tools.sandbox.command import command_for
 from turnsmith.tools.sandbox.limits import SandboxLimits
@@ -33,6 +34,10 @@ class SandboxPool:
         self._start = start
         self._max_idle = idle
         self._limit = limit
+        self.bottleneck = Bottleneck(
+            f"one of {limit} sandboxes of this process", "more cores, or more processes (ray.num_actors), allow more"
+        )
+        """What callers wait for."""
         self._lock = threading.Lock()
         self._idle: deque[SandboxProcess] = deque()
         self._callers: deque[Future[SandboxProcess]] = deque()

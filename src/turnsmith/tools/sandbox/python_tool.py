@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from turnsmith.clocks import waiting
 from turnsmith.errors import ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.sandbox.availability import check_sandbox
@@ -42,7 +43,8 @@ async def run_python(
     if not run_without_sandbox:
         check_sandbox()
     pool = shared_pool(limits, is_sandboxed=not run_without_sandbox)
-    process = await pool.acquire()
+    async with waiting(pool.bottleneck):
+        process = await pool.acquire()
     try:
         return await run_program(process, code, limits)
     finally:

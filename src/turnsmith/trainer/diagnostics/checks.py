@@ -34,6 +34,8 @@ _SHORT_TURN = 32
 _REPEATED = 0.5
 _TOOL_FAILURES = 0.1
 _TOOL_ERRORS = 0.5
+_WAITING_SECONDS = 5.0
+"""Per episode: less than a model takes for a turn or two."""
 
 
 Check = Callable[[StepContext], RunWarning | None]
@@ -103,6 +105,20 @@ def failed_episodes(context: StepContext) -> RunWarning | None:
         "Failed episodes are not trained on. If they fail because of what the model did, training is biased.",
         "Read the errors of these episodes and fix the environment, the tool or the reward function.",
         [name for outcome in counts for name in context.report.examples.get(outcome, [])],
+    )
+
+
+def long_waits(context: StepContext) -> RunWarning | None:
+    """Calls of environments, tools or rewards wait long for their turn."""
+    report = context.report
+    if report.waiting_seconds < _WAITING_SECONDS:
+        return None
+    bottleneck, _ = report.waits.most_common(1)[0]
+    return context.warning(
+        "long_waits",
+        f"The calls of an episode waited {number(report.waiting_seconds)} s for their turn, mostly for {bottleneck}.",
+        "Waiting counts towards no time limit and changes nothing in the result, but it makes the step slower.",
+        "Raise what is named there, or begin fewer episodes at once.",
     )
 
 
@@ -261,5 +277,6 @@ CHECKS: tuple[Check, ...] = (
     repeated_episodes,
     failing_tools,
     misused_tools,
+    long_waits,
 )
 """All built-in checks, the most important first."""

@@ -15,6 +15,7 @@ from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.episode_groups import GroupFilter, episode_name
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
 from turnsmith.rollout.retry import EpisodeResult, play_episode
+from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.config.to_verl import AGENT_LOOP
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -32,6 +33,8 @@ class EpisodeContext:
     chat: Chat
     finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
     in_flight: InFlightEpisodes = field(default_factory=InFlightEpisodes)
+    failing: SameFailure = field(default_factory=SameFailure)
+    """Of the current step."""
     groups: GroupFilter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +92,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         _context.in_flight.enter(start.episode_id, "environment")
         try:
             engine = TrackedEngine(self.engine, _context.in_flight, start.episode_id)
-            result = await play_episode(start, plan.rollout, engine, _context.chat)
+            result = await play_episode(start, plan.rollout, engine, _context.chat, _context.failing)
         finally:
             _context.in_flight.end(start.episode_id)
         mask_untrainable(result.trajectory)

@@ -22,6 +22,7 @@ from turnsmith.rollout.episode_groups import settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry
+from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import report_of
 from turnsmith.trainer.verl.agent_loop import EpisodeContext, GroupDropped, set_episode_context
@@ -57,6 +58,7 @@ class EpisodeWorker(_VerlWorker):
             self.context.finished, groups, self.config.actor_rollout_ref.rollout.n
         )
         settle_groups(finished)
+        self.context.failing = SameFailure()
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
             await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=self.part)

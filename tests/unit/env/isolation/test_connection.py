@@ -49,7 +49,9 @@ class FakeWorker:
 async def test_replies_find_their_callers_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = FakeWorker(monkeypatch)
     connection = await worker.connect()
-    calls = [asyncio.ensure_future(connection.call(m.Step(connection.next_call(), place, "go"))) for place in (1, 2, 3)]
+    calls = [
+        asyncio.ensure_future(connection.call(m.Step(connection.next_call(), place, "go"), 60)) for place in (1, 2, 3)
+    ]
     requests = [await worker.requests.get() for _ in calls]
     assert [request.environment for request in requests] == [1, 2, 3]
     assert connection.pending == 3
@@ -66,7 +68,7 @@ async def test_a_definition_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> Non
     connection = await worker.connect()
     for _ in range(2):
         connection.define(m.Define(0, 5, "game:Game", []))
-    call = asyncio.ensure_future(connection.call(m.IsOver(connection.next_call(), 1)))
+    call = asyncio.ensure_future(connection.call(m.IsOver(connection.next_call(), 1), 60))
     assert [type(await worker.requests.get()) for _ in range(2)] == [m.Define, m.IsOver]
     call.cancel()
     connection.end("was closed")
@@ -86,7 +88,9 @@ async def test_a_lost_worker_fails_what_waits_and_names_those_with_a_call_in_pro
     worker = FakeWorker(monkeypatch)
     connection = await worker.connect()
     connection.environments = {1: (7, 100), 2: (7, 200), 3: (7, 300)}
-    calls = [asyncio.ensure_future(connection.call(m.Step(connection.next_call(), place, "go"))) for place in (1, 3)]
+    calls = [
+        asyncio.ensure_future(connection.call(m.Step(connection.next_call(), place, "go"), 60)) for place in (1, 3)
+    ]
     await worker.requests.get()
     end(worker)
     for call in calls:
@@ -95,7 +99,7 @@ async def test_a_lost_worker_fails_what_waits_and_names_those_with_a_call_in_pro
     assert worker.lost == [connection]
     assert connection.suspects == {(7, 100), (7, 300)}, "environment 2 waited for its model: it did nothing"
     with pytest.raises(WorkerLost, match=sentence):
-        await connection.call(m.Step(connection.next_call(), 2, "go"))
+        await connection.call(m.Step(connection.next_call(), 2, "go"), 60)
 
 
 async def test_a_worker_that_does_not_answer_a_ping_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +108,7 @@ async def test_a_worker_that_does_not_answer_a_ping_is_ended(monkeypatch: pytest
     worker = FakeWorker(monkeypatch)
     connection = await worker.connect()
     connection.call_seconds = 0.05
-    call = asyncio.ensure_future(connection.call(m.Step(connection.next_call(), 1, "go")))
+    call = asyncio.ensure_future(connection.call(m.Step(connection.next_call(), 1, "go"), 60))
     assert isinstance(await worker.requests.get(), m.Step)
     for _ in range(3):  # as long as it answers, it is only slow
         assert isinstance(await asyncio.wait_for(worker.requests.get(), 5), m.Ping)
@@ -134,7 +138,7 @@ async def test_what_cannot_be_sent_costs_its_own_call(monkeypatch: pytest.Monkey
     unsendable = (m.Step(1, 1, "\ud800"), m.Reset(2, 1, 1, 0, {"socket": object()}), m.Step(3, 1, "x" * (21 * 2**20)))
     for request in unsendable:
         with pytest.raises(EnvironmentFailure, match="cannot leave this process"):
-            await connection.call(request)
+            await connection.call(request, 60)
     assert (connection.pending, connection.is_open) == (0, True)
     connection.end("was closed")
 

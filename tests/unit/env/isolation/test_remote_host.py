@@ -87,7 +87,7 @@ async def check_tools() -> None:
         from turnsmith.rollout.turn import EpisodeTools
         from turnsmith.tools.parsing import FunctionCallingParser
 
-        registry = EpisodeTools(host.environment, ToolRegistry(), FunctionCallingParser()).registry
+        registry = EpisodeTools(host, ToolRegistry(), FunctionCallingParser()).registry
         calls = [
             ToolCall("add", {"amount": 5}),
             ToolCall("add", {"amount": "6"}),
