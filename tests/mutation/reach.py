@@ -35,14 +35,17 @@ class Reach:
     def read(cls, output: Path) -> Reach:
         return cls([Reached(*row) for row in json.loads(output.read_text())["tests"]])
 
-    def of(self, file: str, lines: Iterable[int] | None) -> list[Reached]:
+    def of(self, file: str, lines: Iterable[int] | None, own: str = "") -> list[Reached]:
         """The tests that run one of these lines, quickest first; None: those that run any line of the file.
 
-        All tests if none does: a constant may be used elsewhere, and a worker process is not followed.
+        Also all tests in `own`, because a process that a test starts is not followed. All tests there are if none runs
+        these lines: a constant may be used elsewhere.
         """
         wanted = None if lines is None else set(lines)
         found = [
-            test for test in self.tests if file in test.lines and (wanted is None or wanted & set(test.lines[file]))
+            test
+            for test in self.tests
+            if test.path == own or (file in test.lines and (wanted is None or wanted & set(test.lines[file])))
         ]
         return sorted(found or self.tests, key=lambda test: test.seconds)
 

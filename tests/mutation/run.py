@@ -165,13 +165,17 @@ class Slot:
         os.utime(path, (10**9 + self.clock, 10**9 + self.clock))
 
     def _paths(self, file: str) -> list[str]:
-        own = ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
+        own = own_tests(file)
         paths = [own] if own.exists() else []
         if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
             paths.append(self.source / "turnsmith" / file)
         for path in paths_of_tests(file):
             paths += sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
         return [str(path) for path in paths]
+
+
+def own_tests(file: str) -> Path:
+    return ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
 
 
 def paths_of_tests(file: str) -> tuple[str, ...]:
@@ -205,7 +209,7 @@ def try_all(mutants: list[Mutant], slots: queue.Queue[Slot], codes: queue.Queue[
         reach = slot.baseline(sorted({mutant.file for mutant in mutants}))
         for mutant in mutants:
             lines = statement_lines((PACKAGE / mutant.file).read_bytes(), mutant.line)
-            tests = reach.of(str(slot.source / "turnsmith" / mutant.file), lines)
+            tests = reach.of(str(slot.source / "turnsmith" / mutant.file), lines, str(own_tests(mutant.file)))
             codes.put((mutant, slot.test(mutant, tests) if tests else 0))
     finally:
         slots.put(slot)

@@ -117,7 +117,8 @@ def test_a_mutant_is_tried_on_the_tests_that_reach_it_quickest_first() -> None:
     assert reach.of("f", [2]) == [quick, slow]
     assert reach.of("f", range(1, 2)) == [slow]
     assert reach.of("f", None) == [quick, slow]
-    assert reach.of("nothing", [1]) == [quick, other, slow], "a process of its own may reach it"
+    assert reach.of("f", [1], own="b.py") == [quick, other, slow], "they may start a process that reaches it"
+    assert reach.of("nothing", [1]) == [quick, other, slow], "a constant may be used elsewhere"
 
 
 _TESTS = """

@@ -266,6 +266,12 @@ def test_only_a_saved_checkpoint_can_be_the_best(tmp_path: Path) -> None:
     assert best_checkpoint(tmp_path) is None
 
 
+def test_a_key_is_created_with_the_folders_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "home" / "cache"))
+    assert len(signing_key()) == 32
+    assert key_path().parent == tmp_path / "home" / "cache"
+
+
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     key = signing_key()
     assert key == signing_key()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import pytest
 
@@ -105,3 +105,18 @@ def test_yaml_that_would_grow_without_bound_is_refused() -> None:
     assert len(parse_yaml(text.replace("{}", ", ".join(["*a"] * 98)))) == 99
     with pytest.raises(YamlProblem, match="more than 100000 values"):
         parse_yaml(text.replace("{}", ", ".join(["*a"] * 99) + ", 0"))
+
+
+def test_subclasses_of_numbers_are_written_as_numbers_and_read_as_such() -> None:
+    class Level(IntEnum):
+        HIGH = 3
+
+    class Share(float):
+        pass
+
+    assert parse_yaml(dump_yaml({"level": Level.HIGH, "share": Share(0.25)})) == {"level": 3, "share": 0.25}
+
+
+def test_yaml_that_is_nested_too_deeply_is_a_problem() -> None:
+    with pytest.raises(YamlProblem, match="nested too deeply"):
+        parse_yaml("[" * 5000 + "]" * 5000)

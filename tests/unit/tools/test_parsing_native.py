@@ -27,6 +27,33 @@ def test_the_family_is_told_by_its_tokens(qwen, tiny_folder):
     assert NativeParser(AutoTokenizer.from_pretrained(tiny_folder)).family == ""
 
 
+def test_a_token_that_the_tokenizer_only_knows_as_unknown_tells_no_family():
+    tokenizer = byte_tokenizer(QWEN, "<|im_end|>")
+    tokenizer.unk_token = "?"
+    assert tokenizer.convert_tokens_to_ids("<arg_key>") == tokenizer.unk_token_id is not None
+    assert NativeParser(tokenizer).family == "qwen3"
+
+
+LLAMA = ["begin_of_text", "start_header_id", "end_header_id", "eot_id", "eom_id", "python_tag", "end_of_text"]
+
+
+@pytest.mark.parametrize(
+    ("written", "calls", "kind"),
+    [
+        ('{"name": "a", "parameters": {"x": 1}}', [("a", {"x": 1})], None),
+        ('{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}', [("a", {}), ("b", {})], None),
+        ('{"name": "a", "parameters": {"x": }}', [], ProblemKind.INVALID_JSON),
+        ("Hello", [], None),
+    ],
+)
+def test_llama_calls_are_bare_json_and_broken_ones_are_a_problem(written, calls, kind):
+    parser = NativeParser(byte_tokenizer([f"<|{name}|>" for name in LLAMA], "<|eot_id|>"))
+    assert parser.family == "llama-3"
+    action = parser.parse(f"{written}<|eot_id|>")
+    assert [(call.name, call.arguments) for call in action.calls] == calls
+    assert (action.problem and action.problem.kind) == kind
+
+
 def test_qwen_calls_from_ids_with_their_stop_token(qwen):
     tokenizer = byte_tokenizer(QWEN, "<|im_end|>")
     call = '<tool_call>\n{"name": "a", "arguments": {"x": [1]}}\n</tool_call>'

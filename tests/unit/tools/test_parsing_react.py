@@ -129,6 +129,12 @@ def test_react_an_action_without_a_name_is_cut_out():
     assert action.problem.sentence.startswith("The action does not name a tool, or the name is too long: ")
 
 
+def test_react_an_action_without_a_name_does_not_hide_the_next():
+    action = ReActActionParser().parse("Well.\nAction:\nAction: look\nAction Input: {}")
+    assert [call.name for call in action.calls] == ["look"]
+    assert action.text == "Well."
+
+
 def test_react_labels_at_the_very_start():
     assert ReActActionParser().parse("Final Answer: 42") == ParsedAction("42")
     for text in ("Observation: yes", "Observation: yes\nFinal Answer: 42"):
