@@ -9,7 +9,7 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import Preempted, TrainingFailure
+from turnsmith.errors import TrainingFailure
 from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
 from turnsmith.records.files import using
@@ -167,8 +167,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
                 self._folder().append_event("finished", step=last)
         except BaseException as error:
             ignore_preemption()
-            record_end(error, self.run)
-            self._view.finish(_ending(error))
+            self._view.finish(record_end(error, self.run))
             self.cleanup()
             raise
         self._view.finish(f"{steps} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
@@ -302,9 +301,3 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self.run is None:
             raise TrainingFailure("The run has no folder yet: call fit() first.")
         return self.run
-
-
-def _ending(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped by Ctrl-C"
-    return str(error) if isinstance(error, Preempted) else f"failed: {error}"

@@ -38,7 +38,6 @@ def _save(run: RunFolder, step: int) -> None:
     pending = PendingCheckpoint(run.checkpoints_dir, step)
     (pending.path / "actor").mkdir()
     (pending.path / "actor" / "weights.pt").write_bytes(b"weights of step %d" % step)
-    pending.hash_early()
     write_state(pending.path, {"step": step})
     pending.seal()
     pending.commit()

@@ -17,8 +17,9 @@ from turnsmith.config_sources import to_dict
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import open_checkpoint
+from turnsmith.records.checkpoints import open_checkpoint, saved_steps
 from turnsmith.records.compaction import EpisodeCompactor
+from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.rollout.ledger import Ledger
@@ -56,6 +57,7 @@ class Trainer(SyncTrainer):
     def __init__(self, runner: TaskRunner, folder: RunFolder, fails_at: int) -> None:
         self.emit, self.fails_at = runner._emit, fails_at
         self.on_update: Callable[[], None] = lambda: None
+        self._pending = None
         self.config = SimpleNamespace(
             trainer=SimpleNamespace(default_local_dir=str(folder.path / "checkpoints")),
             algorithm=SimpleNamespace(use_kl_in_reward=False),
@@ -191,6 +193,80 @@ def test_asked_to_stop_it_ends_the_step_that_updates_the_model_and_saves_it(fold
     assert [record["step"] for record in folder.read_metrics()] == [1, 2, 3]
     saved = open_checkpoint(folder.checkpoints_dir / "global_step_3")
     assert json.loads((saved.path / "data.json").read_text()) == {"position": 3}
+
+
+class Learner(Trainer):
+    """Its weights depend on every group that it was trained on, in order; it is asked to stop at one of its moments."""
+
+    def __init__(self, runner: TaskRunner, folder: RunFolder, stops_at: int = -1) -> None:
+        super().__init__(runner, folder, fails_at=-1)
+        self.weights, self.group, self.moments = "", 0, 0
+        self.train_dataloader = SimpleNamespace(state_dict=lambda: {"group": self.group})
+        self._moment = lambda: runner.stop_soon() if self.moments == stops_at else None
+
+    def moment(self) -> None:
+        self.moments += 1
+        self._moment()
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """As verl's: generate, compute log-probs, update, end the step with a checkpoint, evaluate, record."""
+        while self.global_steps < self.total_training_steps:
+            self.global_steps += 1
+            self.moment()
+            self.group += 1
+            for _ in range(2):
+                self.moment()
+                self.recovery.look()
+            self.moment()
+            self.recovery.update_begins()
+            self.moment()
+            self.weights += f" {self.group}"
+            self.moment()
+            if self.recovery.stop_asked:  # as `on_step_end`
+                self._pending = self._write(Path(self.config.trainer.default_local_dir))
+            self.moment()
+            self.recovery.look()
+            self.emit("step", {"step": self.global_steps, "weights": self.weights})
+            self.moment()
+            self.recovery.step_done()
+            self.moment()
+            if self._pending is not None:
+                self._commit(self._pending)
+        self.global_steps += 1
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        (folder / "weights.txt").write_text(self.weights)
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        folder = Path(self.config.trainer.resume_from_path)
+        self.weights = (folder / "weights.txt").read_text()
+        self.group = json.loads((folder / "data.json").read_text())["group"]
+
+
+def test_asked_to_stop_at_any_moment_it_saves_its_last_step_and_goes_on_as_if_nothing_had_happened(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    steps, runner = 3, started(folder)
+    whole = runner._trainer = Learner(runner, folder)
+    assert runner.train_until(steps)
+    for stops_at in range(1, whole.moments + 1):
+        run = RunFolder.create(tmp_path / "stopped", str(stops_at))
+        run.write_config(to_dict(ConfigStore()))
+        runner = started(run)
+        runner._trainer = Learner(runner, run, stops_at)
+        if not runner.train_until(steps):
+            made = len(run.read_metrics())
+            assert saved_steps(run.checkpoints_dir) == ([made] if made else []), stops_at
+            rewind(run, made)
+            runner = started(run)
+            runner._trainer = Learner(runner, run)
+            if made:
+                runner.load(str(open_checkpoint(run.checkpoints_dir / f"global_step_{made}").path))
+            assert runner.train_until(steps)
+        assert run.read_metrics() == folder.read_metrics(), stops_at
 
 
 def test_asked_to_stop_before_its_first_step_it_ends_without_a_checkpoint(folder: RunFolder) -> None:

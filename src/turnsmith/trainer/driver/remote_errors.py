@@ -67,13 +67,20 @@ def resume_advice(folder: RunFolder) -> str:
     return f" `turnsmith resume {folder.path}` continues from step {steps[0]}." if steps else ""
 
 
-def record_end(error: BaseException, folder: RunFolder | None) -> None:
-    """Record in the run folder, if there is one yet, how the run ended; complete the text of a preemption."""
-    if folder is not None:
-        kind = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        if isinstance(error, Preempted):
-            kind = "preempted"
+def record_end(error: BaseException, folder: RunFolder | None) -> str:
+    """Record in the run folder, if there is one yet, how the run ended, and return it in words.
+
+    The text of a preemption is completed with how to resume.
+    """
+    kind, told = "failed", f"failed: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        kind, told = "stopped", "stopped by Ctrl-C"
+    elif isinstance(error, Preempted):
+        if folder is not None:
             advice = resume_advice(folder) or f" `turnsmith resume {folder.path}` starts it again."
             error.args = (f"{error}{advice}",)
+        kind, told = "preempted", str(error)
+    if folder is not None:
         with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
             folder.append_event(kind, content=str(error))
+    return told
