@@ -26,6 +26,7 @@ def shard_path(part: Path, ranks: int, rank: int) -> Path:
 def read_shard(path: Path) -> dict[str, Any]:
     """The weights that one rank wrote, by name; read from the file when they are used."""
     import torch
+    import torch.distributed.tensor  # without it, torch refuses to read a DTensor
 
     # torch warns of a device mesh that is read without its process group, which is all that we need.
     quiet = logging.getLogger("torch.distributed.device_mesh")
