@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,3 +57,20 @@ def test_an_engine_with_the_changed_weight_passes(dtype: str, changed: Path) -> 
 def test_an_engine_that_kept_the_old_weight_fails(dtype: str, changed: Path) -> None:
     with pytest.raises(CheckFailed, match="the engine did not get the new weight"):
         judged(episodes_of("tiny", dtype), changed)
+
+
+def test_a_shard_is_read_in_a_process_that_has_imported_nothing_else(tmp_path: Path) -> None:
+    write = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+torch.save({"w": DTensor.from_local(torch.ones(2), mesh, [Shard(0)])}, sys.argv[1])
+"""
+    read = """
+import sys, pathlib
+from turnsmith.trainer.checkpoints.fsdp_shards import read_shard
+assert read_shard(pathlib.Path(sys.argv[1]))["w"].to_local().tolist() == [1, 1]
+"""
+    for program in (write, read):
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / "shard.pt")], check=True)
