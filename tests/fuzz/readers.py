@@ -26,6 +26,7 @@ from turnsmith.errors import TurnsmithError
 from turnsmith.records.advantages import parse_advantages
 from turnsmith.records.episodes import read_episode_file
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_warnings import warnings_in
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.terminal import printable
 from turnsmith.viewer.episode_html import episodes_html
@@ -87,6 +88,13 @@ class MemoryRun(RunFolder):
         return self.files.get(name, b"")
 
 
+_READERS: dict[str, Callable[[RunFolder], Any]] = {
+    "run.json": RunFolder.read_about,
+    "metrics.jsonl": RunFolder.read_metrics,
+    "evaluations.jsonl": RunFolder.read_evaluations,
+    "ledger.jsonl": RunFolder.read_ledger,
+    "events.jsonl": lambda run: warnings_in(run.read_events()),
+}
 SAMPLE = sample_files() | {"config.yaml": b""}  # which takes longer to read than all the others
 NOWHERE = Path("/nowhere/run")
 _VIEW = read_run(MemoryRun(NOWHERE, SAMPLE))
@@ -100,8 +108,12 @@ def files(data: bytes) -> None:
 
 def read_files(changed: dict[str, bytes]) -> None:
     """Show and report a run in which these files are as given."""
+    run = MemoryRun(NOWHERE, SAMPLE | changed)
     try:
-        view = read_run(MemoryRun(NOWHERE, SAMPLE | changed))
+        for name in changed:  # what is refused here needs no look at the other files
+            if name in _READERS:
+                _READERS[name](run)
+        view = read_run(run)
     except TurnsmithError:
         return
     printable(describe_run(view)).encode()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -50,8 +50,8 @@ class FinishedGroup:
 
 class _State(TypedDict):
     position: int
-    history: list[FinishedGroup]
-    given: list[DatasetRow]
+    history: NotRequired[list[FinishedGroup]]
+    given: NotRequired[list[DatasetRow]]
 
 
 class _About(TypedDict):
