@@ -25,7 +25,7 @@ def trainer_of(ranks: int, folder: Path) -> Generator[RayPPOTrainer]:
     config.inference.max_tokens = 4
     config.training.adv_estimator = "gae"
     config.training.batch_size, config.training.group_size = 16, 4
-    config.training.learning_rate, config.training.warmup_steps = 1e-2, 3
+    config.training.learning_rate, config.training.warmup_steps = 1e-2, 5
     config.checkpoint.output_dir = str(folder)
     config.ray.gpus_per_node = ranks
     trainer = RayPPOTrainer(config, ThreeLetters)
@@ -38,7 +38,6 @@ def trainer_of(ranks: int, folder: Path) -> Generator[RayPPOTrainer]:
 def contents(checkpoint: Path) -> dict[str, Any]:
     """Everything that training goes on from, unsharded."""
     found: dict[str, Any] = {"state": read_state(checkpoint)}
-    found["data"] = torch.load(checkpoint / "data.pt", weights_only=False)
     for part in (checkpoint / "actor", checkpoint / "critic"):
         models, optimizers = read_shards(part), read_shards(part, "optim")
         for name in models[0]:
@@ -68,18 +67,18 @@ def next_step(trainer: RayPPOTrainer) -> tuple[dict[str, Any], set[tuple[str, in
     """The metrics of one more step, and where its episodes started."""
     record = trainer.fit(num_epochs=1, num_iters_per_epoch=1)[-1]
     assert trainer.run is not None
-    assert record["step"] == 2
-    return record, {(one.episode_id, one.seed, one.states[0]) for one in read_episodes(trainer.run, step=2)}
+    assert record["step"] == 3
+    return record, {(one.episode_id, one.seed, one.states[0]) for one in read_episodes(trainer.run, step=3)}
 
 
 def test_four_ranks_go_on_as_two_one_and_four(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with trainer_of(4, tmp_path) as four:
-        four.fit(num_epochs=1, num_iters_per_epoch=1)
+        four.fit(num_epochs=1, num_iters_per_epoch=2)
         assert four.run is not None
-        first = open_checkpoint(four.run.checkpoints_dir / "global_step_1").path
+        first = open_checkpoint(four.run.checkpoints_dir / "global_step_2").path
         steps = {4: next_step(four)}
     with trainer_of(2, tmp_path) as two:
-        assert two.load_checkpoint(first) == 1
+        assert two.load_checkpoint(first) == 2
         assert "written by 4 ranks and is loaded by 2" in "".join(capfd.readouterr())
         of_two = open_checkpoint(two.save_checkpoint(tmp_path / "two")).path
         assert (saved_ranks(first / "actor"), saved_ranks(of_two / "critic")) == (4, 2)
@@ -96,5 +95,5 @@ def test_four_ranks_go_on_as_two_one_and_four(tmp_path: Path, capfd: pytest.Capt
     for ranks in (2, 1):
         (record, starts), (expected, expected_starts) = steps[ranks], steps[4]
         assert starts == expected_starts
-        assert record["learning_rate"] == expected["learning_rate"]
-        assert record["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+        assert record["learning_rate"] == expected["learning_rate"] < 1e-2  # of the warm-up
+        assert record["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
