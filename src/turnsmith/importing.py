@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from difflib import get_close_matches
 from operator import attrgetter
@@ -23,6 +24,9 @@ from turnsmith.errors import ConfigError
 
 _FROM_FILE = "turnsmith_user_"
 """Prefix of the module name of a file whose own name is taken, by a module of the standard library for example."""
+
+_file_lock = threading.RLock()
+"""Another thread must not find a module in `sys.modules` that is still being loaded."""
 
 
 def import_object(name: str) -> Any:
@@ -41,7 +45,11 @@ def import_object(name: str) -> Any:
     place, colon, attribute = name.rpartition(":")
     if not (colon and place and attribute):
         raise ConfigError(f"{name!r} is not a name to import: write module:Name or path/to/file.py:Name.")
-    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    if place.endswith(".py"):
+        with _file_lock:
+            module = _import_file(Path(place))
+    else:
+        module = _import_module(place)
     try:
         return attrgetter(attribute)(module)
     except AttributeError:

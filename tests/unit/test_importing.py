@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,12 @@ def test_a_script_can_be_imported_again_if_that_does_not_run_it(folder: Path, gu
     if guarded:
         game = import_object(names[0])
         assert sys.modules[game.__module__].pay is import_object(names[1])
+
+
+def test_threads_that_import_one_file_at_the_same_time_all_get_it(tmp_path: Path) -> None:
+    for stem in ("slow_game", "json"):  # the second has to be loaded under another name
+        file = tmp_path / f"{stem}.py"
+        file.write_text("import time\ntime.sleep(0.2)\nclass Game: ...\n")
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(import_object, [f"{file}:Game"] * 8))
+        assert len(set(found)) == 1
