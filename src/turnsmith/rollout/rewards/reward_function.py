@@ -43,6 +43,7 @@ async def compute_score(
         Overloaded: Its turn did not come, so it was never called.
 
     Example:
+        >>> import asyncio
         >>> asyncio.run(
         ...     compute_score(lambda trajectory: sum(trajectory.rewards), Trajectory(rewards=[1, 2]), None, 9.0)
         ... )
