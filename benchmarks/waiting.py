@@ -52,7 +52,7 @@ def main() -> int:
     timed_out, goodput = asyncio.run(measure(seconds))
     print(f"{CALLS} calls of {seconds:g} s in {THREADS} threads: {timed_out} timed out, goodput {goodput:.3f}")
     missed = misses(timed_out, goodput)
-    print("\n".join(missed))
+    print("missed: " + "; ".join(missed) if missed else "ok")
     return bool(missed)
 
 

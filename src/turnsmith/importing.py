@@ -24,7 +24,9 @@ from turnsmith.errors import ConfigError
 
 _FROM_FILE = "turnsmith_user_"
 """Prefix of the module name of a file whose own name is taken, by a module of the standard library for example."""
-_EXECUTING = threading.RLock()
+
+_file_lock = threading.RLock()
+"""Another thread must not find a module in `sys.modules` that is still being loaded."""
 
 
 def import_object(name: str) -> Any:
@@ -43,7 +45,11 @@ def import_object(name: str) -> Any:
     place, colon, attribute = name.rpartition(":")
     if not (colon and place and attribute):
         raise ConfigError(f"{name!r} is not a name to import: write module:Name or path/to/file.py:Name.")
-    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    if place.endswith(".py"):
+        with _file_lock:
+            module = _import_file(Path(place))
+    else:
+        module = _import_module(place)
     try:
         return attrgetter(attribute)(module)
     except AttributeError:
@@ -146,32 +152,22 @@ def _import_file(path: Path) -> ModuleType:
     for name in (path.stem, _FROM_FILE + path.stem):
         loaded = sys.modules.get(name)
         if loaded is not None and _is_same_file(getattr(loaded, "__file__", None), path):
-            # Another thread may be executing it at this moment; both of these wait for that.
-            return _import_module(name) if name == path.stem else _execute(path)
+            return loaded
     add_to_path(path.parent)
     found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if path.stem not in sys.modules and found is not None and _is_same_file(found.origin, path):
         return _import_module(path.stem)
-    return _execute(path)
-
-
-def _execute(path: Path) -> ModuleType:
-    """The module in a file, under a name of ours; executed once, whichever thread comes first."""
-    with _EXECUTING:
-        loaded = sys.modules.get(_FROM_FILE + path.stem)
-        if loaded is not None and _is_same_file(getattr(loaded, "__file__", None), path):
-            return loaded
-        spec = importlib.util.spec_from_file_location(_FROM_FILE + path.stem, path)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{str(path)!r} is not a Python file.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses and pickle look for the module of a class here
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[spec.name]
-            raise ConfigError(f"Importing {path} failed: {type(error).__name__}: {error}") from error
-        return module
+    spec = importlib.util.spec_from_file_location(_FROM_FILE + path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{str(path)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look for the module of a class here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise ConfigError(f"Importing {path} failed: {type(error).__name__}: {error}") from error
+    return module
 
 
 def _is_same_file(file: str | None, path: Path) -> bool:

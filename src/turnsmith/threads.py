@@ -187,6 +187,10 @@ class ThreadPool:
         self._idle = 0
         self._process = os.getpid()
 
+    def allow(self, limit: int) -> None:
+        """Allow at least so many threads; 0: as before."""
+        self.limit = max(self.limit, limit)
+
     async def run(
         self,
         function: Callable[..., Result],

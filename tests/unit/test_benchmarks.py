@@ -25,6 +25,13 @@ def load(monkeypatch) -> Callable[[str], ModuleType]:
     return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
+def test_waiting_misses_with_any_time_out_and_below_its_goodput(load):
+    benchmark = load("waiting")
+    assert benchmark.misses(0, 0.95) == []
+    assert benchmark.misses(1, 0.99) == ["1 calls timed out while they waited"]
+    assert len(benchmark.misses(2, 0.94)) == 2
+
+
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     benchmark = load("driver_cost")
     assert benchmark.misses(64, 1.5) == []

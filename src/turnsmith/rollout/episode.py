@@ -23,7 +23,7 @@ from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
-from turnsmith.threads import is_cancelled_from_outside
+from turnsmith.threads import is_cancelled_from_outside, shared_threads
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Outcome, Trajectory
@@ -96,6 +96,7 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
     """Play one episode once, as `run_episode` does; `spec.failures` is not used."""
     began = time.perf_counter()
     host = open_host(spec.environment)
+    shared_threads().allow(spec.environment.threads)
     try:
         episode = _Episode(start, spec, host, engine, chat, _with_stop_tokens(spec.sampling, chat.stop_token_ids))
         outcome, error = await episode.play()
@@ -107,7 +108,9 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         if spec.reward_fn is not None and outcome.is_behaviour:
             environment, seconds = host.environment, spec.limits.seconds
             try:
-                trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds, host.home)
+                async with Clock(None) as clock:
+                    clock.waits = waits
+                    trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds, host.home)
             except (RewardFailure, Overloaded) as failure:
                 is_overloaded = isinstance(failure, Overloaded)
                 trajectory.outcome = Outcome.OVERLOADED if is_overloaded else Outcome.REWARD_FAILED

@@ -31,15 +31,15 @@ async def test_the_clock_stands_still_while_the_engine_has_the_turn(chat):
 
 async def test_the_clock_goes_on_after_the_engine_has_answered(chat):
     async def paused(turn: int, prompt: str) -> str:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.6)
         return "a"
 
     class Slow(Count):
         async def step(self, action: str) -> Any:  # type: ignore[override]
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.8)
             return super().step(action)
 
-    trajectory = await play(chat, paused, environment=Slow, limits=Limits(seconds=1.0))
+    trajectory = await play(chat, paused, environment=Slow, limits=Limits(seconds=2.0))
     assert (trajectory.outcome, trajectory.rewards) == (Outcome.TIME_LIMIT, [1.0, 2.0, 0.0]), "the third step is cut"
 
 

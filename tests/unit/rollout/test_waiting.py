@@ -157,3 +157,31 @@ async def test_a_long_wait_is_told_once_with_the_setting(
     assert len(caplog.records) == 1
     assert "for one of 1 threads for tools and reward functions" in caplog.text
     assert "environment.threads allows more" in caplog.text
+
+
+@pytest.mark.usefixtures("four_threads")
+async def test_a_setting_allows_more_threads_for_environments_tools_and_rewards(chat: Chat) -> None:
+    def judge(trajectory: Trajectory) -> float:
+        time.sleep(0.1)
+        return 1.0
+
+    environment = EnvironmentSpec.of(Clerk, EnvironmentConfig(threads=40))
+    spec = RolloutSpec(environment=environment, reward_fn=judge)
+    starts = [EpisodeStart(f"e{number}") for number in range(40)]
+    engine = ScriptedEngine(["a", "b"], chat)
+    played = await asyncio.gather(*(play_episode(start, spec, engine, chat) for start in starts))
+    assert [result.trajectory.waits for result in played] == [{}] * 40
+    assert threads.shared_threads().limit == home_threads.shared_homes().limit == 40
+
+
+@pytest.mark.usefixtures("four_threads")
+async def test_waiting_for_a_reward_is_in_the_record(chat: Chat) -> None:
+    def judge(trajectory: Trajectory) -> float:
+        time.sleep(0.1)
+        return 1.0
+
+    spec = RolloutSpec(environment=EnvironmentSpec.of(Clerk, EnvironmentConfig(seconds=0)), reward_fn=judge)
+    starts = [EpisodeStart(f"e{number}") for number in range(20)]
+    engine = ScriptedEngine(["a", "b"], chat)
+    played = await asyncio.gather(*(play_episode(start, spec, engine, chat) for start in starts))
+    assert any("reward functions" in what for result in played for what in result.trajectory.waits)

@@ -145,8 +145,8 @@ async def run_evaluation(
         on_episode(trajectory)
         if failing.sentence and is_whole:
             raise EnvironmentFailure(
-                f"{failing.sentence} The evaluation was stopped; fix this first, with one episode at a time "
-                "(`turnsmith play`)."
+                f"{failing.sentence.rstrip('.')}. The evaluation was stopped: fix this first, with one episode at a "
+                "time (`turnsmith play`)."
             )
         return trajectory
 
