@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "suspended_episodes": ("--quick",),
     "isolation": ("--quick", "--no-ray"),
     "goodput": ("--quick",),
+    "cost_growth": ("--local",),
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
 }
