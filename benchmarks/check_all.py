@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "isolation": ("--quick", "--no-ray"),
     "goodput": ("--quick",),
     "waiting": ("--quick",),
+    "cost_growth": ("--local",),
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
 }

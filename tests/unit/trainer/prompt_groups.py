@@ -10,10 +10,20 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits
 
 
-def micro_batch(groups: Sequence[tuple[int, Sequence[int]]], temperature: float, vocabulary: int = 90) -> TensorDict:
-    """Episodes in any order, by the length of each group's prompt and of its responses."""
+def micro_batch(
+    groups: Sequence[tuple[int, Sequence[int]]],
+    temperature: float,
+    vocabulary: int = 90,
+    *,
+    concatenated: bool = False,
+) -> TensorDict:
+    """Episodes in any order, by the length of each group's prompt and of its responses.
+
+    `concatenated`: in one row, as verl has them with flash attention.
+    """
     draw = random.Random(len(groups))
     rows: list[tuple[list[int], list[int]]] = []
     for prompt_length, responses in groups:
@@ -32,7 +42,7 @@ def micro_batch(groups: Sequence[tuple[int, Sequence[int]]], temperature: float,
     }
     return tu.get_tensordict(
         fields,
-        {"use_remove_padding": False, "calculate_entropy": True, "temperature": temperature, "pad_token_id": 0},
+        {"use_remove_padding": concatenated, "calculate_entropy": True, "temperature": temperature, "pad_token_id": 0},
     )
 
 
@@ -40,7 +50,9 @@ def engine(kind: type, config: Any) -> Any:
     """As much of an engine as lays a micro-batch out, for a model with this config."""
     made = object.__new__(kind)
     made.pad_to_length = None
-    made.engine_config = SimpleNamespace(entropy_checkpointing=False)
+    made.use_ulysses_sp = False
+    made.compute_entropy_from_logits = entropy_from_logits
+    made.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
     made.model_config = SimpleNamespace(hf_config=config)
     return made
 

@@ -6,6 +6,7 @@ A `Process` stands here where the process of a Ray actor would be.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +21,7 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport
+from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
 from turnsmith.trainer.verl import workers as workers_module
 from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished, put_back_groups
 from turnsmith.trajectory import Decision, Outcome, Trajectory
@@ -284,3 +285,21 @@ def test_groups_are_put_back_in_the_queue_without_their_episodes(queue: Queue) -
     assert sorted(queue) == ["a", "b"]
     queue.clear()
     assert put_back_groups() == set()
+
+
+def test_reports_of_sixteen_times_the_workers_cost_about_sixteen_times_as_much() -> None:
+    def seconds(count: int) -> float:
+        run = Run(count)
+        for process in run.started:
+            group = f"{process.place:08d}"
+            played = [Trajectory(f"{group}-{n}", group_id=f"{group}{n}", rewards=[1.0]) for n in range(16)]
+            process.finished = Finished(report_of(played))
+        began = time.process_time()
+        report = run.workers.finish_step(1)
+        spent = time.process_time() - began
+        assert report is not None
+        assert len(report.groups) == 16 * count
+        return spent
+
+    few = min(seconds(32) for _ in range(3))
+    assert seconds(512) < 80 * few

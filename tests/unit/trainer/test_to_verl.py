@@ -254,3 +254,13 @@ def test_the_names_of_loss_aggregations_are_those_of_algo() -> None:
     named = re.search(r"Aggregation = Literal\[(.+)\]", text)
     assert named is not None
     assert sorted(ast.literal_eval(f"[{named[1]}]")) == sorted(get_args(LossAggregation))
+
+
+def test_transfer_queue_takes_more_than_100_000_episodes(on_cpu: Any) -> None:
+    from transfer_queue.storage.simple_storage import StorageUnitData
+
+    size = on_cpu.transfer_queue.backend.SimpleStorage.total_storage_size
+    keys = list(range(100_001))
+    unit = StorageUnitData(size)
+    unit.put_data({"uid": keys}, keys)
+    assert unit.get_data(["uid"], keys[-1:]) == {"uid": keys[-1:]}

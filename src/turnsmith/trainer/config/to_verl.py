@@ -207,6 +207,8 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         # Rewards come from the environment, within the episode: no reward workers.
         "reward.num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": storage_units(config),
+        # verl's limit is 100,000 episodes, divided over the units; an episode that does not fit fails the run.
+        "transfer_queue.backend.SimpleStorage.total_storage_size": None,
         # Not on a node without CPUs, such as the head of many clusters: a unit would wait there for ever.
         "+transfer_queue.backend.SimpleStorage.required_node_resource": "CPU",
     }

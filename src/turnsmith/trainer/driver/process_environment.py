@@ -44,6 +44,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
             # vLLM compiles a few small functions even in eager mode, which takes half a minute at the first request.
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # 0: verl's own forward pass, the one that a GPU takes.
+            "TURNSMITH_SHARED_PROMPTS": "1",
         }
         needed |= {
             "VERL_PLATFORM": "cpu",

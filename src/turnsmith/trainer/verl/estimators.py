@@ -62,13 +62,15 @@ def record_advantages(batch: Any, run_dir: str, step: int, *, critic: bool, kl_i
     names |= {"values": "values"} if critic else {}
     names |= {"rewards": "token_level_rewards"} if kl_in_reward else {}
     data = _read_fields(batch, list(names.values()))
+    # By unbind, and not row by row: to take one row of a nested tensor, torch unbinds all of them.
+    rows = {ours: data[theirs].unbind() for ours, theirs in names.items()}
     recorded = StepAdvantages()
     for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
         if tag.get("is_padding", False):
             continue
         uid, session, _ = key.rsplit("_", 2)
-        for ours, theirs in names.items():
-            getattr(recorded, ours)[episode_name(uid, session)] = data[theirs][row].numpy()
+        for ours, numbers in rows.items():
+            getattr(recorded, ours)[episode_name(uid, session)] = numbers[row].numpy()
     write_advantages(run_dir, step, recorded)
 
 

@@ -89,7 +89,7 @@ class EpisodeWorkers:
         self._start = start
         self._group_size = group_size
         self._lost = 0
-        self._finished = Finished()
+        self._finished: list[Finished] = []
         self._slots = [_Slot(handle, handle.call("pulse")) for handle in map(start, range(count))]
 
     def generate_sequences(self, prompts: TensorDict) -> None:
@@ -119,7 +119,7 @@ class EpisodeWorkers:
             try:
                 # Without `meanwhile`: a lost worker must be replaced only after the caller has put the batch back.
                 handed: Finished = answer.result()
-                self._finished += handed
+                self._finished.append(handed)
                 over = {group_name(entry.episode_id) for entry in handed.entries}
                 under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
                 slot.given, slot.losses = _rows(slot.given, under_way), 0
@@ -127,7 +127,7 @@ class EpisodeWorkers:
                 is_whole = False
         if not is_whole:
             return None
-        finished, self._finished = self._finished, Finished()
+        finished, self._finished = _total(self._finished), []
         self.ledger.end(finished.entries)
         finished.report.retried += self._lost
         self._lost = 0
@@ -210,6 +210,14 @@ class EpisodeWorkers:
         while not wait([answer], timeout=_LOOK_SECONDS).done:
             self.meanwhile()
         return answer.result()
+
+
+def _total(parts: list[Finished]) -> Finished:
+    """Their sum, by halves: one after another, the sum so far would be copied for every worker."""
+    if len(parts) < 2:
+        return parts[0] if parts else Finished()
+    middle = len(parts) // 2
+    return _total(parts[:middle]) + _total(parts[middle:])
 
 
 def _uids(prompts: TensorDict) -> list[str]:

@@ -36,7 +36,8 @@ def _register_fsdp_engines() -> None:
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
     language_model = FSDPEngineWithLMHead
-    if os.environ.get("TURNSMITH_RUN"):  # a user's own verl run is left alone, on a CPU as well
+    # A user's own verl run is left alone, on a CPU as well.
+    if os.environ.get("TURNSMITH_RUN") and os.environ.get("TURNSMITH_SHARED_PROMPTS") != "0":
         from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
         language_model = SharedPromptEngine

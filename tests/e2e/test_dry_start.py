@@ -1,0 +1,89 @@
+"""Every process of an 8-GPU machine, started on this machine: placement, names, ports and sums of resources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.dry_start import settings
+from tests.e2e.marked_processes import processes_with
+from turnsmith.trainer.config.layout import RayDemand, episode_workers, storage_units
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+
+
+def start(folder: Path, *layout: int) -> dict[str, Any]:
+    """Start a layout in a program of its own; what it found."""
+    mark = uuid.uuid4().hex
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.e2e.dry_start", str(folder), *map(str, layout)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
+            capture_output=True,
+            text=True,
+            timeout=800,
+        )
+    finally:
+        for left in processes_with(mark):
+            left.kill()
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "tensor"), [(1, 8, 2)], ids=["1x8"])
+def test_every_process_of_the_layout_starts_where_and_with_what_preflight_counts(
+    nodes: int, gpus: int, tensor: int, tmp_path: Path
+) -> None:
+    found = start(tmp_path, nodes, gpus, tensor)
+    config, ranks = settings(nodes, gpus, tensor, str(tmp_path)), nodes * gpus
+    check_ranks(found, nodes, gpus)
+    check_servers(found, tensor)
+    workers = found["episode_workers"]
+    assert len(workers) == episode_workers(config)
+    assert Counter(Counter(worker["node"] for worker in workers).values()) == {len(workers) // nodes: nodes}
+    assert {worker["servers"] for worker in workers} == {ranks // tensor}
+    assert "TransferQueueController" in found["names"]
+    # What is taken, and what preflight says.
+    demand = RayDemand.of(config)
+    taken = {name: found["all"][name] - found["free"].get(name, 0) for name in ("GPU", "CPU")}
+    to_place_servers = nodes  # needed while they start, and free again
+    assert taken == {"GPU": demand.nodes * demand.gpus, "CPU": demand.total_cpus - to_place_servers}
+    assert demand.storage_units == storage_units(config) == 2 * nodes
+
+
+def check_ranks(found: dict[str, Any], nodes: int, gpus: int) -> None:
+    ranks, count = found["ranks"], nodes * gpus
+    assert [int(rank["RANK"]) for rank in ranks] == list(range(count))
+    assert {rank["WORLD_SIZE"] for rank in ranks} == {str(count)}
+    assert {rank["RAY_LOCAL_WORLD_SIZE"] for rank in ranks} == {str(gpus)}
+    assert len({(rank["MASTER_ADDR"], rank["MASTER_PORT"]) for rank in ranks}) == 1
+    # All of them met in one process group.
+    assert {int(rank["DRY_SUM_OF_RANKS"]) for rank in ranks} == {sum(range(count))}
+    homes = [{rank["node"] for rank in ranks[first : first + gpus]} for first in range(0, count, gpus)]
+    assert all(len(home) == 1 for home in homes)
+    assert len(set.union(*homes)) == nodes
+    for first in range(0, count, gpus):
+        devices = [rank["gpus"] for rank in ranks[first : first + gpus]]
+        assert sorted(devices, key=str) == [[str(gpu)] for gpu in range(gpus)]
+    assert len(set(found["rank_names"])) == count
+    assert found["groups"] == [{"strategy": "STRICT_PACK", "bundles": [{"CPU": 3, "GPU": 1}] * gpus}] * nodes
+
+
+def check_servers(found: dict[str, Any], tensor: int) -> None:
+    ranks, servers = found["ranks"], found["servers"]
+    assert len(servers) == len(ranks) // tensor
+    assert {f"vllm_server_{number}_0" for number in range(len(servers))} <= set(found["names"])
+    for number, server in enumerate(servers):
+        mine = ranks[number * tensor : (number + 1) * tensor]
+        assert {rank["node"] for rank in mine} == {server["node"]}
+        assert server["gpus"] == ",".join(rank["gpus"][0] for rank in mine)
+    assert len(set(found["addresses"])) == len({server["master"] for server in servers}) == len(servers)
