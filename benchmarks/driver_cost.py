@@ -52,7 +52,7 @@ TURNS = 8
 QUESTION = "Where is my order {}? It should have come on Monday, and nobody answers the phone."
 GROUP = 8
 ANSWER = "Your order 1007 is with the carrier. It comes tomorrow; I have sent you the link to follow it."
-LIMITS = {1: 2.0, 64: 1.5, 512: 1.5}
+LIMITS = {1: 2.2, 64: 1.5, 512: 1.5}
 """For each number of episodes in flight: the most that turnsmith with plain tools may cost over the loop by hand."""
 NUMBERS = count()
 Episode = Callable[[int], Awaitable[int]]

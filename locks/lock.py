@@ -75,8 +75,8 @@ LOCKS = {
     "vllm": Lock("Training on GPUs, with vLLM.", ("vllm",)),
     "sglang": Lock("An SGLang server, in an environment of its own.", requirements="sglang==0.5.12"),
 }
-WITHOUT_LOCK: tuple[tuple[str, ...], ...] = ((), ("openai",), ("mcp",), ("cpu",), ("vllm",), ("flash-attn",), ("dev",))
-"""Sets of extras that also install without a lock, from PyPI alone."""
+WITHOUT_LOCK = ("", "openai", "mcp", "cpu", "vllm", "gpu", "flash-attn", "dev")
+"""Extras that also install without a lock, from PyPI alone; the first is none at all."""
 
 
 def compile_lock(lock: Lock, pins: dict[str, str], folder: Path) -> str:
@@ -162,10 +162,10 @@ def pins_of(text: str) -> dict[str, str]:
 
 def check_extras(folder: Path) -> None:
     """Resolve each extra that needs no lock; the newest versions of everything."""
-    for extras in WITHOUT_LOCK:
-        name = f"turnsmith[{','.join(extras)}]"
+    for extra in WITHOUT_LOCK:
+        name = f"turnsmith[{extra}]" if extra else "turnsmith"
         for python in PYTHONS:
-            _uv(Lock(f"{name} on Python {python}", extras), folder, "--python-version", python)
+            _uv(Lock(f"{name} on Python {python}", (extra,) if extra else ()), folder, "--python-version", python)
         print(f"{name}: resolves on {' and '.join(PYTHONS)}", flush=True)
 
 

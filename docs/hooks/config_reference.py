@@ -37,10 +37,10 @@ _NOTES = {
 Any other name is your own: `environment.board_size=3` reaches your environment as `config.board_size`.
 """,
     "verl": """\
-`verl.trainer.balance_batch=false` changes a setting of verl 0.9.1 that is not listed above. A name that verl does not
+`verl.trainer.critic_warmup=5` changes a setting of verl 0.9.1 that is not listed above. A name that verl does not
 have is an error with the closest one that it has; a name that turnsmith sets itself is an error with the setting above
-that controls it. A `+` before the name (`+actor_rollout_ref.model.override_config.rope_theta`) adds one that verl's own
-config files do not list.
+that controls it; a name that has no effect in turnsmith is an error that says what to do instead. A `+` before the name
+(`+actor_rollout_ref.model.override_config.rope_theta`) adds one that verl's own config files do not list.
 """,
 }
 

@@ -37,6 +37,7 @@ LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 RolloutCorrection = Literal["none", "token", "sequence"]
+LearningRateSchedule = Literal["constant", "cosine"]
 Schedule = Literal["sync", "colocate_async", "separate_async"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
@@ -101,10 +102,14 @@ class InferenceConfig(_Section):
     max_tool_calls: int | None = None
     """Limit on tool calls of one episode; the turn that asks for more ends it as `tool_call_limit`. None: no limit."""
     max_seconds: float = 600.0
-    """Limit on the wall-clock time of one episode."""
+    """Limit on the time that one episode spends in its environment and tools; waiting for the engine does not count.
+    Also the limit of one call of `reward_fn`."""
     tool_format: ToolFormat | ImportName = "function_calling"
     """How the model writes tool calls. `native`: the model family's own format; `text`: no tools, everything goes to
     the environment; or your own parser, as `module:name`."""
+    thinking: bool | None = None
+    """Whether the chat template asks the model to think before it answers, for models that can do both (their templates
+    have `enable_thinking` or `thinking`). None: the template's default. Thinking of earlier turns always stays."""
     multi_turn: bool = True
     """False: one turn per episode, whatever `max_turns` says."""
     temperature: float = 1.0
@@ -138,6 +143,9 @@ class TrainingConfig(_Section):
     """Episodes per optimizer step."""
     group_size: int = 8
     """Episodes per group: they begin from the same start, and GRPO compares them with each other."""
+    filter_groups: bool = False
+    """Replace each group whose episodes all got the same reward by a group from another start, until the batch is full
+    (DAPO's dynamic sampling). Such a group gives no gradient."""
     mini_batch_size: int | None = None
     """Episodes per gradient update; None: the whole batch."""
     micro_batch_size: int = 8
@@ -178,7 +186,14 @@ class TrainingConfig(_Section):
     weight_decay: float = 0.01
     """Weight decay of the optimizer."""
     warmup_steps: int = 0
-    """Steps of linear learning-rate warm-up."""
+    """Steps in which the learning rate rises linearly from 0 to `learning_rate`."""
+    warmup_ratio: float = 0.0
+    """The warm-up as a share of all steps, instead of `warmup_steps`."""
+    lr_schedule: LearningRateSchedule = "constant"
+    """The learning rate after the warm-up: `constant`, or `cosine`, which falls to `min_lr_ratio` over all steps: those
+    of the first `fit()`, and of a resumed run its new total."""
+    min_lr_ratio: float = 0.0
+    """With `cosine`: where the learning rate ends, as a share of `learning_rate`."""
     schedule: Schedule = "sync"
     """`sync`: generate all episodes of a step, then train on them. `colocate_async`: slow episodes continue over
     several steps, on the same GPUs. `separate_async`: other GPUs generate all the time."""
@@ -307,8 +322,9 @@ class RayConfig(_Section):
     """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
     rollout_nodes: int = 0
     """With `training.schedule=separate_async`: further nodes that only generate, with as many GPUs each."""
-    num_actors: int = 0
-    """Processes that run episodes; 0: the trainer's own process runs them, which starts fastest."""
+    num_actors: int | None = None
+    """Processes that run episodes, spread over the nodes; 0: the task runner's own process, which starts fastest. None:
+    one for every two GPUs, at least two a node; on CPUs 0, or one for each of several nodes."""
     use_ray: bool = True
     """Must be true: verl runs on Ray. Accepted for configs that set it."""
 
@@ -320,6 +336,8 @@ class LoggingConfig(_Section):
     trackers: list[Tracker | ImportName] = field(default_factory=list[Tracker | ImportName])
     """Experiment trackers: each gets every step's metrics, under their names in the run folder. Local files of a
     tracker are written to the run folder. Your own: `module:name`."""
+    project: str = "turnsmith"
+    """The project that trackers list the run under (in MLflow, the experiment). The run's name is its folder's."""
     warnings: list[ImportName] = field(default_factory=list[ImportName])
     """Your own checks of every step, as `module:name`, besides the built-in ones."""
 

@@ -77,9 +77,9 @@ def to_dict(config: ConfigStore) -> dict[str, dict[str, Any]]:
 
     Example:
         >>> config = ConfigStore()
-        >>> config.verl["trainer.balance_batch"] = False
+        >>> config.verl["trainer.critic_warmup"] = 5
         >>> to_dict(config)["verl"]
-        {'trainer.balance_batch': False}
+        {'trainer.critic_warmup': 5}
         >>> config.training.adv_estimator = "gpro"
         >>> to_dict(config)
         Traceback (most recent call last):

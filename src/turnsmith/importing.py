@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -97,6 +98,19 @@ def import_folder(module: ModuleType | None) -> str | None:
             return None
         file = file.parent
     return str(file.absolute())
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution; None if it is not installed.
+
+    Example:
+        >>> installed_version("no-such-distribution") is None
+        True
+    """
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def add_to_path(folder: str | Path) -> None:

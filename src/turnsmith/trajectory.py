@@ -77,6 +77,8 @@ class Decision(StrEnum):
     """Ignored: part of neither the loss nor its group's baseline."""
     DROPPED = "dropped"
     """Discarded with its whole group, which was replaced by a new one."""
+    FILTERED = "filtered"
+    """Discarded with its whole group, whose rewards were all equal, and which was replaced by a new one."""
     RETRIED = "retried"
     """Abandoned; another attempt was made from the same start."""
 

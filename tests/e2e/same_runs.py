@@ -26,7 +26,7 @@ def differences(one: RunFolder, other: RunFolder) -> list[str]:
 
 
 def _unlike(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    names = [name for name in left.keys() | right.keys() if not name.startswith("time/")]
+    names = [name for name in left.keys() | right.keys() if not name.startswith(("time/", "perf/"))]
     return [name for name in sorted(names) if left.get(name) != right.get(name)]
 
 

@@ -82,5 +82,5 @@ class ShakenRun:
 
 def same_metrics(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """The names of metrics that differ, but for times and what is counted of failures."""
-    names = [name for name in one.keys() | other.keys() if not name.startswith(("time/", "failures/"))]
+    names = [name for name in one.keys() | other.keys() if not name.startswith(("time/", "perf/", "failures/"))]
     return sorted(name for name in names if one.get(name) != other.get(name))

@@ -19,7 +19,7 @@ from turnsmith.records.checkpoints import best_checkpoint, newest_checkpoint, op
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS = 8
 TURNSMITH = [sys.executable, "-m", "turnsmith"]
 

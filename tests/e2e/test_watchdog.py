@@ -53,7 +53,7 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
     started, run = cluster
     for method, where in (
         ("stand_still", "3 episodes wait for the engine (7-0 for "),
-        ("hold_the_interpreter", "its process does not answer"),
+        ("hold_the_interpreter", "the task runner does not answer"),
     ):
         runner = started.actor(Runner, threads=4)
         watchdog = Watchdog(3.0, runner, started, run)

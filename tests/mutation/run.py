@@ -6,7 +6,7 @@
 Draws `--count` single changes (mutants) from the core files, or from `--files`, runs the unit tests that belong to each
 changed file, and prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. Mutants that change no
 behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported separately. The same seed
-draws the same mutants from the same source.
+draws the same mutants from the same source. With `--at-least 92` it exits 1 if fewer than 92 % are noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other mutants")
     parser.add_argument("--files", nargs="+", default=list(CORE_FILES), help="patterns below src/turnsmith")
     parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
+    parser.add_argument("--at-least", type=float, default=0.0, metavar="PERCENT", help="exit 1 if fewer are noticed")
     parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
     options = parser.parse_args()
     mutants = draw(options.files, options.count, options.seed)
@@ -218,8 +219,16 @@ def main() -> None:
         verdicts[verdict] += 1
         if verdict == "SURVIVED" or not options.only_survivors:
             print(f"{verdict:18} {mutant}", flush=True)
-    share = 1 - verdicts["SURVIVED"] / max(1, len(mutants))
-    print(f"{share:.1%} noticed: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+    percent = noticed_percent(verdicts)
+    print(f"{percent:.1f}% noticed: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+    if percent < options.at_least:
+        raise SystemExit(f"Fewer mutants were noticed than --at-least {options.at_least:g}% asks for.")
+
+
+def noticed_percent(verdicts: Mapping[str, int]) -> float:
+    """How many of 100 mutants a test noticed or no test could; 0 without mutants, because nothing was tested."""
+    total = sum(verdicts.values())
+    return 100 * (total - verdicts["SURVIVED"]) / total if total else 0.0
 
 
 def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def dry_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (folder / "my_game.py").write_text("from turnsmith.env.examples.guess_number import GuessNumber as MyGame\n")
     (folder / "cluster.yaml").write_text(file("cluster.yaml"))
     monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "my_game", raising=False)  # another test may have had one
     monkeypatch.setattr("turnsmith.trainer.config.auto.auto_device", lambda: "cuda")  # as if a GPU were there
     program, *words = shlex.split(command)
     assert program == "turnsmith"

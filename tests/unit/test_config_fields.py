@@ -76,7 +76,7 @@ class RecordedCluster:
 
     is_local = False
 
-    def __init__(self, config: ConfigStore, device: str, more: object = None) -> None:
+    def __init__(self, config: ConfigStore, device: str, more: object = None, tell: object = None) -> None:
         self.variables = cluster.environment_variables(config, device)
         self.arguments = cluster._init_arguments(config, device)
 
@@ -127,6 +127,13 @@ def variable(name: str) -> Callable[[ConfigStore], Any]:
     return lambda config: started(config)._cluster.variables[name]
 
 
+def thinking(config: ConfigStore) -> Any:
+    try:
+        return plan(lambda it: it.thinking)(config)
+    except ConfigError as error:  # the tiny model's template has no switch for it
+        return str(error)
+
+
 def folder(config: ConfigStore) -> Path:
     run = started(config).run
     assert run is not None
@@ -166,6 +173,7 @@ OBSERVED = {
     "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),
     "inference.max_seconds": Seen(9.0, rollout(lambda it: it.limits.seconds)),
     "inference.tool_format": Seen("json", plan(lambda it: it.tool_format)),
+    "inference.thinking": Seen(False, thinking, ("model.model_name=tiny",)),
     "inference.multi_turn": Seen(False, rollout(lambda it: it.limits.turns)),
     "inference.temperature": Seen(0.5, rollout(lambda it: it.sampling.temperature)),
     "inference.top_p": Seen(0.5, rollout(lambda it: it.sampling.top_p)),
@@ -179,6 +187,7 @@ OBSERVED = {
     "training.critic_learning_rate": Seen(1.0, key("critic.optim.lr")),
     "training.batch_size": Seen(64, key("data.train_batch_size")),
     "training.group_size": Seen(4, key(f"{ROLLOUT}.n")),
+    "training.filter_groups": Seen(True, plan(lambda it: it.filtered_group_size)),
     "training.mini_batch_size": Seen(16, key(f"{ACTOR}.ppo_mini_batch_size")),
     "training.micro_batch_size": Seen(4, key(f"{ACTOR}.ppo_micro_batch_size_per_gpu")),
     "training.updates_per_batch": Seen(2, key(f"{ACTOR}.ppo_epochs")),
@@ -198,6 +207,9 @@ OBSERVED = {
     "training.rollout_correction": Seen("token", key("algorithm.rollout_correction.rollout_is")),
     "training.max_grad_norm": Seen(0.5, key(f"{ACTOR}.optim.clip_grad")),
     "training.weight_decay": Seen(0.5, key(f"{ACTOR}.optim.weight_decay")),
+    "training.warmup_ratio": Seen(0.5, key(f"{ACTOR}.optim.lr_warmup_steps_ratio")),
+    "training.lr_schedule": Seen("cosine", key(f"{ACTOR}.optim.lr_scheduler_type")),
+    "training.min_lr_ratio": Seen(0.5, key(f"{ACTOR}.optim.min_lr_ratio"), ("training.lr_schedule=cosine",)),
     "training.warmup_steps": Seen(5, key(f"{ACTOR}.optim.lr_warmup_steps")),
     "training.schedule": Seen("colocate_async", key("trainer.v1.trainer_mode")),
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
@@ -226,8 +238,9 @@ OBSERVED = {
     "ray.num_actors": Seen(2, start("num_actors")),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
+    "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
-    "verl": Seen({"trainer.balance_batch": False}, lambda config: verl_config(config).get("trainer.balance_batch")),
+    "verl": Seen({"trainer.critic_warmup": 5}, lambda config: verl_config(config).get("trainer.critic_warmup")),
 }
 
 
@@ -280,7 +293,7 @@ def test_a_misspelt_name_is_refused_with_the_right_one(name: str) -> None:
 
 
 def test_the_page_of_all_settings_is_current() -> None:
-    page = Path(turnsmith.__file__).parents[2] / "docs" / "configuration.md"
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
     command = "python -m docs.hooks.config_reference > docs/configuration.md"
     assert page.read_text() == config_reference(), f"run: {command}"
 

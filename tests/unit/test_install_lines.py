@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,14 +89,27 @@ def test_without_a_gpu_nothing_is_locked_that_needs_one(name: str) -> None:
     assert [package for package in packages if package.startswith(("nvidia-", "cuda-"))] == []
 
 
+def needs_extras(extra: str) -> Iterator[str]:
+    """An extra of ours, and those that it names."""
+    yield extra
+    for need in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        if need.name == PROJECT["name"]:
+            yield from (each for inner in need.extras for each in needs_extras(inner))
+
+
 def needs(extra: str) -> Iterator[Requirement]:
     """What an extra of ours asks for, with the extras that it names."""
-    for line in PROJECT["optional-dependencies"][extra]:
-        need = Requirement(line)
-        if need.name == PROJECT["name"]:
-            yield from (each for inner in need.extras for each in needs(inner))
-        else:
-            yield need
+    for named in needs_extras(extra):
+        lines = map(Requirement, PROJECT["optional-dependencies"][named])
+        yield from (need for need in lines if need.name != PROJECT["name"])
+
+
+def test_every_extra_is_resolved_by_a_stage_of_ci() -> None:
+    lock = runpy.run_path(str(ROOT / "locks" / "lock.py"))
+    resolved = {*lock["WITHOUT_LOCK"], *(extra for each in lock["LOCKS"].values() for extra in each.extras)}
+    named = {extra for each in resolved - {""} for extra in needs_extras(each)}
+    assert named == PROJECT["optional-dependencies"].keys()
+    assert {"", "openai", "cpu"} <= {*lock["WITHOUT_LOCK"]}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from textwrap import dedent
 
+import pytest
+from tests.mutation import run
 from tests.mutation.mutants import find_mutants
-from tests.mutation.run import CORE_FILES, PACKAGE, ROOT, TESTS, draw, paths_of_tests, read_equivalent
+from tests.mutation.run import CORE_FILES, PACKAGE, ROOT, TESTS, draw, noticed_percent, paths_of_tests, read_equivalent
 
 
 def changes(source: str) -> set[tuple[str, str]]:
@@ -76,3 +78,21 @@ def test_every_entry_of_the_equivalent_list_still_names_a_mutant() -> None:
         mutants = find_mutants(file, (PACKAGE / file).read_bytes())
         names = {(mutant.line_text, mutant.before, mutant.after) for mutant in mutants}
         assert (line, before, after) in names, f"{file}: {line}: {before} -> {after}"
+
+
+def test_survivors_alone_lower_the_percentage() -> None:
+    assert noticed_percent({"noticed": 6, "noticed (timeout)": 1, "equivalent": 2, "SURVIVED": 1}) == 90.0
+    assert noticed_percent({"noticed": 3, "SURVIVED": 0}) == 100.0
+    assert noticed_percent({"noticed": 0, "SURVIVED": 0}) == 0.0
+
+
+@pytest.mark.parametrize(("at_least", "is_enough"), [("75", True), ("75.1", False), (None, True)])
+def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enough) -> None:
+    verdicts = ["noticed", "SURVIVED", "equivalent", "noticed (timeout)"]
+    monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs: zip(mutants, verdicts, strict=True))
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", *(["--at-least", at_least] if at_least else [])])
+    if is_enough:
+        run.main()
+    else:
+        with pytest.raises(SystemExit, match=r"--at-least 75\.1%"):
+            run.main()

@@ -6,6 +6,7 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
+from turnsmith.inference.chat import thinking_settings
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
@@ -29,7 +30,14 @@ def open_engine(
     settings = _settings(config, backend)
     settings |= {"tokenizer": tokenizer} if tokenizer else {}
     settings |= {"model": served_model} if served_model else {}
-    return create_inference_engine(model, backend, settings)
+    engine = create_inference_engine(model, backend, settings)
+    if config.inference.thinking is not None:
+        try:
+            engine.template_settings = thinking_settings(engine.tokenizer, config.inference.thinking)
+        except ConfigError:
+            engine.close()
+            raise
+    return engine
 
 
 def model_name_or_path(config: ConfigStore) -> str:

@@ -33,7 +33,7 @@ examples:
 
 Each line is one turn. End a line with \\ to continue on the next; Ctrl-D quits.
 Tokens and time are unlimited unless you set a limit, such as
-inference.max_seconds=60."""
+inference.max_turn_tokens=200."""
 
 _LIMITS = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 
@@ -63,6 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     """Let a person play one episode, and record it."""
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.env.spec import EnvironmentSpec
+    from turnsmith.inference.chat import thinking_settings
     from turnsmith.inference.sync.engines import load_tokenizer
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
@@ -71,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     spec = EnvironmentSpec.of(args.environment, config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
-    chat = RecordingChat(tokenizer)
+    chat = RecordingChat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking))
     engine = HumanEngine(chat, raw=args.raw)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # an invalid byte becomes U+FFFD and does not end the episode

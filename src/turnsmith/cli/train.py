@@ -79,13 +79,15 @@ def read_config(file: str | None, model: str | None, overrides: list[str]) -> Co
 
 
 def _print_settings(config: ConfigStore) -> None:
-    """Print the settings and the resulting verl config, as two YAML documents."""
+    """Print the settings and the resulting verl config, as two YAML documents; as a comment, what is asked of Ray."""
     from omegaconf import OmegaConf
 
     from turnsmith.config_sources import to_dict
     from turnsmith.records.yaml_text import dump_yaml
     from turnsmith.trainer.config.build import verl_config
+    from turnsmith.trainer.driver.preflight import dry_run_table
 
     settings = dump_yaml(to_dict(config))
     verl = OmegaConf.to_yaml(verl_config(config), resolve=True)
-    print(f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}", end="")
+    asked = "".join(f"# {line}\n" for line in dry_run_table(config).splitlines())
+    print(f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}", end="")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 from pathlib import Path
+
+from turnsmith.importing import installed_version
 
 
 def auto_device() -> str:
@@ -62,8 +63,4 @@ def auto_attention(device: str, dtype: str) -> str:
 
 def has_flash_attention() -> bool:
     """Whether flash-attn is installed. Asks for its distribution, as transformers does: others have the same module."""
-    try:
-        importlib.metadata.distribution("flash-attn")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return installed_version("flash-attn") is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,18 @@ class Generation:
     swaps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     """Weight updates during the generation: (index of the first token that the new weights sampled, their version)."""
 
+    def check(self, sampling: Sampling) -> None:
+        """Raise a `ValueError` if this cannot be the answer to a request with these parameters."""
+        if self.stop_reason == "abort":
+            raise ValueError("the engine aborted the turn")
+        if self.stop_reason not in ("stop", "length"):
+            raise ValueError(f"the engine ended the turn with the unknown stop reason {self.stop_reason!r}")
+        tokens = len(self.token_ids)
+        if not 0 < tokens <= sampling.max_tokens:
+            raise ValueError(f"the engine returned {tokens} tokens; 1 to {sampling.max_tokens} were requested")
+        if not math.isfinite(sum(self.log_probs)):
+            raise ValueError("the engine returned a log-prob that is not finite")
+
 
 class Engine(Protocol):
     """Anything that generates tokens. Calls come concurrently; the engine batches them as it sees fit."""
@@ -46,3 +59,10 @@ class Engine(Protocol):
         cache.
         """
         ...
+
+
+def engine_name(engine: Any) -> str:
+    """The class that the user knows: our wrappers hold the engine in `inner`."""
+    while hasattr(engine, "inner"):
+        engine = engine.inner
+    return type(engine).__name__

@@ -11,12 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 from turnsmith.errors import ConfigError
 
-__all__ = ["BUILT_MODELS", "cache_folder", "resolve"]
+__all__ = ["BUILT_MODELS", "cache_folder", "closest_model", "resolve"]
 
 BUILT_MODELS: dict[str, str] = {"tiny": "tiny-v1", "smollm2": "smollm2-135m-instruct-v1"}
 """The models that turnsmith builds, and their folders in the cache. When a recipe changes, rename the folder, so that a
@@ -34,12 +35,16 @@ def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
         The folder of a model on this machine, or the Hugging Face id unchanged.
 
     Raises:
-        ConfigError: If the folder does not exist or holds no model.
+        ConfigError: If there is no such folder, it holds no model, or the name can be of no model.
         MissingDependency: If a package needed to build the model is not installed, or cannot be downloaded.
 
     Example:
         >>> resolve("Qwen/Qwen3-0.6B")
         'Qwen/Qwen3-0.6B'
+        >>> resolve("tinny")
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: There is no model 'tinny': it is neither a folder nor one that turnsmith builds \
+(tiny, smollm2). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B. Did you mean tiny?
     """
     if local_path is not None:
         return _check_folder(local_path)
@@ -47,7 +52,24 @@ def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
         return str(_build_once(model_name_or_path))
     if Path(model_name_or_path).expanduser().is_dir() or _is_explicit_path(model_name_or_path):
         return _check_folder(model_name_or_path)
+    if "/" not in model_name_or_path:
+        raise ConfigError(
+            f"There is no model {model_name_or_path!r}: it is neither a folder nor one that turnsmith builds "
+            f"({', '.join(BUILT_MODELS)}). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B."
+            f"{closest_model(model_name_or_path)}"
+        )
     return model_name_or_path
+
+
+def closest_model(name: str) -> str:
+    """A question that names the model built by turnsmith, or the folder, whose name is closest; empty if none is."""
+    path = Path(name).expanduser()
+    try:
+        folders = [str(path.parent / folder.name) for folder in path.parent.iterdir() if folder.is_dir()]
+    except OSError:
+        folders = []
+    close = get_close_matches(str(path), [*BUILT_MODELS, *folders], n=1)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def cache_folder() -> Path:
@@ -66,7 +88,7 @@ def _is_explicit_path(name: str) -> bool:
 def _check_folder(path: str) -> str:
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise ConfigError(f"The model folder {path} does not exist.")
+        raise ConfigError(f"The model folder {path} does not exist.{closest_model(path)}")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"The folder {path} holds no model: it has no config.json.")
     return str(folder)

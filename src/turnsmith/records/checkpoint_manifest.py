@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
-from turnsmith.records.files import write_text
+from turnsmith.records.files import flush_folder, write_text
 from turnsmith.records.signing_key import signature
 
 MANIFEST = "manifest.json"
@@ -91,15 +91,6 @@ def check_manifest(folder: Path, step: int, key: bytes | None) -> bool:
                 raise RecordError(f"{name} has changed since it was written")
     signed = str(manifest.get("signature", ""))
     return key is not None and hmac.compare_digest(signed.encode(), signature(_signed_part(manifest), key).encode())
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush a folder's directory entries to disk, so that a rename survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(folder: Path) -> dict[str, Any]:

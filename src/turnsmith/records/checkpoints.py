@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoint_manifest import Checksums, check_manifest, flush_folder, write_manifest
-from turnsmith.records.files import write_text
+from turnsmith.records.checkpoint_manifest import Checksums, check_manifest, write_manifest
+from turnsmith.records.files import flush_folder, write_text
 from turnsmith.records.json_text import to_json
 from turnsmith.records.signing_key import signing_key
 

@@ -1,7 +1,9 @@
-"""Episodes on disk: one Parquet file per step and writer, with typed columns and zstd. Any Parquet reader opens them.
+"""Episodes on disk: Parquet files with typed columns and zstd, which any Parquet reader opens.
 
-A file appears complete or not at all. Rows are written in blocks of bounded size, so that a step of thousands of long
-episodes is never in memory twice.
+Each writer makes one file per step, `step-<step>-<part>.parquet`. `records.compaction` merges many of them into one,
+`steps-<first>-<last>.parquet`, which from then on stands for all files of those steps. A file appears complete or not
+at all. Rows are written in blocks of bounded size, so that a step of thousands of long episodes is never in memory
+twice.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
+from turnsmith.records.episode_files import episode_files, row_groups_of, steps_of
 from turnsmith.records.episode_schema import DICTIONARY_COLUMNS, FORMAT, SCHEMA, SPLIT_COLUMNS
 from turnsmith.records.files import atomic_write
 from turnsmith.records.json_text import to_json
@@ -25,7 +29,14 @@ from turnsmith.text import replace_surrogates
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 _TOKENS_IN_BLOCK = 4_000_000
-_FILE_NAME = re.compile(r"step-(\d+)-.+\.parquet")
+
+WRITER_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": list(DICTIONARY_COLUMNS),
+    "use_byte_stream_split": list(SPLIT_COLUMNS),
+}
+"""How columns are encoded."""
 
 
 def write_episodes(
@@ -48,13 +59,7 @@ def write_episodes(
         raise RecordError(f"{part!r} is not a valid part name: use letters, digits, '.', '-' and '_'.")
     target = Path(folder) / subfolder / f"step-{step:08d}-{part}.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {
-        "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": list(DICTIONARY_COLUMNS),
-        "use_byte_stream_split": list(SPLIT_COLUMNS),
-    }
-    with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **options) as writer:
+    with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **WRITER_OPTIONS) as writer:
         for block in _blocks(trajectories):
             writer.write_table(_table(step, block))
     return target
@@ -80,21 +85,31 @@ def read_episodes(source: RunFolder | str | Path, step: int | None = None) -> li
 
 def iter_episodes(source: RunFolder | str | Path, step: int | None = None) -> Iterator[Trajectory]:
     """Like `read_episodes`, but one episode at a time, for runs that do not fit in memory."""
-    for file in episode_files(source):
-        match = _FILE_NAME.fullmatch(file.name)
-        if step is None or match is None or int(match[1]) == step:
-            yield from _read_file(file, step)
+    read = Counter[int]()  # episodes of each step
+    files, before = episode_files(source), None
+    while files != before:
+        try:
+            yield from _unread(files, step, read)
+            return
+        except FileNotFoundError:  # it has been merged with others meanwhile, in the same order
+            files, before = episode_files(source), files
+    raise RecordError(f"An episode file at {source} cannot be opened: it is listed, but not there.")
 
 
-def episode_files(source: RunFolder | str | Path) -> list[Path]:
-    """The episode files of a run, ordered by step and part; given a file, that file."""
-    path = Path(source)
-    if path.is_file():
-        return [path]
-    folder = path / "episodes" if (path / "episodes").is_dir() else path
-    if not folder.is_dir():
-        raise RecordError(f"There are no episodes at {path}: it is neither a run folder nor a file.")
-    return sorted(file for file in folder.iterdir() if _FILE_NAME.fullmatch(file.name))
+def _unread(files: list[Path], step: int | None, read: Counter[int]) -> Iterator[Trajectory]:
+    """The episodes but for the first of each step, which were read before; counts them."""
+    again = read.copy()
+    last = max(read, default=0)
+    for file in files:
+        steps = steps_of(file)
+        if steps and (steps.stop <= last or (step is not None and step not in steps)):
+            continue
+        for number, trajectory in _read_file(file, step):
+            if again[number]:
+                again[number] -= 1
+            else:
+                read[number] += 1
+                yield trajectory
 
 
 def _blocks(trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
@@ -173,19 +188,21 @@ def _packed(arrays: list[array[Any]], kind: Any) -> Any:
     )
 
 
-def _read_file(file: Path, step: int | None) -> Iterator[Trajectory]:
+def _read_file(file: Path, step: int | None) -> Iterator[tuple[int, Trajectory]]:
     try:
         with pq.ParquetFile(file) as parquet:
             version = (parquet.schema_arrow.metadata or {}).get(b"turnsmith.format", b"").decode()
             if version != FORMAT:
                 raise RecordError(f"{file} has episode format {version or 'none'}, but this turnsmith reads {FORMAT}.")
-            for block in parquet.iter_batches(batch_size=64):
+            for block in parquet.iter_batches(batch_size=64, row_groups=row_groups_of(parquet, step)):
                 yield from _episodes(block, step)
+    except FileNotFoundError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise RecordError(f"Cannot read the episode file {file}: {error}") from error
 
 
-def _episodes(block: Any, step: int | None) -> Iterator[Trajectory]:
+def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
     packed = ("token_ids", "mask", "log_probs")
     rows: list[dict[str, Any]] = block.drop_columns(list(packed)).to_pylist()
     ids, mask, log_probs = (block.column(name) for name in packed)
@@ -197,7 +214,7 @@ def _episodes(block: Any, step: int | None) -> Iterator[Trajectory]:
                 mask=_unpacked(mask[index].values, "b", pa.int8()),
                 prompt_length=row["prompt_length"],
             )
-            yield _trajectory(row, tokens)
+            yield row["step"], _trajectory(row, tokens)
 
 
 def _unpacked(values: Any, typecode: str, kind: Any) -> array[Any]:

@@ -41,6 +41,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def flush_folder(folder: Path) -> None:
+    """Flush a folder's directory entries to disk, so that a rename survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append one line; if a crash left the last line unfinished, cut that line off first."""
     with path.open("a+b") as file:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from turnsmith.records.checkpoints import forget_best, remove_unfinished, saved_steps
+from turnsmith.records.compaction import truncate_episodes
 from turnsmith.records.files import atomic_write
 from turnsmith.records.run_folder import RunFolder
 
@@ -32,6 +33,7 @@ def rewind(run: RunFolder, step: int) -> None:
         match = _STEP_FILE.fullmatch(file.name)
         if match and int(match[1]) > step and file.is_file():
             file.unlink()
+    truncate_episodes(run.episodes_dir, step)
     for name in ("metrics.jsonl", "evaluations.jsonl", "ledger.jsonl"):
         _drop_later_lines(run.path / name, step)
     remove_unfinished(run.checkpoints_dir)

@@ -6,7 +6,6 @@ This module does not know what generates the tokens, who trains on them, or wher
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import zlib
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, WorkerLost, describe_failure
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
@@ -134,6 +133,8 @@ class _Episode:
     buffer: EpisodeBuffer = field(default_factory=EpisodeBuffer)
     tools: EpisodeTools | None = None
     tool_calls: int = 0
+    clock: asyncio.Timeout = field(init=False)
+    """The time limit; it stands still while the engine has the turn."""
     called_at: float | None = None
     """When the call to the environment or a tool began that has not returned yet; None: there is none."""
 
@@ -141,7 +142,7 @@ class _Episode:
         """Run to the end; return the outcome and, after a failure, the error message."""
         try:
             # One timer for the whole episode; a waiting episode holds no thread.
-            async with asyncio.timeout(self.spec.limits.seconds):
+            async with asyncio.timeout(self.spec.limits.seconds) as self.clock:
                 await self._reset()
                 while True:
                     await self._run_turn()
@@ -206,20 +207,32 @@ class _Episode:
 
     async def _generate(self) -> tuple[str, Generation]:
         """Sample the model's turn and record it; return its text and its tokens."""
+        if self.clock.expired():  # the environment did not let itself be cancelled
+            raise TimeoutError
         began = time.perf_counter()
         try:
             sampling = self._turn_sampling()
-            generation = await self.engine.generate(self.buffer.ids, sampling, session=self.start.episode_id)
-            _check_generation(generation, sampling)
+            generation = await self._ask_engine(sampling)
+            generation.check(sampling)
             action = self.chat.text(generation.token_ids)
             self.buffer.append_turn(generation, time.perf_counter() - began)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
-            message = describe_failure(f"{_engine_name(self.engine)}.generate", error)
+            message = describe_failure(f"{engine_name(self.engine)}.generate", error)
             raise _End(Outcome.ENGINE_FAILED, message) from error
         self._check_turn_ended(generation, sampling)
         return action, generation
+
+    async def _ask_engine(self, sampling: Sampling) -> Generation:
+        """Stops the clock: the engine may be waiting for the trainer, which is no doing of the model."""
+        now = asyncio.get_running_loop().time
+        left = (self.clock.when() or 0.0) - now()
+        self.clock.reschedule(None)
+        try:
+            return await self.engine.generate(self.buffer.ids, sampling, session=self.start.episode_id)
+        finally:
+            self.clock.reschedule(now() + left)
 
     def _check_turn_ended(self, generation: Generation, sampling: Sampling) -> None:
         """End the episode if a limit cut the model's turn short: half an action is never applied."""
@@ -269,13 +282,6 @@ class _Episode:
         return replace(sampling, max_tokens=max_tokens, seed=zlib.crc32(mixed.encode()))
 
 
-def _engine_name(engine: Any) -> str:
-    """The class that the user knows: our wrappers hold the engine in `inner`."""
-    while hasattr(engine, "inner"):
-        engine = engine.inner
-    return type(engine).__name__
-
-
 def _environment_failure(error: Exception) -> _End:
     message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
     if isinstance(error, EnvironmentTimeout):
@@ -287,13 +293,3 @@ def _environment_failure(error: Exception) -> _End:
 def _with_stop_tokens(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> Sampling:
     """Cached, so that episodes with the same settings share one object."""
     return replace(sampling, stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *sampling.stop_token_ids))))
-
-
-def _check_generation(generation: Generation, sampling: Sampling) -> None:
-    if generation.stop_reason == "abort":
-        raise ValueError("the engine aborted the turn")
-    tokens = len(generation.token_ids)
-    if not 0 < tokens <= sampling.max_tokens:
-        raise ValueError(f"the engine returned {tokens} tokens; 1 to {sampling.max_tokens} were requested")
-    if not math.isfinite(sum(generation.log_probs)):
-        raise ValueError("the engine returned a log-prob that is not finite")

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from turnsmith.rollout.retry import EpisodeResult
-from turnsmith.trajectory import Decision
+from turnsmith.trajectory import Decision, Trajectory
+
+_REPLACED = (Decision.DROPPED, Decision.FILTERED)
 
 
 def episode_name(group: str, number: int | str) -> str:
@@ -37,15 +39,53 @@ def split_settled(
     Args:
         finished: Episodes that have ended.
         groups: The groups in the step's batch; None: there is no later step, so all are settled.
-        group_size: Episodes per group. A dropped group is in no batch: it is settled once all its episodes have ended.
+        group_size: Episodes per group. A group that was replaced is in no batch: it is settled once all its episodes
+            have ended.
     """
     pairs = [(group_name(result.trajectory.episode_id), result) for result in finished]
     if groups is None:
         return [result for _, result in pairs], []
     ended = Counter(group for group, _ in pairs)
-    dropped = {group for group, result in pairs if result.trajectory.decision is Decision.DROPPED}
-    now = set(groups) | {group for group in dropped if ended[group] == group_size}
+    replaced = {group for group, result in pairs if result.trajectory.decision in _REPLACED}
+    now = set(groups) | {group for group in replaced if ended[group] == group_size}
     return [result for group, result in pairs if group in now], [result for group, result in pairs if group not in now]
+
+
+class GroupFilter:
+    """Finds groups whose episodes all got the same reward: comparing them teaches nothing.
+
+    Example:
+        >>> lost, won = (Trajectory("a-0", rewards=[0.0]), Trajectory("a-1", rewards=[1.0]))
+        >>> groups = GroupFilter(group_size=2)
+        >>> groups.add(lost), groups.add(won), lost.decision.value
+        (False, False, 'kept')
+        >>> first, second = (Trajectory(f"b-{number}", rewards=[1.0]) for number in range(2))
+        >>> groups.add(first), groups.add(second), first.decision.value
+        (False, True, 'filtered')
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self._group_size = group_size
+        self._incomplete: dict[str, list[Trajectory]] = {}
+
+    def add(self, trajectory: Trajectory) -> bool:
+        """Add an episode that has ended. True: it completes a group with equal rewards, which is now `filtered`.
+
+        Masked episodes do not count. A group with fewer than two others stays as it is, and so does a dropped one.
+        """
+        group = group_name(trajectory.episode_id)
+        episodes = self._incomplete.setdefault(group, [])
+        episodes.append(trajectory)
+        if len(episodes) < self._group_size:
+            return False
+        del self._incomplete[group]
+        counted = [episode for episode in episodes if episode.decision.is_counted]
+        is_dropped = any(episode.decision is Decision.DROPPED for episode in episodes)
+        if is_dropped or len(counted) < 2 or len({episode.total_reward for episode in counted}) > 1:
+            return False
+        for episode in counted:
+            episode.decision = Decision.FILTERED
+        return True
 
 
 def settle_groups(results: Iterable[EpisodeResult]) -> None:

@@ -44,6 +44,8 @@ class EpisodeReport:
     `format_problem` or `cut_turn`."""
     decisions: Counter[str] = field(default_factory=Counter)
     """Episodes by the failure policy's decision."""
+    filtered_groups: list[str] = field(default_factory=list)
+    """Groups that were replaced because their rewards were equal; they count in rewards and turns all the same."""
     retried: int = 0
     """Attempts that were retried."""
 
@@ -87,9 +89,12 @@ class EpisodeReport:
                 record["turns/cut"] = self.cut_turns / max(1, sum(self.turns))
         if self.compared_groups:
             record |= {"groups/total": len(self.groups), "groups/constant": len(self.constant_groups)}
+        if self.filtered_groups:
+            record["groups/filtered"] = len(self.filtered_groups)
         record["episodes/total"] = sum(self.outcomes.values())
         record |= {f"episodes/{outcome}": count for outcome, count in sorted(self.outcomes.items())}
         decisions = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
+        decisions.pop(Decision.FILTERED.value, None)  # no failure: `groups/filtered` has them
         record |= {f"failures/{decision}": count for decision, count in sorted(decisions.items()) if count}
         if self.tool_calls or self.format_problems:
             record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
@@ -117,7 +122,10 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         report.retried += trajectory.attempt
         report.first_error = report.first_error or trajectory.error
         rewards = report.groups.setdefault(trajectory.group_id, [])
-        if trajectory.is_counted:
+        is_filtered = trajectory.decision is Decision.FILTERED
+        if is_filtered and not rewards:
+            report.filtered_groups.append(trajectory.group_id)
+        if trajectory.is_counted or is_filtered:
             rewards.append(trajectory.total_reward)
             _add_behaviour(report, trajectory)
         _add_tool_calls(report, trajectory)

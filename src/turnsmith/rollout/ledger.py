@@ -17,7 +17,7 @@ from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MAX_NAMED = 5
 _MAX_DETAILED = 200
-_NOT_TRAINED = (Decision.MASKED, Decision.DROPPED)
+_NOT_TRAINED = (Decision.MASKED, Decision.DROPPED, Decision.FILTERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class LedgerEntry:
         return cls(last.episode_id, last.group_id, last.decision, attempts, result.cause or "", error)
 
     @property
-    def is_first_attempt_kept(self) -> bool:
-        """Whether the episode was kept without a retry, so that the totals say all there is to say."""
-        return self.decision is Decision.KEPT and len(self.attempts) == 1
+    def is_plain(self) -> bool:
+        """Whether nothing went wrong with the episode, so that the totals say all there is to say."""
+        return self.decision in (Decision.KEPT, Decision.FILTERED) and len(self.attempts) == 1
 
     def as_dict(self) -> dict[str, Any]:
         """The episode's entry in `ledger.jsonl`."""
@@ -113,7 +113,7 @@ class StepLedger:
             decision = entry.decision if place == len(entry.attempts) - 1 else Decision.RETRIED
             self.tokens[decision.value] += attempt.tokens
             self.seconds[decision.value] = self.seconds.get(decision.value, 0.0) + attempt.seconds
-        if not entry.is_first_attempt_kept and len(self.details) < _MAX_DETAILED:
+        if not entry.is_plain and len(self.details) < _MAX_DETAILED:
             self.details.append(entry.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Ledger:
         >>> ledger.close(2, trained=["h-0"])
         Traceback (most recent call last):
         turnsmith.errors.TrainingFailure: The episodes of step 2 do not add up: 2 dispatched + 0 carried in = 2, but \
-1 trained + 0 masked + 0 dropped + 0 carried over = 1. Dispatched, but never reported as ended: h-1.
+1 trained + 0 masked + 0 dropped + 0 filtered + 0 carried over = 1. Dispatched, but never reported as ended: h-1.
     """
 
     def __init__(self, carried: Iterable[str] = (), *, may_carry: bool = False) -> None:
@@ -232,10 +232,10 @@ class Ledger:
             self._problems.append(f"Kept, but not in the batch: {_shorten(self._ended)}.")
         if opened == closed and batch_size == totals.trained and not self._problems:
             return
-        masked, dropped = (totals.decisions[decision.value] for decision in _NOT_TRAINED)
+        not_trained = " + ".join(f"{totals.decisions[decision.value]} {decision.value}" for decision in _NOT_TRAINED)
         raise TrainingFailure(
             f"The episodes of step {totals.step} do not add up: {totals.dispatched} dispatched + {totals.carried_in} "
-            f"carried in = {opened}, but {totals.trained} trained + {masked} masked + {dropped} dropped + "
+            f"carried in = {opened}, but {totals.trained} trained + {not_trained} + "
             f"{len(totals.carried)} carried over = {closed}. {' '.join(self._problems[:_MAX_NAMED])}"
         )
 

@@ -22,7 +22,7 @@ class Limits:
     tokens: int = 2048
     """Maximum number of tokens after the opening prompt, the model's and the environment's; outcome `token_limit`."""
     seconds: float = 600.0
-    """Maximum wall-clock time; outcome `time_limit`."""
+    """Maximum time in the environment and tools, waiting for the engine not included; outcome `time_limit`."""
     prompt_tokens: int = 1024
     """Maximum length of the opening prompt; a longer one is an error and never truncated."""
     turn_tokens: int | None = None

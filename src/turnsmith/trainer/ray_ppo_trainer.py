@@ -10,6 +10,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
+from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
@@ -23,10 +24,12 @@ from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
 from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
-from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.check import check, check_horizon
+from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
 from turnsmith.trainer.display.progress import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
+from turnsmith.trainer.driver.preflight import check_machine
 from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
 from turnsmith.trainer.driver.runner_client import wait_for_call
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
@@ -34,7 +37,7 @@ from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.validation import Validation
 
-_TRACKER_SECONDS = 20.0
+_TRACKER_SECONDS = 40.0  # the task runner itself stops waiting sooner, and says which tracker it was
 
 
 class RayPPOTrainer:
@@ -93,6 +96,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._servers: list[Any] = []  # an actor ends with its last handle
         self._watchdog: Any = None
         self._view = ProgressView()
+        self._horizon = 0
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
 
     @classmethod
@@ -146,13 +150,15 @@ made of whole groups. Set batch_size to a multiple of group_size.
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
         """Train for `num_epochs` times `num_iters_per_epoch` optimizer steps; return the metrics of all steps.
 
-        Ctrl-C stops every process of the run and leaves its folder readable. A second call continues from the first. In
-        a resumed run, a call without arguments trains for the remaining steps.
+        Ctrl-C stops every process of the run and leaves its folder readable. A second call continues from the first
+        (not with `training.lr_schedule=cosine`, which ends with the first). In a resumed run, a call without arguments
+        trains for the remaining steps.
         """
         steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # only in a resumed run
             self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are done.")
             return self.metrics_history
+        self._check_horizon(steps)
         began = time.monotonic()
         try:
             self._view.start(self._steps_made() + steps, run_header(self.config, self.environment.name))
@@ -185,7 +191,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         """
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
-        self._start(steps_in_epoch(self.config, self.dataset), 0)
+        epoch_steps = steps_in_epoch(self.config, self.dataset)
+        self._start(epoch_steps, 0, checkpoint.step + self.config.training.num_epochs * epoch_steps)
         return int(self._watch(self._runner.load.remote(str(checkpoint.path))))
 
     def cleanup(self) -> None:
@@ -213,14 +220,21 @@ made of whole groups. Set batch_size to a multiple of group_size.
         epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
         return (epochs or self.config.training.num_epochs) * epoch_steps, epoch_steps
 
+    def _check_horizon(self, steps: int) -> None:
+        if self._runner is not None:
+            last = self._watch(self._runner.step.remote()) + steps
+            check_horizon(self.config.training, last, self._horizon)
+
     def _inputs(self) -> RunInputs:
         return RunInputs(
             self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation, self.parser
         )
 
-    def _start(self, epoch_steps: int, last_step: int) -> None:
+    def _start(self, epoch_steps: int, last_step: int, horizon: int | None = None) -> None:
+        """Start every process, if there is none yet; `horizon`: the learning rate's last step, if not `last_step`."""
         if self._runner is not None:
             return
+        self._horizon = horizon or last_step
         from turnsmith.models import resolve
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
         from turnsmith.trainer.verl.task_runner import TaskRunner
@@ -230,15 +244,18 @@ made of whole groups. Set batch_size to a multiple of group_size.
         config = self.config
         self._view.phase("resolving model")
         model_path = resolve(config.model.model_name, config.model.local_path)
+        check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
-        theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=10**9)
+        theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
         inputs.write(self.run, theirs, is_new=self._stopped is None)
         inputs.write_recipe(self.run, last_step, epoch_steps)
         self.run.append_event("starting", **this_process())
         self._view.phase("starting Ray")
-        self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
+        with ModelCheck.of(config, model_path):  # ends before anything loads the model, and while Ray starts
+            variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
+            self._cluster = Cluster(config, resolve_device(config), variables, self._view.phase)
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)
@@ -255,15 +272,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
             rollout,
             run_dir,
             tool_format=config.inference.tool_format,
+            thinking=config.inference.thinking,
             estimator=config.training.adv_estimator,
             credit=config.training.credit,
+            filtered_group_size=config.training.group_size if config.training.filter_groups else 0,
             curriculum=self.dataset.curriculum,
         )
         self._watch(
             self._runner.start.remote(
                 theirs,
                 plan,
-                num_actors=config.ray.num_actors,
+                num_actors=episode_workers(config),
                 saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,
                 evaluating=self.validation.schedule(config, self.reward_fn, self.tools),

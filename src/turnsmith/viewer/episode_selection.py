@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from turnsmith.errors import RecordError
 from turnsmith.records.advantages import read_advantages
-from turnsmith.records.episodes import episode_files, iter_episodes
+from turnsmith.records.episode_files import episode_files, row_groups_of, steps_of
+from turnsmith.records.episodes import iter_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.trajectory import Decision, Outcome, Trajectory
@@ -77,7 +78,7 @@ def select_episodes(run: RunFolder, warnings: Iterable[RunWarning] = ()) -> Epis
     selection.is_sample = len(steps) < len(files)
     for step in steps:
         for file in files[step]:
-            selection.rows.extend(_read_rows(file, selection.unreadable))
+            selection.rows.extend(_read_rows(file, step, selection.unreadable))
     reasons: dict[tuple[int, str], list[str]] = {}
     for reason, row in _candidates(selection.rows):
         reasons.setdefault((row.step, row.episode_id), []).append(reason)
@@ -134,8 +135,9 @@ def _median(rows: list[EpisodeRow]) -> EpisodeRow:
 def _files_by_step(run: RunFolder) -> dict[int, list[Path]]:
     files: dict[int, list[Path]] = {}
     try:
-        for file in episode_files(run):  # step-<step>-<part>.parquet
-            files.setdefault(int(file.name.split("-")[1]), []).append(file)
+        for file in episode_files(run):
+            for step in steps_of(file) or ():
+                files.setdefault(step, []).append(file)
     except RecordError:
         pass  # a run without episodes
     return files
@@ -148,11 +150,13 @@ def _spread(steps: list[int], most: int) -> list[int]:
     return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
-def _read_rows(file: Path, unreadable: list[str]) -> list[EpisodeRow]:
+def _read_rows(file: Path, step: int, unreadable: list[str]) -> list[EpisodeRow]:
     try:
         with pq.ParquetFile(file) as parquet:  # an older file may lack the newer columns
-            rows = parquet.read(columns=[column.name for column in fields(EpisodeRow)]).to_pylist()
-        return [EpisodeRow(**{name: value for name, value in row.items() if value is not None}) for row in rows]
+            wanted = [column.name for column in fields(EpisodeRow)]
+            rows = parquet.read_row_groups(row_groups_of(parquet, step), columns=wanted).to_pylist()
+        present = [{name: value for name, value in row.items() if value is not None} for row in rows]
+        return [row for row in (EpisodeRow(**values) for values in present) if row.step == step]
     except (pa.ArrowException, OSError, TypeError) as error:
         unreadable.append(f"{file.name}: {error}")
         return []
@@ -165,18 +169,18 @@ def _load(
     for step in dict.fromkeys(step for step, _ in reasons):
         names = {name for at, name in reasons if at == step}
         advantages = _read_advantages(run, step, names)
-        for trajectory in _load_step(files.get(step, []), names, unreadable):
+        for trajectory in _load_step(files.get(step, []), step, names, unreadable):
             name = trajectory.episode_id
             loaded[step, name] = SelectedEpisode(step, trajectory, reasons[step, name], advantages.get(name))
     return [loaded[key] for key in reasons if key in loaded]
 
 
-def _load_step(files: Iterable[Path], names: set[str], unreadable: list[str]) -> Iterator[Trajectory]:
+def _load_step(files: Iterable[Path], step: int, names: set[str], unreadable: list[str]) -> Iterator[Trajectory]:
     """The episodes with these names; stops reading once all are loaded."""
     missing = set(names)
     for file in files:
         try:
-            for trajectory in iter_episodes(file):
+            for trajectory in iter_episodes(file, step):
                 if trajectory.episode_id in missing:
                     missing.discard(trajectory.episode_id)
                     yield trajectory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-_DECISIONS = ("trained", "masked", "dropped")
+_DECISIONS = ("trained", "masked", "dropped", "filtered")
 _MAX_ROWS = 20
 
 
@@ -27,7 +27,7 @@ class LedgerTotals:
 
     dispatched: int = 0
     decisions: Counter[str] = field(default_factory=Counter[str])
-    """Episodes trained on, masked and dropped; `in flight` counts those that no step has settled yet."""
+    """Episodes trained on, masked, dropped and filtered; `in flight` counts those that no step has settled yet."""
     retries: Counter[str] = field(default_factory=Counter[str])
     """Attempts that were retried, by outcome."""
     left_out: Counter[str] = field(default_factory=Counter[str])

@@ -141,6 +141,19 @@ def test_different_tools_have_different_openings_and_the_cache_is_bounded(byte_t
     assert chat.open(user("Hi"), []) == chat.open(user("Hi"))
 
 
+def test_the_opening_of_a_group_is_encoded_once_and_every_episode_has_a_list_of_its_own(byte_tokenizer):
+    chat = Chat(byte_tokenizer(TOOLS + CHATML))
+    first = chat.open(user("Hi"))
+    expected = list(first)
+    first.append(0)
+    assert chat.open(user("Hi")) == expected
+    assert chat._encode_opening.cache_info().hits == 1
+    assert chat.open(user("Ho")) != expected
+    for number in range(50):
+        chat.open(user(str(number)))
+    assert chat._encode_opening.cache_info().currsize == 32
+
+
 def test_text_that_the_tokenizer_turns_into_control_tokens_is_an_error(byte_tokenizer):
     tokenizer = byte_tokenizer(TOOLS + CHATML)
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()

@@ -6,7 +6,8 @@ import pytest
 
 from turnsmith.errors import RecordError
 from turnsmith.records import episodes
-from turnsmith.records.episodes import episode_files, iter_episodes, read_episodes, write_episodes
+from turnsmith.records.episode_files import episode_files
+from turnsmith.records.episodes import iter_episodes, read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 

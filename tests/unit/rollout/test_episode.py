@@ -197,6 +197,7 @@ async def test_an_environment_whose_constructor_or_import_fails(chat, tmp_path):
         (Generation([5, 6], [-1.0, "x"]), "TypeError"),  # type: ignore[list-item]
         (Generation([5], [float("nan")]), "a log-prob that is not finite"),
         (Generation([5], [-1.0], "abort"), "aborted"),
+        (Generation([5], [-1.0], "error"), "the unknown stop reason 'error'"),
         (Generation([5] * 300, [-1.0] * 300), "returned 300 tokens; 1 to 256 were requested"),
     ],
 )
@@ -208,18 +209,46 @@ async def test_a_failing_engine(chat, reply, sentence):
     assert len(Count.closed) == 1
 
 
-async def test_time_limit_in_the_engine_and_in_a_step(chat):
-    async def slow(turn: int, prompt: str) -> str:
-        await asyncio.sleep(0 if turn == 0 else 30)
+async def test_the_clock_stands_still_while_the_engine_has_the_turn(chat):
+    async def paused(turn: int, prompt: str) -> str:
+        await asyncio.sleep(0.4)  # longer than the episode may take
         return "a"
 
-    began = time.perf_counter()
-    trajectory = await play(chat, slow, limits=Limits(seconds=0.3))
-    assert (trajectory.outcome, trajectory.num_turns) == (Outcome.TIME_LIMIT, 1)
+    trajectory = await play(chat, paused, limits=Limits(seconds=0.3))
+    assert (trajectory.outcome, trajectory.num_turns, trajectory.total_reward) == (Outcome.COMPLETED, 3, 6.0)
+
+
+async def test_the_clock_goes_on_after_the_engine_has_answered(chat):
+    async def paused(turn: int, prompt: str) -> str:
+        await asyncio.sleep(0.3)
+        return "a"
+
+    class Slow(Count):
+        async def step(self, action: str) -> Any:  # type: ignore[override]
+            await asyncio.sleep(0.4)
+            return super().step(action)
+
+    trajectory = await play(chat, paused, environment=Slow, limits=Limits(seconds=1.0))
+    assert (trajectory.outcome, trajectory.rewards) == (Outcome.TIME_LIMIT, [1.0, 2.0, 0.0]), "the third step is cut"
+
+
+async def test_an_environment_that_cannot_be_cancelled_ends_at_its_next_turn(chat):
+    class Stubborn(Count):
+        async def step(self, action: str) -> Any:  # type: ignore[override]
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                pass
+            return super().step(action)
+
+    trajectory = await play(chat, environment=Stubborn, limits=Limits(seconds=0.1))
+    assert (trajectory.outcome, trajectory.rewards, trajectory.error) == (Outcome.TIME_LIMIT, [1.0], "")
+
+
+async def test_time_limit_in_a_step(chat):
     trajectory = await play(chat, limits=Limits(seconds=0.3), at=2, sleep=1.0)
     assert (trajectory.outcome, trajectory.rewards) == (Outcome.ENVIRONMENT_TIMEOUT, [1.0, 0.0])
     assert trajectory.error.startswith("The environment's step or a tool did not return within ")
-    assert time.perf_counter() - began < 20  # not the engine's 30 seconds
     assert Count.closed == []  # closed when its thread comes back, not while it runs
     await asyncio.sleep(1.0)
     assert len(Count.closed) == 1

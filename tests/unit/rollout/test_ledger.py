@@ -51,7 +51,10 @@ def test_an_episode_without_an_end_stops_the_step() -> None:
     ledger.dispatch([f"a-{n}" for n in range(8)])
     ledger.end([entry("a-0")])
     error = failing(ledger, ["a-0"])
-    assert "8 dispatched + 0 carried in = 8, but 1 trained + 0 masked + 0 dropped + 0 carried over = 1." in error
+    assert (
+        "8 dispatched + 0 carried in = 8, but 1 trained + 0 masked + 0 dropped + 0 filtered + 0 carried over = 1."
+        in error
+    )
     assert "Dispatched, but never reported as ended: a-1, a-2, a-3, a-4, a-5 and 2 more." in error
 
 
@@ -141,4 +144,4 @@ def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
     last = Trajectory(outcome=Outcome.COMPLETED, tokens=tokens, seconds=3.0, episode_id="a-0", group_id="a", attempt=1)
     made = LedgerEntry.of(EpisodeResult(last, [first]))
     assert made.attempts == [Attempt("worker_lost", 2, 2.0), Attempt("completed", 2, 3.0)]
-    assert (made.error, made.decision, made.is_first_attempt_kept) == ("killed", Decision.KEPT, False)
+    assert (made.error, made.decision, made.is_plain) == ("killed", Decision.KEPT, False)

@@ -20,6 +20,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
@@ -30,7 +31,9 @@ from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import JSONActionParser, ReActActionParser
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_worker
+from turnsmith.trainer.verl.server_pool import ServerPool
+from turnsmith.trainer.verl.transformers.server import ServerOutput
+from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_actor
 from turnsmith.trainer.verl.workers import EpisodeWorkers
 
 SPEC = EnvironmentSpec.of(GuessNumber)
@@ -43,7 +46,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def node(name: str, cpus: int, *, alive: bool = True) -> dict[str, Any]:
-        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+        return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {"memory": 1}}
 
     class ActorClass:
         """Stands where Ray's class of actors is; every method of an actor returns what it was called with."""
@@ -69,7 +72,7 @@ def test_actors_are_spread_over_the_nodes_that_have_cpus(monkeypatch: pytest.Mon
     nodes = [node("a" * 56, 4), node("b" * 56, 0), node("c" * 56, 8), node("d" * 56, 8, alive=False)]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(ray, "remote", lambda kind: ActorClass())
-    handles = [start_worker(place, None, None, None) for place in range(3)]  # type: ignore[arg-type]
+    handles = [start_actor(place, None, None, None) for place in range(3)]  # type: ignore[arg-type]
     assert [name[0] for name in placed] == ["a", "c", "a"]
     assert handles[0].call("finish_step", 3, ["a"]).result() == (3, ["a"])
     assert not handles[0].lost.done()
@@ -146,6 +149,54 @@ async def test_a_worker_keeps_finished_episodes_until_their_step(
     rest = await worker.finish_step(2, ["a"])
     assert sorted(entry.episode_id for entry in rest.entries) == ["a-0", "a-1"]
     assert (await worker.finish_step(3)).entries == []
+
+
+class Server:
+    """Stands where a rollout server's handle is; what it says comes from an engine."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine, self.sessions = engine, list[str]()
+        self.generate = self
+
+    async def remote(self, request_id: str, prompt_ids: list[int], **request: Any) -> ServerOutput:
+        self.sessions.append(request_id.rsplit("-", 1)[0])
+        said = await self.engine.generate(prompt_ids, Sampling(), session=request_id)
+        return ServerOutput(list(said.token_ids), list(said.log_probs), "completed", extra_fields={"global_steps": 1})
+
+
+async def test_an_episode_in_verls_worker_stays_on_one_server(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    servers = [Server(engine), Server(engine)]
+    pool = ServerPool(servers)
+    worker = EpisodeWorker("0", plan, settings, pool)
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    assert [sorted(server.sessions) for server in servers] == [
+        ["a-0", "a-0", "b-0", "b-0"],
+        ["a-1", "a-1", "b-1", "b-1"],
+    ]
+
+
+async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, ledger = EpisodeWorker("7", replace(plan, filtered_group_size=2), settings, engine), Ledger(may_carry=True)
+    ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    assert {queue[uid]["status"] for uid in "ab"} == {"failure"}, "verl replaces such groups"
+    assert not caplog.records, "nothing failed"
+    done = await worker.finish_step(1, ["another"])
+    assert worker.context.finished == [], "their memory is freed, although they are in no batch"
+    assert {entry.decision.value for entry in done.entries} == {"filtered"}
+    assert {episode.decision.value for episode in read_episodes(plan.run_dir, step=1)} == {"filtered"}
+    assert done.report.metrics()["groups/filtered"] == 2
+    assert "failures/filtered" not in done.report.metrics()
+    assert len(done.report.rewards) == 4, "they are what the model does, and a curriculum is told"
+    ledger.end(done.entries)
+    step = ledger.close(1, [])
+    assert (step.decisions["filtered"], step.carried, step.details) == (4, [], [])
 
 
 async def test_a_worker_plays_only_its_share_of_an_evaluation(

@@ -5,7 +5,8 @@ A `Process` stands here where the process of a Ray actor would be.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
+from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
 from turnsmith.trainer.verl import workers as workers_module
-from turnsmith.trainer.verl.workers import EpisodeWorkers, Finished, WorkerHandle, put_back_groups
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished, put_back_groups
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 SPEC = EnvironmentSpec.of(GuessNumber)
@@ -37,17 +39,21 @@ class Process:
     def __init__(self, place: int = 0, waits_for: str = "") -> None:
         self.place, self.waits_for = place, waits_for
         self.calls: list[tuple[str, Any]] = []
+        self.groups: list[list[str]] = []
         self.pending: list[Future[Any]] = []
         self.lost: Future[Any] = Future()
         self.finished = Finished()
         self.error: Exception | None = None
 
-    def handle(self) -> WorkerHandle:
-        return WorkerHandle(self.call, self.lost)
+    def handle(self) -> EpisodeWorkerHandle:
+        return EpisodeWorkerHandle(self.call, self.lost)
 
     def call(self, method: str, *args: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         self.calls.append((method, args))
+        if method == "generate_sequences":
+            self.groups.append([str(uid) for uid in args[0]["uid"]])
+            del args[0]["uid"]  # verl's worker takes fields out, too
         if self.error is not None:
             answer.set_exception(self.error)
         elif method == self.waits_for:
@@ -70,10 +76,6 @@ class Process:
         entries = [LedgerEntry(name, "", Decision.KEPT, [Attempt("completed", 5)]) for name in names(*uids)]
         self.finished += Finished(EpisodeReport(), entries)
 
-    @property
-    def groups(self) -> list[list[str]]:
-        return [[str(uid) for uid in args[0]["uid"]] for method, args in self.calls if method == "generate_sequences"]
-
 
 class Run:
     """Workers with a process for each, and all processes that were ever started."""
@@ -85,7 +87,7 @@ class Run:
         self.ledger = Ledger()
         self.workers = EpisodeWorkers(self.start, count, 2, self.ledger, self.warnings.append)
 
-    def start(self, place: int) -> WorkerHandle:
+    def start(self, place: int) -> EpisodeWorkerHandle:
         self.started.append(Process(place, self.waits_for))
         return self.started[-1].handle()
 
@@ -119,7 +121,13 @@ def test_groups_are_divided_over_the_workers_and_counted(queue: Queue) -> None:
 def test_fewer_groups_than_workers_leave_some_without_work(queue: Queue) -> None:
     run = Run(3)
     dispatch(run, queue, "a", "b")
-    assert [process.groups for process in run.started] == [[["a"]], [["b"]], []]
+    assert [process.groups for process in run.started] == [[], [["a"]], [["b"]]]
+
+
+def test_no_worker_has_two_groups_more_than_another_and_those_with_more_are_spread(queue: Queue) -> None:
+    run = Run(8)
+    dispatch(run, queue, *"abcdefghijkl")
+    assert [sum(map(len, process.groups)) for process in run.started] == [1, 2, 1, 2, 1, 2, 1, 2]
 
 
 def test_the_reports_of_all_workers_are_merged(queue: Queue) -> None:
@@ -155,6 +163,9 @@ def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Q
     report = run.workers.finish_step(1)
     assert report is not None
     assert report.retried == 4
+    again = run.workers.finish_step(1)
+    assert again is not None
+    assert again.retried == 0, "they are reported once"
     step = run.ledger.close(1, names("a", "b", "c", "d"))
     assert (step.trained, dict(step.given_up)) == (8, {"worker_lost": 4})
 
@@ -167,6 +178,15 @@ def test_only_groups_in_flight_are_replayed(queue: Queue) -> None:
     run.started[0].die()
     dispatch(run, queue, "d")
     assert run.started[1].groups == [["a"], ["c"], ["d"]], "a dispatch looks for lost workers first"
+
+
+def test_groups_that_are_replayed_may_be_lost_again(queue: Queue) -> None:
+    run = Run(1)
+    dispatch(run, queue, "a", "b")
+    for process in range(2):
+        run.started[process].die()
+        run.workers.replace_lost()
+    assert [process.groups for process in run.started] == [[["a", "b"]], [["a"], ["b"]], [["a"], ["b"]]]
 
 
 def test_a_group_that_was_dropped_is_not_replayed(queue: Queue) -> None:
@@ -238,17 +258,18 @@ def test_an_evaluation_is_divided_and_the_share_of_a_lost_worker_is_replayed(mon
     run, plan, looks = Run(2, waits_for="evaluate"), EvaluationPlan(episodes=2), []
     run.workers.meanwhile = lambda: looks.append(True)
     first, second = run.started
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(run.workers.evaluate, SPEC, plan)
-        until(lambda: len(looks) > 2)
-        second.error = RayActorError()
-        second.pending[0].set_exception(second.error)
-        first.pending[0].set_result(trajectories("a"))
-        until(lambda: len(second.calls) > 3)  # it is asked again as long as its loss is not known
-        second.lost.set_exception(second.error)
-        until(lambda: len(run.started) > 2 and bool(run.started[2].pending))
-        run.started[2].pending[0].set_result(trajectories("b"))
-        assert [trajectory.episode_id for trajectory in result.result().trajectories] == ["a", "b"]
+    results: list[EvaluationResult] = []
+    threading.Thread(target=lambda: results.append(run.workers.evaluate(SPEC, plan)), daemon=True).start()
+    until(lambda: len(looks) > 2)
+    second.error = RayActorError()
+    second.pending[0].set_exception(second.error)
+    first.pending[0].set_result(trajectories("a"))
+    until(lambda: len(second.calls) > 3)  # it is asked again as long as its loss is not known
+    second.lost.set_exception(second.error)
+    until(lambda: len(run.started) > 2 and bool(run.started[2].pending))
+    run.started[2].pending[0].set_result(trajectories("b"))
+    until(lambda: bool(results))
+    assert [trajectory.episode_id for trajectory in results[0].trajectories] == ["a", "b"]
     assert ("evaluate", (SPEC, plan, 0, 2)) in first.calls
     assert ("evaluate", (SPEC, plan, 1, 2)) in run.started[2].calls
 

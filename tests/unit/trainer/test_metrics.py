@@ -81,6 +81,21 @@ def test_a_step_without_a_usable_episode_has_a_record_without_rewards() -> None:
     assert record == {"step": 1, "epoch": 0, "episodes/total": 1, "episodes/engine_failed": 1}
 
 
+def test_what_verl_measures_of_the_hardware_is_recorded_and_what_it_cannot_measure_is_not() -> None:
+    metrics = {
+        "perf/throughput": 1500.0,
+        "perf/mfu/actor": 0.4,
+        "actor/perf/max_memory_allocated_gb": 61.5,
+        "actor/perf/max_memory_reserved_gb": 0.0,
+    }
+    record = step_record(1, 0, metrics, EpisodeReport())
+    assert {name: value for name, value in record.items() if name.startswith("perf/")} == {
+        "perf/tokens_per_second": 1500.0,
+        "perf/mfu": 0.4,
+        "perf/memory_gib": 61.5,
+    }
+
+
 def test_numbers_of_numpy_become_plain_ones() -> None:
     metrics = {"actor/grad_norm": numpy.float32(0.5), "actor/pg_loss": numpy.array(0.25)}
     record = step_record(1, 0, metrics, EpisodeReport())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from tests.unit.inference import sglang_source
+
+from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
-from turnsmith.trainer.verl.server_pool import ServerPool
+from turnsmith.trainer.verl.server_pool import PooledServerManager, ServerPool
 from turnsmith.trainer.verl.transformers.server import ServerOutput
 
 
@@ -14,10 +19,12 @@ class Server:
 
     def __init__(self, *answers: ServerOutput) -> None:
         self.answers, self.asked = list(answers), []
+        self.params: dict[str, Any] = {}
         self.generate = self
 
     async def remote(self, **request: Any) -> ServerOutput:
         self.asked.append((request["prompt_ids"], request["sampling_params"]["max_tokens"]))
+        self.params = request["sampling_params"]
         return self.answers.pop(0)
 
 
@@ -45,3 +52,38 @@ async def test_swaps_within_a_part_are_told_by_the_server() -> None:
     server = Server(part([5, 6], 3, "completed", swaps=[(1, 4)]))
     generation = await ServerPool([server]).generate([1], Sampling(max_tokens=9), session="a")
     assert (generation.weights_version, generation.swaps) == (3, ((1, 4),))
+
+
+@pytest.mark.parametrize("word", ["aborted", "abort"])
+async def test_half_a_turn_is_continued_whatever_the_server_calls_it(word: str) -> None:
+    server = Server(part([11, 12], 1, word), part([13, 2], 2, "completed"))
+    generation = await ServerPool([server]).generate([5], Sampling(max_tokens=64, stop_token_ids=(2,)), session="a")
+    assert (generation.token_ids, generation.stop_reason) == ([11, 12, 13, 2], "stop")
+
+
+@pytest.mark.parametrize("word", ["repetition", "error", "", None])
+async def test_a_turn_that_ended_for_an_unknown_reason_is_refused(word: Any) -> None:
+    with pytest.raises(EngineFailure, match=r"Rollout server 0 ended a turn with the unknown reason"):
+        await ServerPool([Server(part([5], 1, word))]).generate([1], Sampling(max_tokens=9), session="a")
+
+
+async def test_a_server_that_says_why_a_turn_ended_is_believed() -> None:
+    """SGLang's context in verl is one token shorter than ours: it cuts a turn before `max_tokens`."""
+    server = Server(part([5, 6], 1, "length"), part([5, 6], 1, "stop"))
+    pool = ServerPool([server])
+    assert [(await pool.generate([1], Sampling(max_tokens=room), session="a")).stop_reason for room in (3, 2)] == [
+        "length",
+        "stop",
+    ]
+
+
+async def test_sglang_takes_every_sampling_parameter_as_verl_sends_it() -> None:
+    server = Server(part([5, 2], 1, "stop"))
+    manager: Any = object.__new__(PooledServerManager)
+    manager.server_handles, manager.rollout_config = [server], SimpleNamespace(name="sglang")
+    pool = manager.get_client().of_worker(0, 1)
+    await pool.generate([1], Sampling(max_tokens=9, temperature=0.5, stop_token_ids=(2,), seed=7), session="a")
+    sent = dict(server.params)
+    assert sent.pop("logprobs")  # verl takes these two out of it
+    read = sglang_source.sampling_params()(max_new_tokens=sent.pop("max_tokens"), **sent)
+    assert (read.sampling_seed, read.temperature, read.stop_token_ids, read.max_new_tokens) == (7, 0.5, {2}, 9)

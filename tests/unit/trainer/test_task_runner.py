@@ -17,6 +17,7 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import open_checkpoint
+from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.rollout.ledger import Ledger
@@ -29,7 +30,7 @@ from turnsmith.trainer.verl.recovery import Recovery
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trainer.verl.task_runner import TaskRunner
 from turnsmith.trainer.verl.trackers import Trackers
-from turnsmith.trainer.verl.workers import EpisodeWorkers, WorkerHandle
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers
 
 
 class OwnTracker:
@@ -99,7 +100,8 @@ def started(folder: RunFolder, fails_at: int = -1) -> TaskRunner:
     """A task runner as `start` leaves it behind, which needs Ray."""
     runner = TaskRunner()
     runner._folder = folder
-    runner._trackers = Trackers(SimpleNamespace(trainer=SimpleNamespace(logger=[])), str(folder.path), {})
+    runner._trackers = Trackers(SimpleNamespace(trainer=SimpleNamespace(logger=[])), str(folder.path), {}, runner._warn)
+    runner._compactor = EpisodeCompactor(folder.episodes_dir, lambda sentence: None)
     runner._trainer = Trainer(runner, folder, fails_at)
     return runner
 
@@ -132,12 +134,12 @@ def test_every_event_is_recorded_where_it_belongs(folder: RunFolder) -> None:
     assert folder.read_ledger() == [events[1][1]]
     assert [record["step"] for record in folder.read_evaluations()] == [0, 1]
     assert [record["content"] for record in folder.read_events()] == ["generate", "A worker was lost."]
+    runner.finish_trackers()
+    assert OwnTracker.is_finished
     first, step = OwnTracker.logged
     assert first["step"] == 0, "an evaluation before training is no step's"
     assert 0.25 in first.values()
     assert step == events[3][1], "the evaluation after step 1 is part of its record"
-    runner.finish_trackers()
-    assert OwnTracker.is_finished
 
 
 def test_trackers_that_were_never_opened_need_no_end() -> None:
@@ -189,7 +191,7 @@ def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> N
     assert runner.pulse() == (1, "its processes are starting")
     answer: Future[Any] = Future()
     answer.set_result((41, "1 episode waiting for the engine"))
-    handle = WorkerHandle(lambda method, *args: answer, Future())
+    handle = EpisodeWorkerHandle(lambda method, *args: answer, Future())
     runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
     assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")
 

@@ -62,6 +62,9 @@ def test_the_defaults_are_fine() -> None:
         ),
         (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
         (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
+        (["training.filter_groups=true", "training.group_size=1"], r"set training\.group_size to 2 or more"),
+        (["training.filter_groups=true", "training.adv_estimator=gae"], r"adv_estimator=gae .* have a gradient: leave"),
+        (["training.filter_groups=true", "training.credit=turn"], r"credit=turn they have a gradient: leave it out"),
         (["ray.use_ray=false"], r"ray\.use_ray=false is not possible: verl trains on Ray"),
         (["ray.num_actors=-1"], r"ray\.num_actors=-1 must be at least 0"),
         (

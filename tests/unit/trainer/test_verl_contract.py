@@ -15,14 +15,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from verl_seams import CPU, SEAMS, Seam, same
+
+from turnsmith.trainer.verl.seams import CPU, SEAMS, Seam, same
 
 
 def ask_processes() -> dict[str, str]:
     """Check the seams of both platforms and collect the answers."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "TURNSMITH_"))}
     asked = subprocess.run(
-        [sys.executable, "-m", "verl_seams"],
+        [sys.executable, "-m", "turnsmith.trainer.verl.seams"],
         cwd=Path(__file__).parent,
         env=clean,
         capture_output=True,

@@ -91,13 +91,13 @@ def test_what_is_only_set_on_a_cpu_is_free_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("trainer.balance_bach", "Did you mean 'trainer.balance_batch'?"),
-        ("balance_batch", "Did you mean 'trainer.balance_batch'?"),
+        ("trainer.critic_warm", "Did you mean 'trainer.critic_warmup'?"),
+        ("critic_warmup", "Did you mean 'trainer.critic_warmup'?"),
         (
             "actor_rollout_ref.actor.optm.lr",
             "Did you mean 'actor_rollout_ref.actor.optim.lr'? Then use training.learning_rate.",
         ),
-        ("trainer.balance_batch.deeper", "Did you mean 'trainer.balance_batch'?"),
+        ("trainer.critic_warmup.deeper", "Did you mean 'trainer.critic_warmup'?"),
         ("no_such_section.x", "`turnsmith train ... --dry-run` prints all of its settings."),
     ],
 )
@@ -108,9 +108,9 @@ def test_a_name_that_verl_does_not_have_is_refused_with_the_closest_one(name: st
 
 
 def test_what_is_left_reaches_verl() -> None:
-    section = {"trainer": {"balance_batch": False}, "+actor_rollout_ref.model.override_config.rope_theta": 5}
+    section = {"trainer": {"critic_warmup": 3}, "+actor_rollout_ref.model.override_config.rope_theta": 5}
     theirs = verl_config(with_verl(section))
-    assert theirs.trainer.balance_batch is False
+    assert theirs.trainer.critic_warmup == 3
     assert theirs.trainer.nnodes == 1
     assert theirs.actor_rollout_ref.model.override_config.rope_theta == 5
 

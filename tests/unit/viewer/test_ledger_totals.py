@@ -22,6 +22,7 @@ def step(number: int, **more: Any) -> dict[str, Any]:
         "trained": 4,
         "masked": 0,
         "dropped": 0,
+        "filtered": 0,
         "carried": [],
         "outcomes": {"completed": 4},
         "given_up": {},

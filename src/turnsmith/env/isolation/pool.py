@@ -1,7 +1,8 @@
 """The workers of one event loop: where the next environment goes, how many workers there may be, and their end.
 
 An environment that brings its worker down takes the others in it along. All of their episodes are retried, by the
-failure policy; those that had a call in progress, any of which may be the culprit, are retried alone in a worker.
+failure policy; those that had a call in progress, any of which may be the culprit, are suspects. A second loss is
+hardly a coincidence: from then on a suspect runs alone in a worker, of which there are only a few.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class IsolationStatus:
 
     workers: int = 0
     """Worker processes that take environments: at most `environment.isolation_workers`, and eight more that host one
-    environment each, for episodes that were running when a worker was lost."""
+    environment each, for episodes that were running whenever a worker was lost, twice or more."""
     draining: int = 0
     """Workers that take no more environments, because a call in them hangs; at most `environment.isolation_workers`."""
     environments: int = 0
@@ -61,7 +62,8 @@ class WorkerPool:
         self._solo_workers: list[Connection] = []
         self._draining: list[Connection] = []
         self._ended: set[Connection] = set()
-        self._suspects: dict[tuple[int, int], None] = {}
+        self._suspects: dict[tuple[int, int], int] = {}
+        """How many losses each may have caused. A call that hung counts as two."""
         self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
         """Episodes that wait for a place, and those that wait for one alone in a worker."""
         self._definitions: dict[int, tuple[Any, m.Define]] = {}
@@ -76,9 +78,9 @@ class WorkerPool:
     async def place(self, definition: int, seed: int) -> tuple[Connection, int]:
         """A worker that is ready and a number for one more environment in it; waits while all workers are full."""
         start = (definition, seed)
-        while (worker := self._least_busy(alone=start in self._suspects)) is None:
+        while (worker := self._least_busy(alone=self._suspects.get(start, 0) > 1)) is None:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiting[start in self._suspects].append(waiter)
+            self._waiting[self._suspects.get(start, 0) > 1].append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -101,7 +103,7 @@ class WorkerPool:
         """Give a place free: the environment is closed; or it is stuck, and then its worker is drained."""
         start = worker.environments.pop(environment, None)
         if is_stuck and start is not None:
-            self._suspect(start)
+            self._suspect(start, 2)
         elif start is not None and worker.is_open:  # it was played to its end
             self._suspects.pop(start, None)
         if is_stuck or worker.is_draining:
@@ -171,13 +173,13 @@ class WorkerPool:
             if worker in workers:
                 workers.remove(worker)
         for start in worker.suspects:
-            self._suspect(start)
+            self._suspect(start, 1)
         self._lost += bool(worker.environments)
         for _ in worker.environments or (None,):
             self._wake_waiting()
 
-    def _suspect(self, start: tuple[int, int]) -> None:
-        self._suspects[start] = None
+    def _suspect(self, start: tuple[int, int], losses: int) -> None:
+        self._suspects[start] = self._suspects.get(start, 0) + losses
         if len(self._suspects) > _MAX_SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
 

@@ -4,6 +4,6 @@ Knows nothing about engines, environments or training. Start reading in `renderi
 """
 
 from turnsmith.inference.chat.rendering import Chat
-from turnsmith.inference.chat.template import Message, ToolSchema
+from turnsmith.inference.chat.template import Message, ToolSchema, thinking_settings
 
-__all__ = ["Chat", "Message", "ToolSchema"]
+__all__ = ["Chat", "Message", "ToolSchema", "thinking_settings"]

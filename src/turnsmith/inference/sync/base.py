@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -71,13 +71,15 @@ class BaseInferenceEngine:
         stop_ids = [tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids
         self.stop_token_ids = tuple(int(token) for token in stop_ids if token is not None)
         """Where `generate` stops; conversations stop where the chat template ends a turn."""
+        self.template_settings: Mapping[str, Any] = {}
+        """Variables for the chat template, such as `{"enable_thinking": False}`; set them before `chat` is used."""
         self._loop = LoopThread("turnsmith-inference")
         self._calls = count()
 
     @cached_property
     def chat(self) -> Chat:
         """Converts conversations to tokens; raises ConfigError for a model without a chat template."""
-        return Chat(self.tokenizer)
+        return Chat(self.tokenizer, template_settings=self.template_settings)
 
     def generate(
         self,

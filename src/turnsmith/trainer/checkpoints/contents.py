@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import RecordError
+from turnsmith.importing import installed_version
 from turnsmith.records.checkpoint_manifest import MANIFEST
 from turnsmith.records.checkpoints import (
     Checkpoint,
@@ -89,11 +89,4 @@ def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
 
 
 def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in _PACKAGES}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+    return {name: installed_version(name) or "none" for name in _PACKAGES}

@@ -26,6 +26,8 @@ def check(config: ConfigStore) -> None:
     get_estimator(training.adv_estimator).check_credit(training.credit)
     find_parser(config.inference.tool_format)
     _check_groups(training)
+    _check_learning_rate(training)
+    _check_filter(training)
     _check_engine(config)
     _check_attention(config)
     _check_schedule(config)
@@ -111,6 +113,40 @@ def _check_groups(training: TrainingConfig) -> None:
         raise ConfigError(
             f"training.mini_batch_size={mini_batch} must be a multiple of group_size={training.group_size} and divide "
             f"batch_size={training.batch_size}."
+        )
+
+
+def _check_learning_rate(training: TrainingConfig) -> None:
+    for name in ("warmup_ratio", "min_lr_ratio"):
+        if not 0.0 <= getattr(training, name) <= 1.0:
+            raise ConfigError(f"training.{name}={getattr(training, name)} must be from 0 to 1.")
+    if training.warmup_steps and training.warmup_ratio:
+        raise ConfigError("training.warmup_steps and training.warmup_ratio both set the warm-up: leave one out.")
+    if training.min_lr_ratio and training.lr_schedule == "constant":
+        raise ConfigError("training.min_lr_ratio has no effect without training.lr_schedule=cosine: leave it out.")
+
+
+def check_horizon(training: TrainingConfig, last: int, horizon: int) -> None:
+    """Raise a ConfigError if training to step `last` would exceed the steps that the learning rate is planned for."""
+    if training.lr_schedule == "cosine" and last > horizon:  # there verl's cosine rises again
+        raise ConfigError(
+            f"With training.lr_schedule=cosine the learning rate of this run ends at step {horizon}, the last that its "
+            f"first fit() was asked for, so it cannot train to step {last}: ask for all steps in the first fit(), or "
+            "resume the run with more training.num_epochs."
+        )
+
+
+def _check_filter(training: TrainingConfig) -> None:
+    if not training.filter_groups:
+        return
+    if training.group_size < 2:
+        raise ConfigError(
+            "training.filter_groups compares the episodes of a group: set training.group_size to 2 or more."
+        )
+    if not get_estimator(training.adv_estimator).compares_groups or training.credit != "episode":
+        raise ConfigError(
+            "training.filter_groups replaces groups with equal rewards, but with "
+            f"adv_estimator={training.adv_estimator} and credit={training.credit} they have a gradient: leave it out."
         )
 
 

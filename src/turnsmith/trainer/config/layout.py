@@ -1,4 +1,5 @@
-"""How a batch of episodes is divided over nodes, ranks and GPUs, and errors for sizes that do not divide.
+"""How a batch of episodes is divided over nodes, ranks and GPUs, errors for sizes that do not divide, and what a layout
+asks of Ray.
 
 A rank is one trainer process, on one GPU. verl would fail an assertion somewhere inside a worker; this raises an error
 in words before anything starts.
@@ -6,11 +7,73 @@ in words before anything starts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.auto import resolve_attention, resolve_device
+
+_CPUS_OF_A_RANK = 3
+"""verl reserves this many CPUs of Ray with each GPU (`ResourcePoolManager.max_colocate_count`)."""
+_CPUS_TO_PLACE_SERVERS = 1
+"""A rollout server needs a free CPU while it is placed, and none later."""
+
+
+@dataclass(frozen=True)
+class RayDemand:
+    """What verl and turnsmith ask of Ray. A process that does not get it waits for it, without a word."""
+
+    nodes: int
+    """Nodes with GPUs: those that train, and those that only generate."""
+    gpus: int
+    """GPUs of each of them."""
+    cpus: int
+    """CPUs of each of them, for its ranks and rollout servers."""
+    storage_units: int
+    """Storage processes of TransferQueue, one CPU each, spread evenly over all nodes that have CPUs."""
+
+    @classmethod
+    def of(cls, config: ConfigStore) -> RayDemand:
+        """What a run with these settings asks for."""
+        gpus = config.ray.gpus_per_node
+        return cls(all_nodes(config), gpus, _CPUS_OF_A_RANK * gpus + _CPUS_TO_PLACE_SERVERS, storage_units(config))
+
+    @property
+    def total_cpus(self) -> int:
+        """All CPUs, with one for TransferQueue's controller."""
+        return self.nodes * self.cpus + self.storage_units + 1
+
+
+def all_nodes(config: ConfigStore) -> int:
+    """Number of nodes with GPUs."""
+    return config.ray.num_nodes + config.ray.rollout_nodes
+
+
+def storage_units(config: ConfigStore) -> int:
+    """Storage processes of TransferQueue: two a node, as its documentation advises; on CPUs one a node does."""
+    return all_nodes(config) * (1 if resolve_device(config) == "cpu" else 2)
+
+
+def episode_workers(config: ConfigStore) -> int:
+    """Processes that run episodes, besides the task runner; 0: the task runner runs them itself.
+
+    One Python process gets through some ten thousand turns of long episodes a minute, about what two GPUs sample. A CPU
+    samples far fewer.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.model.device, config.ray.num_nodes, config.ray.gpus_per_node = "cuda", 4, 8
+        >>> config.training.batch_size = 512
+        >>> episode_workers(config)
+        16
+    """
+    if config.ray.num_actors is not None:
+        return config.ray.num_actors
+    if resolve_device(config) == "cpu":
+        return 0 if config.ray.num_nodes == 1 else config.ray.num_nodes
+    groups = config.training.batch_size // config.training.group_size  # a group stays in one process
+    return min(groups, all_nodes(config) * max(2, config.ray.gpus_per_node // 2))
 
 
 def trainer_ranks(config: ConfigStore) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turnsmith.config import ConfigStore
+from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.layout import micro_batch_size
+from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
 AGENT_LOOP = "turnsmith"
@@ -72,10 +72,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
-        "optim.lr": training.learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps,
-        "optim.weight_decay": training.weight_decay,
-        "optim.clip_grad": training.max_grad_norm,
+        **_optimizer(training, training.learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         # verl validates this one, and uses those in fsdp_config.
@@ -98,10 +95,7 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
         "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
-        "optim.lr": training.critic_learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps,
-        "optim.weight_decay": training.weight_decay,
-        "optim.clip_grad": training.max_grad_norm,
+        **_optimizer(training, training.critic_learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         **_fsdp("fsdp", config),
@@ -118,6 +112,18 @@ def _attention(config: ConfigStore) -> dict[str, Any]:
         keys[f"+{model}.override_config.attn_implementation"] = chosen
         keys[f"{model}.use_remove_padding"] = chosen == "flash_attention_2"
     return keys
+
+
+def _optimizer(training: TrainingConfig, learning_rate: float) -> dict[str, Any]:
+    return {
+        "optim.lr": learning_rate,
+        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.lr_warmup_steps_ratio": training.warmup_ratio,
+        "optim.lr_scheduler_type": training.lr_schedule,
+        "optim.min_lr_ratio": training.min_lr_ratio,
+        "optim.weight_decay": training.weight_decay,
+        "optim.clip_grad": training.max_grad_norm,
+    }
 
 
 def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
         "calculate_log_probs": True,
         "log_prob_micro_batch_size_per_gpu": micro_batch_size(config),
         "agent.default_agent_loop": AGENT_LOOP,
-        "agent.num_workers": max(1, config.ray.num_actors),
+        "agent.num_workers": max(1, episode_workers(config)),
     }
     return {_join("actor_rollout_ref.rollout", name): value for name, value in rollout.items()}
 
@@ -185,9 +191,10 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.n_gpus_per_node": config.ray.gpus_per_node,
         "trainer.device": resolve_device(config),
         "trainer.logger": [name for name in config.logging.trackers if ":" not in name],
-        "trainer.project_name": "turnsmith",
+        "trainer.project_name": config.logging.project,
         "trainer.experiment_name": Path(run_dir).name,
         "trainer.default_local_dir": str(Path(run_dir) / "checkpoints"),
+        # Over these the learning rate warms up and falls; `EpisodeTrainer.continue_until` decides where training ends.
         "trainer.total_training_steps": steps,
         "trainer.total_epochs": max(1, steps),
         "trainer.save_freq": -1,
@@ -199,6 +206,9 @@ def _trainer(config: ConfigStore, run_dir: str, steps: int) -> dict[str, Any]:
         "trainer.resume_mode": "disable",
         # Rewards come from the environment, within the episode: no reward workers.
         "reward.num_workers": 0,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": storage_units(config),
+        # Not on a node without CPUs, such as the head of many clusters: a unit would wait there for ever.
+        "+transfer_queue.backend.SimpleStorage.required_node_resource": "CPU",
     }
 
 
@@ -210,8 +220,9 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
         # bias training towards short ones.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
         "trainer.v1.sampler.max_off_policy_strategy": "wait",
-        # verl then fetches starts one by one; only where a failure policy drops groups.
-        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops,
+        # verl then fetches starts one by one; only where groups are replaced.
+        "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops
+        or training.filter_groups,
     }
     if schedule != "sync":
         # One batch ahead: no rank waits for the slowest episode, and none lags more than one step behind.
@@ -240,8 +251,6 @@ def _cpu() -> dict[str, Any]:
         "actor_rollout_ref.rollout.enforce_eager": True,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
-        # One storage unit: with verl's eight, a two-core machine waits for ever for CPUs that it does not have.
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
 
 

@@ -1,7 +1,8 @@
 """The `verl:` section of our config: which settings of verl a user may override, and errors for the others.
 
 A key that turnsmith sets itself is refused, with the setting of ours that determines it. There is no table for that:
-each setting of ours is changed in turn, and the keys whose values then differ are the ones it determines.
+each setting of ours is changed in turn, and the keys whose values then differ are the ones it determines. Keys that
+have no effect in a run of ours are refused too; those are in `verl_keys.yaml`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import from_dict, known_keys
 from turnsmith.errors import ConfigError
+from turnsmith.records.yaml_text import parse_yaml
 from turnsmith.trainer.config.verl_defaults import known_names
 
 OwnKeys = Callable[[ConfigStore], dict[str, Any]]
@@ -25,16 +30,38 @@ def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
     """The user's overrides of verl's settings, by dotted name.
 
     Raises:
-        ConfigError: verl has no such setting, or turnsmith sets it.
+        ConfigError: verl has no such setting, turnsmith sets it, or it would have no effect.
     """
     section = from_dict({"verl": config.verl}).verl  # flat, also where it was set as nested dictionaries
+    set_by_us = own(config) if section else {}
     for name in section:
-        ours = _overlap(name, own(config))
+        ours = _overlap(name, set_by_us)
         if ours:
             raise ConfigError(_overwritten(name, ours, fields_behind(ours, config, own)))
+        kind, row = what_becomes_of(name.removeprefix("+"))
+        if kind == "refused":
+            raise ConfigError(f"verl.{name} {verl_key_table()['refused'][row]}")
         if not name.startswith("+") and name not in known_names():
             raise ConfigError(_unknown(name, config, own))
     return section
+
+
+@cache
+def verl_key_table() -> dict[str, dict[str, Any]]:
+    """What becomes of verl's settings that turnsmith does not set itself: `verl_keys.yaml`."""
+    return parse_yaml((Path(__file__).parent / "verl_keys.yaml").read_text(encoding="utf-8"))
+
+
+def what_becomes_of(name: str) -> tuple[str, str]:
+    """The kind (`refused`, `passed_whole`, `passed`) and the row of the table that a setting of verl falls under.
+
+    Two empty strings if it falls under none.
+    """
+    for kind, rows in verl_key_table().items():
+        fitting = [row for row in rows if fnmatchcase(name, row) or fnmatchcase(name, f"{row}.*")]
+        if fitting:
+            return kind, max(fitting, key=len)
+    return "", ""
 
 
 def fields_behind(key: str, config: ConfigStore, own: OwnKeys) -> list[str]:
@@ -69,7 +96,7 @@ def _other_values(value: Any, kind: Any) -> list[Any]:
     if choices:
         return [choice for choice in choices if choice != value]
     if value is None:
-        return {int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
+        return {bool: [True], int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):

@@ -78,13 +78,14 @@ def constant_groups(context: StepContext) -> RunWarning | None:
     constant, compared = len(report.constant_groups), len(report.compared_groups)
     if not compares_groups(context.config) or training.credit != "episode" or constant in (0, compared):
         return None
-    if context.is_solved or constant < _CONSTANT_GROUPS * compared:
+    if training.filter_groups or context.is_solved or constant < _CONSTANT_GROUPS * compared:
         return None
     return context.warning(
         "constant_groups",
         f"In {constant} of {compared} groups all episodes got the same reward.",
         f"{training.adv_estimator} compares the episodes of a group; a group with equal rewards gives no gradient.",
-        "Use tasks that the model solves sometimes, larger groups (training.group_size), or partial rewards.",
+        "Use tasks that the model solves sometimes, larger groups (training.group_size), or partial rewards. "
+        "training.filter_groups=true replaces such groups.",
         [name for group in report.constant_groups for name in group_examples(report, group)[:1]],
     )
 

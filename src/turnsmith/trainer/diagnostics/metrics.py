@@ -32,6 +32,10 @@ _FROM_VERL = {
     "staleness/max": "training/off_policy/trajectory_staleness_worst/max",
     "advantage/max": "critic/advantages/max",
     "advantage/min": "critic/advantages/min",
+    "perf/tokens_per_second": "perf/throughput",
+    "perf/mfu": "perf/mfu/actor",
+    "perf/memory_gib": "actor/perf/max_memory_allocated_gb",
+    "perf/memory_reserved_gib": "actor/perf/max_memory_reserved_gb",
     "time/step": "timing_s/step",
     "time/generate": "timing_s/gen",
     "time/old_log_prob": "timing_s/old_log_prob",
@@ -49,4 +53,5 @@ def step_record(step: int, epoch: int, verl_metrics: dict[str, Any], episodes: E
     """The flat record of a step."""
     record: dict[str, Any] = {"step": step, "epoch": epoch, **episodes.metrics()}
     record |= {ours: float(verl_metrics[theirs]) for ours, theirs in _FROM_VERL.items() if theirs in verl_metrics}
-    return record
+    # verl reports 0 for what it cannot measure: memory of a CPU, MFU on a GPU that it does not know.
+    return {name: value for name, value in record.items() if value or not name.startswith("perf/")}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import MissingDependency, TrainingFailure
+from turnsmith.errors import ConfigError, MissingDependency, TrainingFailure
 from turnsmith.threads import cores
+from turnsmith.trainer.config.layout import trainer_ranks
+from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
 
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
@@ -22,11 +24,36 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """A switch of Ray, named after the systems where it is off by default: Ray's and verl's processes then listen on
 127.0.0.1 only."""
 
+_START_LIMITS = {
+    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_agent_register_timeout_ms": "120000",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+}
+"""How long Ray's processes wait for each other when they start: 5 to 30 s by default, too little on a busy machine."""
+
 
 class Cluster:
-    """The Ray cluster of one run."""
+    """The Ray cluster of one run.
 
-    def __init__(self, config: ConfigStore, device: str, more: Mapping[str, str] | None = None) -> None:
+    Args:
+        config: The run's settings.
+        device: `cpu` or `cuda`.
+        more: Further environment variables of every process of the run.
+        tell: Called with a phrase that says what this waits for, if it takes longer than usual.
+
+    Raises:
+        ConfigError: The cluster does not have free what the run asks for.
+        TrainingFailure: Ray could not be started or joined.
+    """
+
+    def __init__(
+        self,
+        config: ConfigStore,
+        device: str,
+        more: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] = lambda phrase: None,
+    ) -> None:
         try:
             import ray
         except ImportError as error:
@@ -40,12 +67,19 @@ class Cluster:
         self._processes: list[Any] = []
         self._vital: dict[str, Any] = {}
         if not self._owned:
+            check_cluster(config)
             return
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
-        self._processes = _start_ray(_init_arguments(config, device), self._variables, is_local=self.is_local)
+        self._processes = _start_ray(_init_arguments(config, device), self._variables, tell, is_local=self.is_local)
         self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
+        if not self.is_local:
+            try:
+                check_cluster(config)
+            except ConfigError:
+                self.close()
+                raise
 
     def actor(self, cls: type, *, threads: int) -> Any:
         """Start `cls` as an actor on this node that runs up to `threads` methods at a time."""
@@ -102,11 +136,13 @@ class Cluster:
         _kill(alive)
 
 
-def _start_ray(arguments: dict[str, Any], variables: Mapping[str, str], *, is_local: bool) -> list[Any]:
+def _start_ray(
+    arguments: dict[str, Any], variables: Mapping[str, str], tell: Callable[[str], None], *, is_local: bool
+) -> list[Any]:
     """Start Ray on this machine, or join a cluster; return the processes that were started.
 
-    On a busy machine Ray gives up on a node that takes more than 15 to 30 s to start, for which it has no setting;
-    the next attempt usually works. Joining a cluster is attempted once: what is wrong there does not go away.
+    On a busy machine Ray gives up on a node that takes more than 30 s to register, for which it has no setting; the
+    next attempt usually works. Joining a cluster is attempted once: what is wrong there does not go away.
     """
     import ray
 
@@ -120,13 +156,20 @@ def _start_ray(arguments: dict[str, Any], variables: Mapping[str, str], *, is_lo
         except Exception as error:
             ray.shutdown()
             _kill([each for process in _children() if process not in before for each in _with_descendants(process)])
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             if not is_local or attempt == _START_ATTEMPTS:
-                raise TrainingFailure(_not_started(error, arguments.get("address"), attempt)) from error
+                raise TrainingFailure(_not_started(reason, arguments.get("address"), attempt)) from error
+            tell(f"starting Ray, attempt {attempt + 1} of {_START_ATTEMPTS}: {_busy() or reason}")
     return [process for process in _children() if process not in before] if is_local else []
 
 
-def _not_started(error: Exception, address: str | None, attempts: int) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _busy() -> str:
+    """That the machine has more to do than it has cores, if so."""
+    load = os.getloadavg()[0]
+    return f"the machine is busy (load {load:.0f} on {cores()} cores)" if load > cores() else ""
+
+
+def _not_started(reason: str, address: str | None, attempts: int) -> str:
     if address not in (None, "local"):
         return f"The Ray cluster at {address} could not be joined: {reason}"
     return (
@@ -179,10 +222,10 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     if config.ray.address:
         return arguments | {"address": config.ray.address}
     # "local": without it Ray joins any cluster that somebody has started on this machine.
-    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": max(8, cores())}
+    arguments |= {"address": "local", "include_dashboard": False, "num_cpus": logical_cpus(config)}
     if device == "cpu":
         # Logical GPUs: verl places its workers by GPU, whatever they compute on.
-        arguments["num_gpus"] = config.ray.num_nodes * config.ray.gpus_per_node
+        arguments["num_gpus"] = trainer_ranks(config)
     return arguments
 
 
@@ -211,7 +254,8 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     ray_constants.ENABLE_RAY_CLUSTER = False
     utils.get_dashboard_dependency_error = lambda: ImportError("turnsmith starts Ray without its dashboard")
     try:
-        with _in_environment({**variables, **_LOOPBACK}):
+        limits = {name: value for name, value in _START_LIMITS.items() if name not in os.environ}
+        with _in_environment({**limits, **variables, **_LOOPBACK}):
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster

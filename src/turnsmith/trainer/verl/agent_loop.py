@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.episode import EpisodeStart
-from turnsmith.rollout.episode_groups import episode_name
+from turnsmith.rollout.episode_groups import GroupFilter, episode_name
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
 from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.trainer.advantages import turn_anchors
@@ -32,6 +32,10 @@ class EpisodeContext:
     chat: Chat
     finished: list[EpisodeResult] = field(default_factory=list[EpisodeResult])
     in_flight: InFlightEpisodes = field(default_factory=InFlightEpisodes)
+    groups: GroupFilter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups = GroupFilter(self.plan.filtered_group_size)
 
 
 _context: EpisodeContext | None = None
@@ -71,7 +75,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         """Run the episode of one dataset row and pass it to verl.
 
         A masked episode returns nothing: verl trains on the others of its group, and pads the batch with rows that have
-        no effect. A dropped one raises, so that verl replaces its whole group.
+        no effect. A dropped one raises, so that verl replaces its whole group; so does the last of a filtered group.
         """
         if _context is None:
             raise TrainingFailure("This process has no episode plan: episodes must run in an EpisodeWorker.")
@@ -90,6 +94,8 @@ class EpisodeAgentLoop(AgentLoopBase):
             _context.in_flight.end(start.episode_id)
         mask_untrainable(result.trajectory)
         _context.finished.append(result)
+        if plan.filtered_group_size and _context.groups.add(result.trajectory):
+            raise GroupDropped(f"All episodes of the group of {start.episode_id} got the same reward; it is replaced.")
         decision = result.trajectory.decision
         if decision is Decision.DROPPED:
             raise GroupDropped(f"{start.episode_id} ended as {result.trajectory.outcome}; its group is replaced.")

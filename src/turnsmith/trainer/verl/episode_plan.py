@@ -16,9 +16,13 @@ class EpisodePlan:
     """Without a parser, the process that runs the episodes makes the one that `tool_format` names."""
     run_dir: str
     tool_format: str = "function_calling"
+    thinking: bool | None = None
+    """`inference.thinking`."""
     estimator: str = "grpo"
     """`training.adv_estimator`."""
     credit: str = "episode"
     """`training.credit`."""
+    filtered_group_size: int = 0
+    """`training.group_size`, if groups with equal rewards are replaced; else 0."""
     curriculum: Curriculum | None = None
     """Chooses the starts, if the dataset has one."""

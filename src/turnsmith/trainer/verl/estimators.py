@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import transfer_queue
@@ -22,15 +23,19 @@ def register_estimator(name: str, estimator: AdvantageEstimator, credit: str) ->
     """Register the run's estimator under the name that verl's config has for it."""
 
     def compute(token_level_rewards: Any, response_mask: Any, config: Any, index: Any, **unused: Any) -> Any:
-        inputs = AdvantageInputs(token_level_rewards, response_mask, index, config.gamma, config.lam, **_extra)
-        return estimator.compute(credit, inputs)
+        inputs = AdvantageInputs(token_level_rewards, response_mask, index, config.gamma, config.lam)
+        return estimator.compute(credit, replace(inputs, **_extra))
 
     register_adv_est(name)(compute)
 
 
 @contextmanager
 def extra_inputs(**tensors: Any) -> Generator[None]:
-    """Pass `values` or `anchors` to the estimator that verl calls in this block; its registry has no way to do so."""
+    """Pass `values`, `anchors` or `mask` to the estimator that verl calls in this block; its registry has no way to.
+
+    verl's rollout rejection sets tokens of `response_mask` to 0 before it calls the estimator. Turns would then end
+    where a token was rejected, so the estimator gets the `mask` of before. The loss leaves the rejected tokens out.
+    """
     _extra.update(tensors)
     try:
         yield
@@ -38,13 +43,14 @@ def extra_inputs(**tensors: Any) -> Generator[None]:
         _extra.clear()
 
 
-def extra_fields(batch: Any, *, critic: bool, anchors: bool) -> dict[str, Any]:
-    """`values` and `anchors` of a batch, padded like the fields that verl itself passes to an estimator."""
+def extra_fields(batch: Any, *, critic: bool, anchors: bool, mask: bool) -> dict[str, Any]:
+    """`values`, `anchors` and `mask` of a batch, padded like the fields that verl itself passes to an estimator."""
     wanted = {"values": "values"} if critic else {}
     wanted |= {"anchors": ANCHORS} if anchors else {}
+    wanted |= {"mask": "response_mask"} if mask else {}
     if not wanted:
         return {}
-    data = _read_fields(batch, [*wanted.values(), "response_mask"]).to_padded_tensor()
+    data = _read_fields(batch, list({*wanted.values(), "response_mask"})).to_padded_tensor()
     # Rows that verl adds as padding keep the anchors of the row they were made from, which may be longer than any row.
     width = data["response_mask"].shape[1]
     return {ours: data[theirs][:, :width] for ours, theirs in wanted.items()}

@@ -34,11 +34,19 @@ def episode_names(batch: Any) -> list[str]:
     return [episode_name(*key.rsplit("_", 2)[:2]) for key in batch.keys]
 
 
-def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
-    """Make a replay buffer replace every group in which an episode was dropped, up to a limit.
+def replace_groups(buffer: Any, batch_size: int, *, filters: bool = False) -> Callable[[], None]:
+    """Make a replay buffer replace every group that was dropped or filtered, up to a limit.
 
-    verl's synchronous buffer replaces only groups of which nothing is left; it keeps others and pads them silently.
-    Returns a function to call at the beginning of each step.
+    verl's synchronous buffer replaces only groups of which nothing is left; it keeps others and pads them silently. Its
+    own filter plays two groups for each that it replaces, and discards what is left over.
+
+    Args:
+        buffer: verl's replay buffer.
+        batch_size: Groups per step.
+        filters: Whether groups with equal rewards are among those that are replaced.
+
+    Returns:
+        A function to call at the beginning of each step.
     """
     find, refill = buffer._terminal_eviction_reasons, buffer.refill_fn
     replaced = 0
@@ -53,8 +61,7 @@ def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
         replaced += number
         if replaced > _MOST_REPLACED * batch_size:
             raise TrainingFailure(
-                f"{replaced} groups were dropped in one step, and it still has too few: fix what fails, or use mask "
-                "instead of drop in `failures`."
+                f"{replaced} groups were replaced in one step, and it still has too few: {_why(filters)}"
             )
         return refill(number)
 
@@ -64,6 +71,15 @@ def replace_dropped_groups(buffer: Any, batch_size: int) -> Callable[[], None]:
 
     buffer._terminal_eviction_reasons, buffer.refill_fn = reasons, replace
     return begin
+
+
+def _why(filters: bool) -> str:
+    if filters:
+        return (
+            "in nearly all of them the rewards were equal, so the tasks are too easy or too hard for the model. Use "
+            "others, larger groups (training.group_size) or partial rewards, or leave out training.filter_groups."
+        )
+    return "fix what fails, or use mask instead of drop in `failures`."
 
 
 def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None]) -> None:

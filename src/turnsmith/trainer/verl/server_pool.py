@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,33 +14,50 @@ from verl.workers.rollout.llm_server import LLMServerManager
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
 
-_REMEMBERED_SESSIONS = 200_000
 _RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.05
+_INTERRUPTED = ("aborted", "abort")
+"""Stop reasons of a turn that a weight update cut: vLLM's in verl, and SGLang's."""
+_FINISHED = ("completed", "stop", "length")
+"""All other stop reasons of the rollout servers: `completed` is vLLM's in verl, and ours."""
 
 
 class ServerPool:
-    """Rollout servers as one engine: sticky by session; a new session goes to the least busy server.
+    """Rollout servers as one engine: a session stays on one server; a new one goes to the server with the fewest.
 
-    verl asks a load-balancer process on each turn. Here every process that runs episodes balances its own requests,
-    which saves that process and one remote call per turn.
+    verl asks a load-balancer process on each turn. Here every process that runs episodes balances its own sessions,
+    which saves that process and one remote call per turn. Of equally busy servers, each process prefers those that
+    follow its own place among the servers, so that what none of them can see, the sum, is even as well.
 
     A lost server fails its current requests. Later ones go to the other servers; if there is none, they wait until Ray
     has restarted the server and the trainer has sent it weights.
+
+    Args:
+        servers: The handles of the servers.
+        backend: Which engine they run; SGLang has its own name for the sampling seed.
+        place: The number of this process among those that run episodes.
+        workers: How many there are.
     """
 
-    def __init__(self, servers: list[Any]) -> None:
+    def __init__(self, servers: list[Any], backend: str = "", place: int = 0, workers: int = 1) -> None:
         self._servers = servers
+        self._backend = backend
+        self._first = place * len(servers) // workers
+        self._sessions = [0] * len(servers)
         self._busy = [0] * len(servers)
         self._lost = [False] * len(servers)
-        self._home: OrderedDict[str, int] = OrderedDict()
+        self._home: dict[str, int] = {}
+
+    def of_worker(self, place: int, workers: int) -> ServerPool:
+        """The pool for one of several processes."""
+        return ServerPool(self._servers, self._backend, place, workers)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts goes on after it."""
         part = await self._continue(list(prompt_ids), sampling, session)
         parts, said = [part], list(part.token_ids)
-        while part.stop_reason == "aborted" and len(said) < sampling.max_tokens:
+        while part.stop_reason in _INTERRUPTED and len(said) < sampling.max_tokens:
             await asyncio.sleep(_AGAIN_SECONDS)
             left = replace(sampling, max_tokens=sampling.max_tokens - len(said))
             part = await self._continue([*prompt_ids, *said], left, session)
@@ -51,7 +67,7 @@ class ServerPool:
         return Generation(
             token_ids=said,
             log_probs=[log_prob for part in parts for log_prob in part.log_probs or ()],
-            stop_reason=_stop_reason(said, sampling),
+            stop_reason=_stop_reason(part.stop_reason, said, sampling),
             weights_version=swaps[0][1],
             swaps=swaps[1:],
         )
@@ -60,14 +76,17 @@ class ServerPool:
         home = self._server_of(session)
         self._busy[home] += 1
         try:
-            return await self._ask(
+            part = await self._ask(
                 home,
                 request_id=f"{session}-{len(prompt_ids)}",
                 prompt_ids=prompt_ids,
-                sampling_params=_verl_sampling(sampling),
+                sampling_params=_verl_sampling(sampling, self._backend),
             )
         finally:
             self._busy[home] -= 1
+        if part.stop_reason not in (*_INTERRUPTED, *_FINISHED):  # is it a whole turn? Then it may be trained on
+            raise EngineFailure(f"Rollout server {home} ended a turn with the unknown reason {part.stop_reason!r}.")
+        return part
 
     async def _ask(self, home: int, **request: Any) -> Any:
         """Send one request; to a server that is known to be lost, retry until it answers."""
@@ -87,15 +106,28 @@ class ServerPool:
                 return output
 
     def _server_of(self, session: str) -> int:
-        if session not in self._home or self._lost[self._home[session]]:
-            up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
-            self._home[session] = min(up, key=self._busy.__getitem__)
-            if len(self._home) > _REMEMBERED_SESSIONS:
-                self._home.popitem(last=False)
-        return self._home[session]
+        home = self._home.get(session)
+        if home is None:
+            # An episode is played in one task from its first turn to its last, so its session ends with that task.
+            task: Any = asyncio.current_task()
+            task.add_done_callback(lambda task: self._leave(session))
+        elif not self._lost[home]:
+            return home
+        else:
+            self._leave(session)
+        up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
+        home = self._home[session] = min(up, key=self._load)
+        self._sessions[home] += 1
+        return home
+
+    def _load(self, server: int) -> tuple[int, int, int]:
+        return self._sessions[server], self._busy[server], (server - self._first) % len(self._servers)
+
+    def _leave(self, session: str) -> None:
+        self._sessions[self._home.pop(session)] -= 1
 
 
-def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
+def _verl_sampling(sampling: Sampling, backend: str) -> dict[str, Any]:
     params: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -104,7 +136,9 @@ def _verl_sampling(sampling: Sampling) -> dict[str, Any]:
         "stop_token_ids": list(sampling.stop_token_ids),
         "logprobs": True,
     }
-    return params if sampling.seed is None else params | {"seed": sampling.seed}
+    if sampling.seed is not None:
+        params["sampling_seed" if backend == "sglang" else "seed"] = sampling.seed
+    return params
 
 
 def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
@@ -118,9 +152,10 @@ def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
     return tuple(swaps)
 
 
-def _stop_reason(said: list[int], sampling: Sampling) -> str:
-    # verl reports "completed" for a finished turn and for a cut one alike; length and last token tell them apart. A
-    # server may know more stop tokens than we do.
+def _stop_reason(reason: str, said: list[int], sampling: Sampling) -> str:
+    if reason in ("stop", "length"):
+        return reason
+    # "completed" may be either; length and last token tell them apart. A server may know more stop tokens than we do.
     ended = len(said) < sampling.max_tokens or said[-1] in sampling.stop_token_ids
     return "stop" if ended else "length"
 
@@ -133,4 +168,4 @@ class PooledServerManager(LLMServerManager):
 
     def get_client(self, client_cls: type | None = None, **kwargs: Any) -> ServerPool:
         """The engine that episodes use."""
-        return ServerPool(self.server_handles)
+        return ServerPool(self.server_handles, self.rollout_config.name)

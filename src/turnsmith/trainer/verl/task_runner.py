@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.stacks import enable_stack_dump
@@ -22,6 +23,7 @@ class TaskRunner:
     """Builds verl's trainer, trains, and reports events."""
 
     _folder: RunFolder
+    _compactor: EpisodeCompactor
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -55,6 +57,7 @@ class TaskRunner:
     ) -> None:
         """Start every process of the run and load the model."""
         self._folder = RunFolder.open(plan.run_dir)
+        self._compactor = EpisodeCompactor(self._folder.episodes_dir, lambda sentence: self._emit("warning", sentence))
         self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
         self._emit("phase", "starting workers")
         config.transfer_queue.enable = True
@@ -67,11 +70,11 @@ class TaskRunner:
         from turnsmith.trainer.verl import plugin
         from turnsmith.trainer.verl.schedules import trainer_class
         from turnsmith.trainer.verl.trackers import Trackers
-        from turnsmith.trainer.verl.worker import local_worker, start_worker
+        from turnsmith.trainer.verl.worker import local_worker, start_actor
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
-        self._trackers = Trackers(config, plan.run_dir, tracker_variables)
+        self._trackers = Trackers(config, plan.run_dir, tracker_variables, self._warn)
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
@@ -83,13 +86,17 @@ class TaskRunner:
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready.result()
-        shared = plan, config, self._trainer.get_llm_client()
+        servers = self._trainer.get_llm_client()
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
-            lambda place: start_worker(place, *shared) if num_actors else local_worker(*shared),
+            lambda place: (
+                start_actor(place, plan, config, servers.of_worker(place, num_actors))
+                if num_actors
+                else local_worker(plan, config, servers)
+            ),
             max(1, num_actors),
             int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
-            lambda sentence: self._emit("warning", sentence),
+            self._warn,
         )
         self._workers.meanwhile = self._trainer.recovery.look
         self._emit("phase", "ready")
@@ -101,7 +108,7 @@ class TaskRunner:
         except Exception:
             saved = self._trainer.recovery.save(Path(self._trainer.config.trainer.default_local_dir))
             if saved:
-                self._emit("warning", saved)
+                self._warn(saved)
             raise
 
     def pulse(self) -> tuple[int, str]:
@@ -127,10 +134,14 @@ class TaskRunner:
         if self._trackers is not None:
             self._trackers.finish()
 
+    def _warn(self, sentence: str) -> None:
+        self._emit("warning", sentence)
+
     def _emit(self, kind: str, content: Any) -> None:
         self._moves += 1
         if kind == "step":
             self._folder.append_metrics(content)
+            self._compactor.step_done(content["step"])
             self._trackers.log(content)
         elif kind == "evaluation":
             self._folder.append_evaluation(content)

@@ -2,13 +2,21 @@
 
 verl would open them anew for each `fit()` and log its own names. Here the task runner opens them once, and they get
 what the run folder gets. A tracker of the user's own, `logging.trackers=[module:name]`, gets the same.
+
+Each tracker has a thread of its own, which opens it, logs to it and ends it: MLflow and Trackio know their run only in
+the thread that opened it, and Ray calls the task runner in several. Training never waits for a tracker nor ends
+because of one.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, get_args
@@ -17,6 +25,8 @@ from turnsmith.config import Tracker
 from turnsmith.config_sources import load, to_dict
 from turnsmith.importing import import_object
 
+_MOST_WAITING = 256
+_FINISH_SECONDS = 30.0
 _PREFIXES = tuple(f"{name.upper()}_" for name in get_args(Tracker))
 
 
@@ -54,41 +64,127 @@ def _run_id(run_dir: Path) -> str:
 
 
 class Trackers:
-    """The trackers of one run."""
+    """The trackers of one run.
 
-    def __init__(self, config: Any, run_dir: str, variables: Mapping[str, str]) -> None:
-        """Open all trackers of the run, and remove verl's from its config, so that verl does not open them itself."""
+    Args:
+        config: verl's settings; its trackers are removed from them, so that verl does not open them itself.
+        run_dir: The run folder.
+        variables: What `tracker_variables` returned in the user's process.
+        warn: Called with a sentence when a tracker fails or does not keep up.
+    """
+
+    def __init__(self, config: Any, run_dir: str, variables: Mapping[str, str], warn: Callable[[str], None]) -> None:
         names, config.trainer.logger = list(config.trainer.logger), []
         settings = load(Path(run_dir) / "config.yaml")
         own = [name for name in settings.logging.trackers if ":" in name]
-        self._tracking: Any = None
         if names or own:
             os.environ.update(variables)
             (Path(run_dir) / "trackers").mkdir(exist_ok=True)
-        self._own: list[UserTracker] = [import_object(name)(run_dir, to_dict(settings)) for name in own]
-        if not names:
-            return
-        from omegaconf import OmegaConf
-        from verl.utils.tracking import Tracking
+        openers: dict[str, Callable[[], UserTracker]] = {
+            name: lambda name=name: import_object(name)(run_dir, to_dict(settings)) for name in own
+        }
+        if names:
+            from omegaconf import OmegaConf
 
-        verl_settings: Any = OmegaConf.to_container(config, resolve=True)
-        self._tracking = Tracking(
-            project_name=config.trainer.project_name,
-            experiment_name=config.trainer.experiment_name,
-            default_backend=names,
-            config={"turnsmith": to_dict(settings), **verl_settings},
-        )
+            verl_settings: Any = OmegaConf.to_container(config, resolve=True)
+            shown = {"turnsmith": to_dict(settings), **verl_settings}
+            openers |= {name: lambda name=name: _VerlTracker(name, shown) for name in names}
+        self._threads = [_TrackerThread(name, opener, warn) for name, opener in openers.items()]
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log the metrics of one step to every tracker."""
         numbers = {name: value for name, value in record.items() if isinstance(value, int | float)}
-        if self._tracking is not None:
-            self._tracking.log(data=numbers, step=record["step"])
-        for tracker in self._own:
-            tracker.log(numbers)
+        for thread in self._threads:
+            thread.log(numbers)
 
     def finish(self) -> None:
-        """Write and send what is still buffered."""
-        for tracker in (self._tracking, *self._own):
-            if tracker is not None:
-                tracker.finish()
+        """Write and send what is still buffered; wait for it, but not for ever."""
+        deadline = time.monotonic() + _FINISH_SECONDS
+        for thread in self._threads:
+            thread.ask_to_finish()
+        for thread in self._threads:
+            thread.wait(deadline)
+
+
+class _TrackerThread:
+    """One tracker, in a thread of its own. It is left out after its first error."""
+
+    def __init__(self, name: str, opener: Callable[[], UserTracker], warn: Callable[[str], None]) -> None:
+        self._name, self._opener, self._warn = name, opener, warn
+        self._records: queue.SimpleQueue[Mapping[str, float] | None] = queue.SimpleQueue()
+        self._is_behind = False
+        self._thread = threading.Thread(target=self._work, name=f"turnsmith-tracker-{name}", daemon=True)
+        self._thread.start()
+
+    def log(self, record: Mapping[str, float]) -> None:
+        """Hand over the metrics of one step. They are lost to this tracker if it is too far behind."""
+        if not self._thread.is_alive():
+            return
+        if self._records.qsize() < _MOST_WAITING:
+            self._records.put(record)
+        elif not self._is_behind:
+            self._is_behind = True
+            self._warn(
+                f"The tracker {self._name} is {_MOST_WAITING} steps behind, and misses steps from now on. "
+                "metrics.jsonl in the run folder has them all."
+            )
+
+    def ask_to_finish(self) -> None:
+        """Have it end after the records that are waiting; see `wait`."""
+        self._records.put(None)
+
+    def wait(self, deadline: float) -> None:
+        """Wait until it has ended, at most until `deadline` (`time.monotonic()`)."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._warn(
+                f"The tracker {self._name} did not finish within {_FINISH_SECONDS:.0f} seconds: it may miss the last "
+                "steps. metrics.jsonl in the run folder has them all."
+            )
+
+    def _work(self) -> None:
+        doing = "opened"
+        try:
+            tracker = self._opener()
+            doing = "written to"
+            while (record := self._records.get()) is not None:
+                tracker.log(record)
+            doing = "finished"
+            tracker.finish()
+        except BaseException as error:  # sys.exit() in a tracker must cost this tracker, not the run
+            reason = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+            self._warn(
+                f"The tracker {self._name} could not be {doing}, and the run goes on without it ({reason}). "
+                "metrics.jsonl in the run folder has all metrics."
+            )
+
+
+class _VerlTracker:
+    """One of verl's trackers, with the interface of a user's own."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        from verl.utils import tracking
+
+        if name == "mlflow":
+            tracking.logger.addHandler(_RaiseLastAttempt())
+        trainer = settings["trainer"]
+        self._tracking = tracking.Tracking(trainer["project_name"], trainer["experiment_name"], [name], settings)
+
+    def log(self, record: Mapping[str, float]) -> None:
+        """Log the metrics of one step."""
+        self._tracking.log(data=record, step=record["step"])
+
+    def finish(self) -> None:
+        """End the tracker's run."""
+        self._tracking.finish()
+
+
+class _RaiseLastAttempt(logging.Handler):
+    """Raises what stopped MLflow in the end: verl tries three times, and then only logs it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        match record.args:
+            case (int(attempt), int(attempts), Exception() as error) if attempt == attempts:
+                raise error
+            case _:
+                pass

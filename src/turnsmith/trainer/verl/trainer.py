@@ -27,7 +27,7 @@ from turnsmith.trainer.verl.recovery import (
     Recovery,
     episode_names,
     keep_until_handed_over,
-    replace_dropped_groups,
+    replace_groups,
 )
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 
@@ -75,8 +75,10 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
-        if plan.rollout.failures.drops:
-            self._begin_step = replace_dropped_groups(self.replay_buffer, int(config.data.train_batch_size))
+        filters = plan.filtered_group_size > 0
+        if plan.rollout.failures.drops or filters:
+            groups = int(config.data.train_batch_size)
+            self._begin_step = replace_groups(self.replay_buffer, groups, filters=filters)
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -164,7 +166,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return super()._compute_values(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        fields = extra_fields(batch, critic=self.use_critic, anchors=self.plan.credit == "anchored")
+        rejects = (self.config.algorithm.get("rollout_correction") or {}).get("rollout_rs") is not None
+        anchored = self.plan.credit == "anchored"
+        fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
         with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
         record_advantages(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.inference.chat import Chat
+from turnsmith.inference.chat import Chat, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
@@ -23,9 +24,9 @@ from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.diagnostics.metrics import report_of
-from turnsmith.trainer.verl.agent_loop import EpisodeContext, set_episode_context
+from turnsmith.trainer.verl.agent_loop import EpisodeContext, GroupDropped, set_episode_context
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.workers import Finished, WorkerHandle
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, Finished
 from turnsmith.trajectory import Trajectory
 
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -37,9 +38,12 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
+        # verl logs each group that is to be replaced as an error, with a traceback.
+        logging.getLogger(AgentLoopWorkerTQ.__module__).addFilter(_is_error)
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
         rollout = replace(plan.rollout, parser=parser)
-        self.context = EpisodeContext(replace(plan, rollout=rollout), Chat(self.tokenizer))
+        chat = Chat(self.tokenizer, template_settings=thinking_settings(self.tokenizer, plan.thinking))
+        self.context = EpisodeContext(replace(plan, rollout=rollout), chat)
         set_episode_context(self.context)
 
     async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
@@ -82,13 +86,17 @@ class EpisodeWorker(_VerlWorker):
         await asyncio.Event().wait()
 
 
-def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+def _is_error(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], GroupDropped))
+
+
+def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHandle:
     """Make a worker in this process, with an event loop in its own thread."""
     loop, worker = LoopThread("episodes"), EpisodeWorker("0", plan, config, engine)
-    return WorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
+    return EpisodeWorkerHandle(lambda method, *args: loop.start(getattr(worker, method)(*args)), Future())
 
 
-def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> WorkerHandle:
+def start_actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHandle:
     """Start a worker in a Ray actor; workers are spread over the nodes that have CPUs."""
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
@@ -98,4 +106,4 @@ def start_worker(place: int, plan: EpisodePlan, config: Any, engine: Any) -> Wor
     def call(method: str, *args: Any) -> Future[Any]:
         return getattr(actor, method).remote(*args).future()
 
-    return WorkerHandle(call, call("stay"))
+    return EpisodeWorkerHandle(call, call("stay"))

@@ -42,7 +42,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class WorkerHandle:
+class EpisodeWorkerHandle:
     """How the task runner reaches an EpisodeWorker."""
 
     call: Callable[..., Future[Any]]
@@ -55,7 +55,7 @@ class WorkerHandle:
 class _Slot:
     """One worker, and the groups that it is working on."""
 
-    handle: WorkerHandle
+    handle: EpisodeWorkerHandle
     pulse: Future[Any]
     given: list[TensorDict] = field(default_factory=list[TensorDict])
     since: float = field(default_factory=time.monotonic)
@@ -76,7 +76,7 @@ class EpisodeWorkers:
 
     def __init__(
         self,
-        start: Callable[[int], WorkerHandle],
+        start: Callable[[int], EpisodeWorkerHandle],
         count: int,
         group_size: int,
         ledger: Ledger,
@@ -96,7 +96,10 @@ class EpisodeWorkers:
         """Start the episodes of a batch of groups; they end up in the replay buffer."""
         self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
         self.replace_lost()
-        sent = [_send(slot, chunk) for slot, chunk in zip(self._slots, prompts.chunk(len(self._slots)), strict=False)]
+        # Not `chunk`, which leaves the last workers, and the servers that they prefer, without any.
+        ends = [len(prompts) * place // len(self._slots) for place in range(len(self._slots) + 1)]
+        shares = zip(self._slots, ends, ends[1:], strict=False)
+        sent = [_send(slot, prompts[start:end]) for slot, start, end in shares if end > start]
         for answer in sent:
             _check_sent(answer)
 
@@ -135,7 +138,7 @@ class EpisodeWorkers:
         began = time.perf_counter()
         workers = len(self._slots)
 
-        def begin(place: int, handle: WorkerHandle) -> Future[list[Trajectory]]:
+        def begin(place: int, handle: EpisodeWorkerHandle) -> Future[list[Trajectory]]:
             return handle.call("evaluate", environment, plan, place, workers)
 
         begun = [(slot.handle, begin(place, slot.handle)) for place, slot in enumerate(self._slots)]

@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 import pytest
-from tests.unit.env.isolation.games import AsyncCounter, Counter, Loaded, Wrapped, twice_the_total
+from tests.unit.env.isolation.games import AsyncCounter, Counter, Forker, Loaded, Wrapped, twice_the_total
 
 from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
-from turnsmith.errors import EnvironmentFailure
+from turnsmith.errors import EnvironmentFailure, WorkerLost
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.tools.definition import ToolCall
 
@@ -50,6 +50,24 @@ async def test_every_mode_plays_the_same_episode():
     assert isolation_status().workers == 1
     await close_workers()
     assert isolation_status().workers == 0
+
+
+async def test_an_environment_that_ends_its_worker_twice_runs_alone_from_then_on():
+    target, lost = spec(Forker), []
+    for _ in range(3):
+        neighbour, culprit = open_host(target), open_host(target)
+        await neighbour.reset(seed=2)
+        await culprit.reset(seed=1)
+        with pytest.raises(WorkerLost):
+            await culprit.step("exit")
+        try:
+            await neighbour.step("__str__")
+            lost.append(False)
+        except WorkerLost:
+            lost.append(True)
+        await asyncio.gather(neighbour.close(), culprit.close())
+    assert lost == [True, True, False]
+    await close_workers()
 
 
 async def check_async_methods() -> None:

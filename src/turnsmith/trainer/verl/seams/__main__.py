@@ -1,7 +1,7 @@
 """Check all seams and print the answers as JSON, each platform in a process of its own.
 
 Nearly all of the time that `import verl` takes goes into other packages. Those are imported once, before the process
-splits; verl and turnsmith only afterwards, so that they load under the platform that each half has chosen.
+splits; verl and our plugin only afterwards, so that they load under the platform that each half has chosen.
 """
 
 import gc
@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 
-from verl_seams.base import CPU, LOADED_BY_VERL, SEAMS, UNCHOSEN
+from turnsmith.trainer.verl.seams.base import CPU, LOADED_BY_VERL, SEAMS, UNCHOSEN
 
 SHARED = ("tensordict", "transformers.modeling_utils", "ray.util.state", "datasets", "peft")
 PLATFORMS = (CPU, UNCHOSEN)
@@ -36,7 +36,9 @@ if __name__ == "__main__":
     os.environ.update(ONE_THREAD)
     for package in SHARED:
         importlib.import_module(package)
-    early = [name for name in sys.modules if name.partition(".")[0] in ("verl", "turnsmith")]
+    early = [
+        name for name in sys.modules if name.partition(".")[0] == "verl" or name == "turnsmith.trainer.verl.plugin"
+    ]
     assert not early, f"Loaded before a platform was chosen: {early}"
     with multiprocessing.get_context("fork").Pool(len(PLATFORMS), maxtasksperchild=1) as pool:
         found = pool.map(answers, PLATFORMS, chunksize=1)

@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from verl_seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import LOADED_BY_VERL, UNCHOSEN, holds, parameters, same, seam
 
 
 @seam("All of trainer/verl, written for 0.9.1,")
@@ -222,6 +222,7 @@ def config_keys_that_we_add() -> None:
     added = {name[1:] for keys in both_configs() for name in keys if name.startswith("+")}
     # These are plain mappings, in which verl's HFModelConfig looks for the name.
     free = {f"{part}.model.override_config.attn_implementation" for part in ("actor_rollout_ref", "critic")}
+    free.add("transfer_queue.backend.SimpleStorage.required_node_resource")  # `cpus_of_ray` looks for it
     missing = sorted(free - added)
     base = compose({})
     for name in added - free:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from verl_seams.base import holds, same, seam
+from turnsmith.trainer.verl.seams.base import holds, same, seam
 
 
 def play(environment: type, policy: str, replies: list[str]) -> tuple[Any, Any]:

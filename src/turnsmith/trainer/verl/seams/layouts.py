@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from verl_seams.base import holds, same, seam
+from turnsmith.trainer.verl.seams.base import holds, same, seam
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ LAYOUTS = [
 
 
 @cache
-def model_folder() -> str:
+def _model_folder() -> str:
     from turnsmith.models import resolve
 
     return resolve("tiny")
@@ -97,7 +97,7 @@ def add_layout(layout: Layout) -> None:
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])
-        parts = accept(compose(keys_we_set(config, model_path=model_folder())))
+        parts = accept(compose(keys_we_set(config, model_path=_model_folder())))
         engines = [parts[name].engine for name in ("actor", "ref", "critic")]
         same([engine.ulysses_sequence_parallel_size for engine in engines], [layout.sequence] * 3)
         same({engine.strategy for engine in engines}, {"fsdp2"})
@@ -115,3 +115,21 @@ def add_layout(layout: Layout) -> None:
 
 for each in LAYOUTS:
     add_layout(each)
+
+
+@seam("RayDemand in trainer/config/layout.py")
+def cpus_of_ray() -> None:
+    """A GPU should come with 3 CPUs of Ray, each process of TransferQueue take 1, and storage only go where CPUs are"""
+    import inspect
+
+    from transfer_queue.controller import TransferQueueController
+    from transfer_queue.storage.bootstrap import simple_storage_bootstrap
+    from transfer_queue.storage.simple_storage import SimpleStorageUnit
+    from verl.single_controller.ray.base import ResourcePoolManager
+
+    from turnsmith.trainer.config import layout
+
+    same(ResourcePoolManager.max_colocate_count, layout._CPUS_OF_A_RANK)
+    actors: list[Any] = [TransferQueueController, SimpleStorageUnit]
+    same([actor._default_options["num_cpus"] for actor in actors], [1, 1])
+    holds('simple_storage_config.get("required_node_resource")' in inspect.getsource(simple_storage_bootstrap))

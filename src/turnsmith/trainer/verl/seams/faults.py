@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from verl_seams.base import holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import holds, parameters, same, seam
 
 
 @seam("EpisodeAgentLoop.run in trainer/verl/agent_loop.py (an episode that is masked gives verl nothing)")
@@ -27,13 +27,13 @@ def an_error_marks_the_group() -> None:
     holds('status = "failure"' in source and "if session_errors:" in source)
 
 
-@seam("replace_dropped_groups in trainer/verl/recovery.py")
+@seam("replace_groups in trainer/verl/recovery.py")
 def groups_are_replaced_one_by_one() -> None:
     """ReplayBuffer should evict what _terminal_eviction_reasons calls failed, and call refill_fn with their number"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
     from turnsmith.errors import TrainingFailure
-    from turnsmith.trainer.verl.recovery import replace_dropped_groups
+    from turnsmith.trainer.verl.recovery import replace_groups
 
     refilled: list[int] = []
     buffer = ReplayBuffer(
@@ -47,7 +47,7 @@ def groups_are_replaced_one_by_one() -> None:
         gen_batch_size=1,
         sync_refill_failed_groups=True,
     )
-    begin = replace_dropped_groups(buffer, batch_size=2)
+    begin = replace_groups(buffer, batch_size=2)
     buffer.partitions["train"] = {"a_0_0": {}}  # verl would keep this group for the one episode that is left of it
     buffer.failure_keys["train"] = {"a"}
     buffer.finished_keys["train"] = {"b"}
@@ -62,7 +62,7 @@ def groups_are_replaced_one_by_one() -> None:
     try:
         buffer.refill_fn(1)
     except TrainingFailure as error:
-        holds(str(error).startswith("17 groups were dropped in one step"))
+        holds(str(error).startswith("17 groups were replaced in one step"))
     else:
         raise AssertionError("it goes on for ever")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from verl_seams.base import holds, parameters, same, seam
+from turnsmith.trainer.verl.seams.base import holds, parameters, same, seam
 
 
 @seam("EpisodeTrainer.__init__ in trainer/verl/trainer.py")
@@ -98,13 +98,16 @@ def metric_names() -> None:
     files = (
         "trainer/ppo/v1/trainer_base.py trainer/ppo/v1/trainer_sync.py trainer/ppo/metric_utils.py "
         "trainer/ppo/core_algos.py trainer/ppo/ray_trainer.py trainer/ppo/rollout_corr_helper.py "
-        "utils/debug/metrics.py workers/utils/losses.py"
+        "utils/debug/metrics.py workers/utils/losses.py workers/engine_workers.py"
     )
     text = "".join((root / name).read_text() for name in files.split())
     # Some get their prefix where they are collected.
-    text = text.replace('metrics["rollout_is', 'metrics["rollout_corr/rollout_is').replace(
-        '["kl_loss', '["actor/kl_loss'
-    )
+    for name, whole in (
+        ('metrics["rollout_is', 'metrics["rollout_corr/rollout_is'),
+        ('["kl_loss', '["actor/kl_loss'),
+        ('["perf/max_memory', '["actor/perf/max_memory'),
+    ):
+        text = text.replace(name, whole)
     names = {name.removeprefix("timing_s/") for name in _FROM_VERL.values()} - {"actor/lr"}  # put together from parts
     same(sorted(name for name in names if f'"{name}"' not in text), [])
 
@@ -162,6 +165,17 @@ def agent_loop_worker_tq() -> None:
     same(parameters(worker._run_agent_loop)[:1], ["sampling_params"])
     base = next(cls for cls in worker.__mro__ if cls.__name__ == "AgentLoopWorker")
     same(parameters(base.__init__), ["config", "llm_client", "teacher_client", "reward_loop_worker_handles"])
+
+
+@seam("trainer.total_training_steps in trainer/config/to_verl.py, which is the horizon of the learning rate,")
+def optimizer_horizon() -> None:
+    """PPOTrainer should take the horizon of both optimizers from trainer.total_training_steps"""
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    made = inspect.getsource(PPOTrainer._init_dataloader)
+    holds("total_training_steps = self.config.trainer.total_training_steps\n" in made)
+    for part in ("actor_rollout_ref.actor", "critic"):
+        holds(f"self.config.{part}.optim.total_training_steps = optim_total_training_steps" in made)
 
 
 @seam("EpisodeTrainer.load and EpisodeDataset in trainer/verl")

@@ -1,0 +1,110 @@
+"""Reads a model's config, tokenizer and chat template before a run starts, in a process of its own.
+
+A wrong name, or a template that cannot be used, would otherwise be found minutes later in a process on another machine.
+The process hides torch from transformers: importing it takes most of the time, and only weights need it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from turnsmith.config import ConfigStore
+from turnsmith.errors import ConfigError
+from turnsmith.models import cache_folder, closest_model
+
+_MARK = "turnsmith refuses this model: "
+_THINKING = {None: "", False: "off", True: "on"}
+"""`inference.thinking` as an argument of the process."""
+
+
+class ModelCheck:
+    """A check that runs while a `with` block does other work. Models that turnsmith builds need none.
+
+    Args:
+        path: The folder or Hugging Face id to load the model from.
+        tool_format: `inference.tool_format`; a user's own parser is not checked.
+        trust_remote_code: Whether code that comes with the model may run.
+        thinking: `inference.thinking`, which the chat template must have a switch for.
+
+    Raises:
+        ConfigError: At the end of the block: the model is not there, or cannot be used.
+    """
+
+    def __init__(self, path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> None:
+        self._is_needed = thinking is not None or Path(path).parent != cache_folder()
+        self._arguments = [path, tool_format, str(int(trust_remote_code)), _THINKING[thinking]]
+        self._process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def of(cls, config: ConfigStore, path: str) -> ModelCheck:
+        """The check of a run's model, which is loaded from `path`."""
+        trusted, inference = config.model.trust_remote_code, config.inference
+        return cls(path, inference.tool_format, trust_remote_code=trusted, thinking=inference.thinking)
+
+    def __enter__(self) -> Self:
+        if self._is_needed:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        if error is not None:
+            self._process.kill()
+        said, _ = self._process.communicate()
+        _, refused, reason = said.rpartition(_MARK)
+        if refused and error is None:
+            raise ConfigError(reason.strip())
+
+
+def find_fault(path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> str:
+    """Why the model cannot be used, in a sentence; empty if nothing was found."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from turnsmith.inference.chat import Chat, thinking_settings
+    from turnsmith.tools.parsing.formats import parser_for
+
+    tokenizer = None
+    for kind, load in (("config", AutoConfig.from_pretrained), ("tokenizer", AutoTokenizer.from_pretrained)):
+        try:
+            with suppress(OSError):  # what is in the cache needs no connection
+                tokenizer = load(path, trust_remote_code=trust_remote_code, local_files_only=True)
+                continue
+            tokenizer = load(path, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            return f"The {kind} of the model {path!r} cannot be read: {reason}{closest_model(path)}"
+    try:
+        Chat(tokenizer, template_settings=thinking_settings(tokenizer, thinking))
+        if ":" not in tool_format:
+            parser_for(tool_format, tokenizer)
+    except ConfigError as error:
+        return f"The model {path!r} cannot be trained: {error}"
+    return ""
+
+
+def report_fault(path: str, tool_format: str, trusted: str, thinking: str = "") -> None:
+    """Print why the model cannot be used; whatever else goes wrong here is for the run itself to tell."""
+    if trusted == "0":
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    with suppress(ImportError):
+        setting = next(value for value, word in _THINKING.items() if word == thinking)
+        fault = find_fault(path, tool_format, trust_remote_code=trusted == "1", thinking=setting)
+        sys.stdout.write(f"{_MARK}{fault}" if fault else "")
+
+
+if __name__ == "__main__":
+    report_fault(*sys.argv[1:])

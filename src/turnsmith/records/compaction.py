@@ -1,0 +1,148 @@
+"""Merges the many small episode files of a run into few, however many processes write them.
+
+Safe to interrupt at any point: a merged file appears complete, under a name of its own, and stands for the files that
+it was made of from that moment on, whether or not they have been deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from turnsmith.records.episode_files import episode_files, is_merged, steps_of
+from turnsmith.records.episode_schema import SCHEMA
+from turnsmith.records.episodes import WRITER_OPTIONS
+from turnsmith.records.files import atomic_write, flush_folder
+
+_MOST_SMALL_FILES = 256
+_SMALL_BYTES = 32 * 2**20
+_BLOCK_BYTES = 64 * 2**20
+
+
+class EpisodeCompactor:
+    """Merges the episode files of a run in a thread, while the run writes more of them.
+
+    Args:
+        folder: The folder of the episodes.
+        warn: Called with a sentence if it fails; the files then stay as they are.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._warn = warn
+        self._thread: threading.Thread | None = None
+
+    def step_done(self, step: int) -> None:
+        """Note that no more episodes of this step will be written."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._compact, args=(step,), daemon=True, name="compaction")
+            self._thread.start()
+
+    def _compact(self, step: int) -> None:
+        try:
+            compact_episodes(self._folder, step)
+        except (OSError, pa.ArrowException) as error:
+            self._warn(
+                f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
+            )
+
+
+def compact_episodes(folder: Path, last_step: int, most: int = _MOST_SMALL_FILES) -> None:
+    """Merge small files of steps up to `last_step`, if there are more than `most` of them.
+
+    Nobody may write episodes of these steps any more. Files of some size are left alone, so that each token is written
+    again a few times at most.
+    """
+    kept = episode_files(folder)
+    _delete_merged(folder, kept)
+    done = [(file, steps) for file in kept if (steps := steps_of(file)) and steps.stop <= last_step + 1]
+    small = {file for file, _ in done if file.stat().st_size < _SMALL_BYTES}
+    if len(small) <= most:
+        return
+    alone = {step for file, steps in done if file not in small or not _is_current(file) for step in steps}
+    for files in _runs(done, alone):
+        _write(folder, files)
+        _delete_merged(folder, episode_files(folder))
+
+
+def truncate_episodes(folder: Path, step: int) -> None:
+    """Delete the episodes of all steps after `step`."""
+    for file in sorted(folder.glob("step*.parquet")):
+        steps = steps_of(file)
+        if steps and steps.stop > step + 1:
+            if steps.start <= step:
+                _write(folder, [file], step)
+            file.unlink()
+
+
+def _runs(files: Iterable[tuple[Path, range]], alone: set[int]) -> Iterator[list[Path]]:
+    """Split the files into those to be merged into one: of consecutive steps, each step as a whole."""
+    run: list[Path] = []
+    last, size = -1, 0
+    for file, steps in files:
+        if steps.start != last and (not alone.isdisjoint(steps) or size >= _SMALL_BYTES):
+            if len(run) > 1:
+                yield run
+            run, size = [], 0
+        last = steps.start
+        if alone.isdisjoint(steps):
+            run.append(file)
+            size += file.stat().st_size
+    if len(run) > 1:
+        yield run
+
+
+def _write(folder: Path, files: list[Path], last_step: int | None = None) -> None:
+    """Write the episodes of these files to one, without those after `last_step`."""
+    ranges = [steps for file in files if (steps := steps_of(file))]
+    last = ranges[-1].stop - 1 if last_step is None else last_step
+    target = folder / f"steps-{ranges[0].start:08d}-{last:08d}.parquet"
+    with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **WRITER_OPTIONS) as writer:
+        for table in _blocks(files):
+            kept = table if last_step is None else table.filter(pc.field("step") <= last_step)
+            if len(kept):
+                writer.write_table(kept)
+    with suppress(OSError):  # some network file systems cannot
+        flush_folder(folder)  # what is deleted next must not be gone before this is there
+
+
+def _blocks(files: Iterable[Path]) -> Iterator[Any]:
+    """The rows of the files in tables of bounded size, each of one step, so that readers can skip the others."""
+    held: list[Any] = []
+    size, step = 0, None
+    for file in files:
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=64):
+                table = pa.Table.from_batches([batch])
+                for one in batch.column("step").unique().to_pylist():
+                    if held and (one != step or size >= _BLOCK_BYTES):
+                        yield pa.concat_tables(held)
+                        held, size = [], 0
+                    held.append(table.filter(pc.field("step") == one))
+                    size, step = size + held[-1].nbytes, one
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _delete_merged(folder: Path, kept: list[Path]) -> None:
+    """Delete files whose episodes are in a merged one, and what a killed process was writing."""
+    merged = {step for file in kept if is_merged(file) for step in steps_of(file) or ()}
+    for file in set(folder.glob("step*.parquet")) - set(kept):
+        steps = steps_of(file)
+        if steps and merged.issuperset(steps):
+            file.unlink(missing_ok=True)
+    for unfinished in folder.glob(".steps-*.tmp"):
+        unfinished.unlink(missing_ok=True)
+
+
+def _is_current(file: Path) -> bool:
+    """Whether a file has exactly the columns that are written today."""
+    schema = pq.read_schema(file)
+    return schema.equals(SCHEMA) and schema.metadata == SCHEMA.metadata

@@ -1,0 +1,124 @@
+"""Every benchmark with a threshold fails when it is missed. Nothing is measured here; the numbers are made up."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def load(monkeypatch) -> Callable[[str], ModuleType]:
+    """Import a benchmark, without the environment variables that it sets for itself."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    for name in ("TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
+    benchmark = load("driver_cost")
+    assert benchmark.misses(64, 1.5) == []
+    assert benchmark.misses(512, 1.51) == ["512 in flight: 1.51 > 1.5"]
+    assert benchmark.misses(1, 1.9) == []
+    assert len(benchmark.misses(1, 2.3)) == 1
+
+
+def test_the_driver_ratio_is_the_lower_of_two_estimates(load, monkeypatch, capsys):
+    benchmark = load("driver_cost")
+    costs = iter([10.0, 18.0, 20.0, 28.0, 10.0, 18.0])  # by hand and ours, in turn
+    monkeypatch.setattr(benchmark, "cost", lambda play, episodes, at_once: next(costs))
+    ratios = benchmark.report({"by hand": None, "ours": None}, 1, 1, rounds=3)
+    assert ratios == {"by hand": 1.0, "ours": 1.8}
+    assert "1.80 of the least" in capsys.readouterr().out
+
+
+def test_advantages_miss_by_time_over_their_own_floor_and_by_any_number_other_than_zero(load):
+    benchmark = load("advantages")
+    best = {"floor of GAE": 0.2, "GAE": 1.6, "floor of GRPO": 0.1, "GRPO": 0.15}
+    assert benchmark.misses(best, 0.0, is_cpu_time=True) == []
+    assert benchmark.misses(best | {"GAE": 1.7}, 0.0, is_cpu_time=True) == ["GAE takes 8.50 x its floor"]
+    assert benchmark.misses(best | {"GRPO": 0.16}, 0.0, is_cpu_time=True) == ["GRPO takes 1.60 x its floor"]
+    assert benchmark.misses(best | {"GAE": 1.7}, 0.0, is_cpu_time=False) == []
+    assert benchmark.misses(best, 1e-9, is_cpu_time=False) == ["advantage 1e-09 on equal rewards"]
+
+
+def test_a_suspended_episode_may_take_one_and_a_half_times_its_tokens(load):
+    benchmark = load("suspended_episodes")
+    assert [benchmark.exit_code(ratio) for ratio in (1.2, 1.5, 1.51)] == [0, 0, 1]
+
+
+def test_goodput_misses_below_its_limit_and_by_changed_rewards(load):
+    benchmark = load("goodput")
+    assert benchmark.misses(0.01, 0.9, changed_groups=0) == []
+    assert benchmark.misses(0.01, 0.89, changed_groups=0) == ["1.0%: goodput 0.890 < 0.9"]
+    assert benchmark.misses(0.003, 0.94, changed_groups=0) == ["0.3%: goodput 0.940 < 0.95"]
+    assert benchmark.misses(0.05, 0.5, changed_groups=2) == ["5.0%: other rewards in 2 groups"]
+
+
+def test_a_step_may_take_as_long_as_verls_and_the_start_less(load):
+    benchmark = load("step_and_start")
+    assert benchmark.misses({"step": 1.0, "generate": 3.0, "start": 0.8}) == []
+    assert benchmark.misses({"step": 1.01, "start": 0.4}) == ["step: 1.01 > 1.0 of verl's"]
+    assert benchmark.misses({"step": 0.4, "start": 0.81}) == ["start: 0.81 > 0.8 of verl's"]
+
+
+def test_throughput_misses_if_both_wall_clock_and_cpu_time_do(load):
+    benchmark = load("rollout_throughput")
+    assert benchmark.misses({"wall-clock": 0.9, "CPU": 0.97}) == []
+    assert benchmark.misses({"wall-clock": 0.97, "CPU": 0.9}) == []
+    assert len(benchmark.misses({"wall-clock": 0.96, "CPU": 0.96})) == 2
+
+
+def test_a_step_in_a_process_is_measured_in_pipes(load):
+    benchmark = load("isolation")
+    assert benchmark.misses({"process": 120.0, "pipe": 10.0}) == []
+    assert benchmark.misses({"process": 121.0, "pipe": 10.0}) == ["a step in a process: 12.1 > 12.0 times the pipe"]
+
+
+def test_check_all_runs_each_and_fails_if_any_missed(load, monkeypatch, capsys):
+    check_all = load("check_all")
+    codes = {"parsers": 0, "goodput": 1}
+    monkeypatch.setattr(check_all, "run", lambda name, arguments: codes[name])
+    monkeypatch.setattr(sys, "argv", ["check_all", "parsers", "goodput"])
+    with pytest.raises(SystemExit) as caught:
+        check_all.main()
+    assert caught.value.code
+    assert re.findall(r"(\w+) +\d+  (ok|missed)", capsys.readouterr().out) == [("parsers", "ok"), ("goodput", "missed")]
+    monkeypatch.setattr(sys, "argv", ["check_all", "parsers"])
+    with pytest.raises(SystemExit) as caught:
+        check_all.main()
+    assert not caught.value.code
+
+
+def test_check_all_knows_every_benchmark_that_judges_itself(load):
+    judging = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if re.search('"missed: ', path.read_text())}
+    assert judging == set(load("check_all").BENCHMARKS)
+
+
+class Parsed(Exception):
+    """The arguments were accepted."""
+
+
+def test_the_short_forms_are_arguments_that_the_benchmarks_take(load, monkeypatch):
+    plain = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(parser: argparse.ArgumentParser) -> None:
+        parser.format_help()
+        plain(parser)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+    for name, arguments in load("check_all").BENCHMARKS.items():
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(Parsed):
+            load(name).main()
