@@ -52,6 +52,11 @@ requires-dist = [
     "filelock", "typing-extensions>=4.10.0", "setuptools>=77.0.3", "sympy>=1.13.3", "networkx>=2.5.1", "jinja2",
     "fsspec>=0.8.5",
 ]
+# uv reads one wheel, the first for Windows, which lacks what the wheel for Linux asks for.
+[[dependency-metadata]]
+name = "intel-openmp"
+version = "2024.2.1"
+requires-dist = ["intel-cmplr-lib-ur==2024.2.1"]
 """
 _CPU_FIRST = "First: pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 
@@ -160,6 +165,19 @@ def pins_of(text: str) -> dict[str, str]:
     return {match[1] + (match[3] or ""): match[2] for match in found}
 
 
+def check_wheels(lock: Lock, pins: dict[str, str], folder: Path) -> list[str]:
+    """What a lock lacks: a package's wheel for Linux can ask for more than its first wheel, the one that uv read."""
+    constraints, output = folder / "constraints.txt", folder / "resolved.txt"
+    parts = {key: key.partition(" ; ") for key in pins}
+    lines = [f"{name}=={pins[key]}{bar}{marker}\n" for key, (name, bar, marker) in parts.items()]
+    constraints.write_text("".join(lines))
+    output.unlink(missing_ok=True)
+    platform = ("--python-version", f"{PYTHONS[0]}.9", "--python-platform", "x86_64-manylinux_2_39")
+    _uv(lock, folder, *platform, "--no-annotate", "--no-header", "-c", str(constraints), "-o", str(output))
+    needs = set(re.findall(r"^[\w.-]+", output.read_text(), re.MULTILINE))
+    return sorted(needs - {name for name, _, _ in parts.values()} - {*lock.left_out})
+
+
 def check_extras(folder: Path) -> None:
     """Resolve each extra that needs no lock; the newest versions of everything."""
     for extra in WITHOUT_LOCK:
@@ -191,6 +209,8 @@ def main() -> int:
             elif pins_of(text) != pins:
                 changed = sorted({package for package, _ in pins_of(text).items() ^ pins.items()})
                 stale.append(f"{path.name} ({', '.join(changed)})")
+            elif missing := check_wheels(LOCKS[name], pins, folder):
+                stale.append(f"{path.name} (without {', '.join(missing)})")
         if arguments.check and not arguments.names:
             check_extras(folder)
     if stale:
