@@ -219,6 +219,9 @@ def _set_limits(memory: int, processes: int) -> None:
         # A single huge allocation raises MemoryError where it is made; `exceeded_limit` notices leaks.
         most_data = memory + _EXTRA_ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_DATA, (most_data, most_data))
+        os.environ["TURNSMITH_WORKER_MEMORY"] = str(
+            memory
+        )  # sandboxed programs count as well: see tools/sandbox/pool.py
     if processes and os.getuid() != 0:  # the kernel does not limit root
         most = _tasks_of_user() + processes
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)

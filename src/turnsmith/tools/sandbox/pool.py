@@ -35,7 +35,8 @@ class SandboxPool:
         self._max_idle = idle
         self._limit = limit
         self.bottleneck = Bottleneck(
-            f"one of {limit} sandboxes of this process", "more cores, or more processes (ray.num_actors), allow more"
+            f"one of {limit} sandboxes of this process",
+            "more cores, more memory (environment.isolation_memory_gib) or more processes (ray.num_actors) allow more",
         )
         """What callers wait for."""
         self._lock = threading.Lock()
@@ -151,5 +152,20 @@ def shared_pool(limits: SandboxLimits, *, is_sandboxed: bool = True) -> SandboxP
     with _lock:
         if key not in _pools:
             start = partial(SandboxProcess.start, command_for(limits, is_sandboxed=is_sandboxed))
-            _pools[key] = SandboxPool(start, idle=4, limit=max(8, 4 * cores()))
+            _pools[key] = SandboxPool(start, idle=4, limit=most_programs(limits))
         return _pools[key]
+
+
+def most_programs(limits: SandboxLimits) -> int:
+    """How many programs may run at once: even if each takes all that it may, they leave half of the memory free.
+
+    That is the memory of the worker process, if this is one: a worker that takes more is killed, with all its episodes.
+
+    Example:
+        >>> most_programs(SandboxLimits(memory=2**40))
+        1
+    """
+    memory = int(os.environ.get("TURNSMITH_WORKER_MEMORY", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    )
+    return max(1, min(max(8, 4 * cores()), memory // 2 // (limits.memory + limits.disk)))
