@@ -135,6 +135,9 @@ class Home:
             if call.is_running:  # it may still return, as others wait for
                 asyncio.get_running_loop().call_later(limit, self.give_up_if_running, call)
             raise
+        finally:
+            if self._call is call and not call.is_running:
+                self._call = None  # it holds the result, which may be large
 
     def start(
         self, function: Callable[..., Any], *args: Any, context: contextvars.Context | None = None

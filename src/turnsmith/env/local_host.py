@@ -34,6 +34,7 @@ class _Methods:
     takes_task: bool
     has_close: bool
     has_is_done: bool
+    has_default_is_done: bool
 
 
 class EnvironmentHost:
@@ -128,6 +129,8 @@ class EnvironmentHost:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         if self._methods is None or not self._methods.has_is_done:
             return False
+        if self._methods.has_default_is_done:  # reads two attributes: even if a tool still hangs in the object's thread
+            return self.environment.is_done()
         return bool(await self.run("is_done", self._call_and_await, "is_done"))
 
     async def close(self) -> None:
@@ -273,4 +276,5 @@ def _methods_of(environment_class: Any) -> _Methods:
         takes_task="task" in parameters or takes_anything,
         has_close=has_close,
         has_is_done=callable(getattr(environment_class, "is_done", None)),
+        has_default_is_done=getattr(environment_class, "is_done", None) is BaseEnvironment.is_done,
     )

@@ -104,21 +104,20 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory = episode.buffer.to_trajectory(chat)
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.outcome, trajectory.error = outcome, error
-        waits = episode.clock.waits
         if spec.reward_fn is not None and outcome.is_behaviour:
-            environment, seconds = host.environment, spec.limits.seconds
+            given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.home
             try:
                 async with Clock(None) as clock:
-                    clock.waits = waits
-                    trajectory.score = await compute_score(spec.reward_fn, trajectory, environment, seconds, host.home)
+                    clock.waits = episode.clock.waits
+                    trajectory.score = await compute_score(*given)
             except (RewardFailure, Overloaded) as failure:
-                is_overloaded = isinstance(failure, Overloaded)
-                trajectory.outcome = Outcome.OVERLOADED if is_overloaded else Outcome.REWARD_FAILED
+                overload = isinstance(failure, Overloaded)
+                trajectory.outcome = Outcome.OVERLOADED if overload else Outcome.REWARD_FAILED
                 trajectory.error = str(failure)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
-    trajectory.waits = {str(bottleneck): seconds for bottleneck, seconds in waits.items()}
+    trajectory.waits = {str(bottleneck): seconds for bottleneck, seconds in episode.clock.waits.items()}
     return trajectory
 
 
@@ -144,8 +143,7 @@ class _Episode:
     clock: Clock = field(init=False)
     """The time limit; it stands still while the engine has the turn, and while a call waits for its own."""
     called_at: float | None = None
-    """When the call to the environment or a tool began that has not returned yet, plus the time that the episode had
-    waited by then; None: there is none."""
+    """When the current call to environment or tool began, less what the episode had waited; None: there is none."""
 
     async def play(self) -> tuple[Outcome, str]:
         """Run to the end; return the outcome and, after a failure, the error message."""

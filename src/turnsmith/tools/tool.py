@@ -47,8 +47,7 @@ class Tool:
     max_output_tokens: int = 1024
     """Longer results are shortened to this many tokens before the model sees them."""
     home: Home | LoopHome | None = None
-    """Where every call runs, for a method of an environment; None: a plain one in any thread, an async one on the event
-    loop."""
+    """Where calls of an environment's method run; None: a plain one in any thread, an async one on the event loop."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         if definition is not None:

@@ -230,8 +230,10 @@ async def test_after_a_tool_that_took_too_long_the_next_call_waits_for_its_threa
     host = EnvironmentHost(EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=5)))
     await host.reset()
     tools = ToolRegistry(host.tools())
-    assert not (await tools.call(ToolCall("nap", {"seconds": 0.3}))).ok
+    assert not (await tools.call(ToolCall("nap", {"seconds": 0.5}))).ok
     began = time.monotonic()
+    assert not await host.is_over(), "the episode itself goes on"
+    assert time.monotonic() - began < 0.2
     assert (await host.step("0")).observation == "next"
     assert time.monotonic() - began > 0.2, "two calls of one object at once"
     await host.close()
@@ -258,6 +260,6 @@ async def test_an_async_method_is_cancelled_in_its_thread_and_one_that_blocks_co
         await blocks.step("block")
     assert blocks.is_busy
     with pytest.raises(Overloaded):
-        await waits.is_over()
+        await waits.step("wait")
     for host in (waits, blocks):
         await host.close()
