@@ -1,4 +1,5 @@
-"""Threads for code that may block, shared by all episodes of a process; `home_threads` has those of environments.
+"""Threads for code that may block, shared by all episodes of a process; `environment_threads.py` has those of
+environments.
 
 Not `concurrent.futures`: Python joins its threads at exit, so one environment that hangs would keep the process alive
 for ever.

@@ -8,7 +8,7 @@ from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import StepResult
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.home_threads import Home, LoopHome
+from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.tools.tool import Tool
 
 
@@ -23,7 +23,7 @@ class Host(Protocol):
         ...
 
     @property
-    def home(self) -> Home | LoopHome | None:
+    def thread(self) -> EnvironmentThread | EventLoopThread | None:
         """The thread that the object lives in; None before `reset`, or if it is in another process."""
         ...
 

@@ -14,8 +14,13 @@ from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.result import StepResult, read_step, read_text
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.environment_threads import (
+    EnvironmentThread,
+    EnvironmentThreads,
+    EventLoopThread,
+    shared_environment_threads,
+)
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
-from turnsmith.home_threads import Home, HomeThreads, LoopHome, shared_homes
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
 from turnsmith.tools.tool import Tool, tool_methods, tools_of
 
@@ -57,17 +62,17 @@ class EnvironmentHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_closed", "_homes", "_methods", "_prefix", "_spec", "environment", "home", "limit")
+    __slots__ = ("_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "limit", "thread")
 
-    def __init__(self, spec: EnvironmentSpec, homes: HomeThreads | None = None) -> None:
+    def __init__(self, spec: EnvironmentSpec, threads: EnvironmentThreads | None = None) -> None:
         self._spec = spec
         self.limit = spec.call_seconds
         """Timeout of one call, in seconds."""
-        self._homes = homes or shared_homes()
+        self._threads = threads or shared_environment_threads()
         self._methods: _Methods | None = None
         self._prefix = ""
         self._closed = False
-        self.home: Home | LoopHome | None = None
+        self.thread: EnvironmentThread | EventLoopThread | None = None
         """Where the object lives; None before `reset`."""
         self.environment: Any = None
         """The user's object; None before `reset`."""
@@ -79,7 +84,7 @@ class EnvironmentHost:
         It lives in the thread of the event loop that steps it.
         """
         host = cls(EnvironmentSpec(type(environment)))
-        host.home = LoopHome()
+        host.thread = EventLoopThread()
         if environment is not None:
             host.environment, host._methods = environment, _methods_of(type(environment))
         return host
@@ -95,8 +100,8 @@ class EnvironmentHost:
         # A class that is given by name may have to be imported first, which takes time.
         loaded = target if isinstance(target, type) else await self.run("import", self._load)
         self._methods = methods = _methods_of(loaded)
-        self._homes.allow(spec.threads)
-        self.home = LoopHome() if spec.mode == "loop" or methods.is_async else self._homes.home()
+        self._threads.allow(spec.threads)
+        self.thread = EventLoopThread() if spec.mode == "loop" or methods.is_async else self._threads.assign()
         arguments: dict[str, Any] = {}
         if methods.takes_seed:
             arguments["seed"] = seed
@@ -116,7 +121,7 @@ class EnvironmentHost:
         """Its `@tool` methods, which are called where it lives."""
         tools = tools_of(self.environment)
         for tool in tools:
-            tool.home = self.home
+            tool.thread = self.thread
         return tools
 
     async def step(self, action: str) -> StepResult:
@@ -135,10 +140,10 @@ class EnvironmentHost:
 
     async def close(self) -> None:
         """Close the environment. Never raises: a failing `close` is logged."""
-        if self._closed or self.home is None:
+        if self._closed or self.thread is None:
             return
         self._closed = True
-        closing = asyncio.get_running_loop().create_task(self._close(self.home))
+        closing = asyncio.get_running_loop().create_task(self._close(self.thread))
         _closing.add(closing)  # an event loop keeps only weak references to its tasks
         closing.add_done_callback(_closing.discard)
         if not self.is_busy:  # else a call that timed out still runs in its thread, and nobody waits for that
@@ -147,13 +152,13 @@ class EnvironmentHost:
     @property
     def is_busy(self) -> bool:
         """Whether an abandoned call still runs in its thread."""
-        return self.home is not None and self.home.is_busy
+        return self.thread is not None and self.thread.is_busy
 
     async def run(self, name: str, function: Callable[..., Any], *args: Any, limit: float | None = None) -> Any:
         """Call something that uses the environment, such as a reward function, where it lives."""
-        home: Any = self.home or shared_threads()
+        thread: Any = self.thread or shared_threads()
         try:
-            return await home.run(function, *args, limit=limit or self.limit)
+            return await thread.run(function, *args, limit=limit or self.limit)
         except OutOfTime:
             advice = "" if limit else "; environment.call_seconds allows more"
             sentence = f"{self._spec.name}.{name} took longer than {limit or self.limit:g} seconds{advice}."
@@ -163,18 +168,18 @@ class EnvironmentHost:
 
     async def settle(self) -> None:
         """Wait for an abandoned call, however long it takes."""
-        if self.home is not None:
-            await self.home.settle()
+        if self.thread is not None:
+            await self.thread.settle()
 
-    async def _close(self, home: Home | LoopHome) -> None:
-        await home.settle()
+    async def _close(self, thread: EnvironmentThread | EventLoopThread) -> None:
+        await thread.settle()
         try:
             if self.environment is not None and self._methods is not None and self._methods.has_close:
                 await self.run("close", self._call_and_await, "close")
         except Exception as error:
             logger.warning("%s", error)
         finally:
-            home.leave()
+            thread.leave()
 
     # These are called where the environment lives. Each does all that one call needs, because a hop to a thread costs
     # more than most steps; what must be awaited is returned as a coroutine.

@@ -105,7 +105,7 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.outcome, trajectory.error = outcome, error
         if spec.reward_fn is not None and outcome.is_behaviour:
-            given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.home
+            given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.thread
             try:
                 async with Clock(None) as clock:
                     clock.waits = episode.clock.waits

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnsmith.clocks import Clock, OutOfTime, add_clock
-from turnsmith.home_threads import Home, LoopHome
+from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.threads import shared_threads
 
 GRACE = 1.0
@@ -57,10 +57,10 @@ async def run_tool(
     is_async: bool,
     limit: float,
     episode_id: str,
-    home: Home | LoopHome | None = None,
+    thread: EnvironmentThread | EventLoopThread | None = None,
 ) -> CallOutcome:
-    """Call the function for at most `limit` seconds: where its `home` is, or an async one in a task of its own and a
-    plain one in any thread. Time in a queue does not count.
+    """Call the function for at most `limit` seconds, in its `thread` if it has one; else an async one in its own task,
+    and a plain one in any thread. Time in a queue does not count.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled; an async tool has had `GRACE` seconds for its cleanup.
@@ -69,16 +69,16 @@ async def run_tool(
     context = contextvars.copy_context()
     if episode_id:
         context.run(_episode.set, episode_id)
-    if isinstance(home, Home):
+    if isinstance(thread, EnvironmentThread):
         try:
-            return await home.run(_call_at_home, function, arguments, limit=limit, context=context)
+            return await thread.run(_call_in_thread, function, arguments, limit=limit, context=context)
         except OutOfTime:
             return CallOutcome(error=ToolTimeout())
     if is_async:
         return await _call_in_task(function, arguments, limit, context)
     outcome = CallOutcome()
     try:
-        if home is None:
+        if thread is None:
             await shared_threads().run(_call_plain, outcome, function, arguments, limit=limit, context=context)
         else:
             context.run(_call_plain, outcome, function, arguments)
@@ -98,7 +98,7 @@ def _call_plain(outcome: CallOutcome, function: Callable[..., Any], arguments: d
     outcome.seconds = time.perf_counter() - began
 
 
-def _call_at_home(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome | Awaitable[CallOutcome]:
+def _call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> CallOutcome | Awaitable[CallOutcome]:
     outcome = CallOutcome()
     _call_plain(outcome, function, arguments)
     return _call(lambda: outcome.value, {}) if inspect.isawaitable(outcome.value) else outcome

@@ -141,10 +141,10 @@ class ToolRegistry:
             arguments = entry.validate(check_arguments(call.arguments))
         except BadArguments as error:
             return ToolResult(False, str(error))
-        limit, home = entry.tool.time_limit, entry.tool.home
+        limit, thread = entry.tool.time_limit, entry.tool.thread
         seconds = limit + entry.tool.grace
         outcome = await run_tool(
-            entry.function, arguments, is_async=entry.is_async, limit=seconds, episode_id=episode_id, home=home
+            entry.function, arguments, is_async=entry.is_async, limit=seconds, episode_id=episode_id, thread=thread
         )
         error = outcome.error
         if error is None:

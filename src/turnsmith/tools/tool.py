@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
+from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.errors import ConfigError, ToolError
-from turnsmith.home_threads import Home, LoopHome
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
@@ -46,7 +46,7 @@ class Tool:
     """Seconds that whoever waits adds to it, for a tool that keeps its time limit itself."""
     max_output_tokens: int = 1024
     """Longer results are shortened to this many tokens before the model sees them."""
-    home: Home | LoopHome | None = None
+    thread: EnvironmentThread | EventLoopThread | None = None
     """Where calls of an environment's method run; None: a plain one in any thread, an async one on the event loop."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:

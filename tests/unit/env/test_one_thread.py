@@ -17,8 +17,8 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentHost, EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
+from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentTimeout, Overloaded
-from turnsmith.home_threads import HomeThreads
 from turnsmith.rollout.rewards.reward_function import compute_score
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
@@ -112,7 +112,7 @@ async def test_a_database_that_reset_opened_works_in_step_tools_rewards_and_clos
             result = await tools.call(ToolCall(name, {}))
             assert (result.ok, result.text) == (True, "3"), result.failure
         assert await host.is_over() is False
-        assert await compute_score(total_of, Trajectory(), host.environment, 9.0, host.home) == 3.0
+        assert await compute_score(total_of, Trajectory(), host.environment, 9.0, host.thread) == 3.0
         await host.close()
 
     await asyncio.gather(*(play() for _ in range(40)))
@@ -150,11 +150,11 @@ class Bound(BaseEnvironment):
 
 
 async def test_environments_do_not_share_a_thread_as_long_as_the_limit_allows_more() -> None:
-    homes = HomeThreads(limit=16)
+    threads = EnvironmentThreads(limit=16)
     spec = EnvironmentSpec.of(Bound)
 
     async def play() -> None:
-        host = EnvironmentHost(spec, homes)
+        host = EnvironmentHost(spec, threads)
         await host.reset()
         await asyncio.gather(asyncio.sleep(0.001), host.step("a"))
         await host.close()
@@ -171,9 +171,9 @@ def threads_started() -> Iterator[list[str]]:
 
 
 async def test_a_thousand_at_once_share_the_threads_that_there_are() -> None:
-    homes = HomeThreads(limit=8)
+    threads = EnvironmentThreads(limit=8)
     spec = EnvironmentSpec.of(Ledger)
-    hosts = [EnvironmentHost(spec, homes) for _ in range(1000)]
+    hosts = [EnvironmentHost(spec, threads) for _ in range(1000)]
     with threads_started() as names:
         await asyncio.gather(*(host.reset(seed) for seed, host in enumerate(hosts)))
         for _ in range(3):
@@ -201,15 +201,15 @@ class Sleepy(BaseEnvironment):
 
 
 async def test_waiting_for_a_neighbour_takes_nothing_off_the_time() -> None:
-    spec, homes = EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=0.3)), HomeThreads(limit=1)
-    hosts = [EnvironmentHost(spec, homes) for _ in range(8)]
+    spec, threads = EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=0.3)), EnvironmentThreads(limit=1)
+    hosts = [EnvironmentHost(spec, threads) for _ in range(8)]
     await asyncio.gather(*(host.reset() for host in hosts))
     await asyncio.gather(*(host.step("0.1") for host in hosts))  # 0.8 s in one thread
 
 
 async def test_a_call_that_hangs_gives_up_its_neighbours_and_new_ones_get_another_thread() -> None:
-    spec, homes = EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=0.2)), HomeThreads(limit=1)
-    hanging, neighbour, late = (EnvironmentHost(spec, homes) for _ in range(3))
+    spec, threads = EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=0.2)), EnvironmentThreads(limit=1)
+    hanging, neighbour, late = (EnvironmentHost(spec, threads) for _ in range(3))
     for host in (hanging, neighbour):
         await host.reset()
     first = asyncio.create_task(hanging.step("1"))
@@ -249,8 +249,8 @@ class Mixed(Sleepy):
 
 
 async def test_an_async_method_is_cancelled_in_its_thread_and_one_that_blocks_counts_as_hanging() -> None:
-    spec, homes = EnvironmentSpec.of(Mixed, EnvironmentConfig(call_seconds=0.2)), HomeThreads(limit=1)
-    waits, blocks = (EnvironmentHost(spec, homes) for _ in range(2))
+    spec, threads = EnvironmentSpec.of(Mixed, EnvironmentConfig(call_seconds=0.2)), EnvironmentThreads(limit=1)
+    waits, blocks = (EnvironmentHost(spec, threads) for _ in range(2))
     for host in (waits, blocks):
         await host.reset()
     with pytest.raises(EnvironmentTimeout):

@@ -11,8 +11,8 @@ import pytest
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
+from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentTimeout
-from turnsmith.home_threads import HomeThreads
 
 
 class Slow(BaseEnvironment):
@@ -87,11 +87,11 @@ async def test_an_async_call_is_cancelled():
 
 
 async def test_waiting_for_a_thread_takes_nothing_off_the_time():
-    threads = HomeThreads(limit=1)
+    threads = EnvironmentThreads(limit=1)
     spec = EnvironmentSpec.of(Slow, EnvironmentConfig(call_seconds=0.1))
     hosts = [EnvironmentHost(spec, threads) for _ in range(2)]
     await asyncio.gather(*(host.reset() for host in hosts))
-    block = threads.home().start(time.sleep, 0.25)
+    block = threads.assign().start(time.sleep, 0.25)
     assert [result.observation for result in await asyncio.gather(*(host.step("a") for host in hosts))] == ["next"] * 2
     await block.wait()
 

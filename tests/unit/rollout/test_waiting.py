@@ -20,7 +20,7 @@ from turnsmith import (
     ToolRegistry,
     Trajectory,
     clocks,
-    home_threads,
+    environment_threads,
     threads,
     tool,
 )
@@ -28,8 +28,8 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
+from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import Overloaded
-from turnsmith.home_threads import HomeThreads
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
@@ -48,7 +48,7 @@ def chat(tiny_folder: str) -> Chat:
 @pytest.fixture
 def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_shared", ThreadPool(limit=4))
-    monkeypatch.setattr(home_threads, "_shared", HomeThreads(limit=4))
+    monkeypatch.setattr(environment_threads, "_shared", EnvironmentThreads(limit=4))
 
 
 @tool(time_limit=0.5)
@@ -171,7 +171,7 @@ async def test_a_setting_allows_more_threads_for_environments_tools_and_rewards(
     engine = ScriptedEngine(["a", "b"], chat)
     played = await asyncio.gather(*(play_episode(start, spec, engine, chat) for start in starts))
     assert [result.trajectory.waits for result in played] == [{}] * 40
-    assert threads.shared_threads().limit == home_threads.shared_homes().limit == 40
+    assert threads.shared_threads().limit == environment_threads.shared_environment_threads().limit == 40
 
 
 @pytest.mark.usefixtures("four_threads")

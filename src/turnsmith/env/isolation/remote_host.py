@@ -43,7 +43,7 @@ class RemoteHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_tools", "_worker", "environment", "home")
+    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_tools", "_worker", "environment", "thread")
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
@@ -53,7 +53,7 @@ class RemoteHost:
         self._prefix = ""
         self._is_busy = False
         self._tools: list[Tool] = []
-        self.home = None
+        self.thread = None
         """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
         """Stands for the user's object; None before `reset`."""

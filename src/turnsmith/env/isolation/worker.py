@@ -24,8 +24,8 @@ from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
-from turnsmith.home_threads import HomeThreads
 from turnsmith.text import replace_surrogates
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
@@ -97,7 +97,7 @@ class _Hosted:
 class _Worker:
     def __init__(self, only: str) -> None:
         self._only = only
-        self._homes = HomeThreads(_THREADS)
+        self._threads = EnvironmentThreads(_THREADS)
         self._defined: dict[int, m.Define] = {}
         self._specs: dict[int, EnvironmentSpec] = {}
         self._functions: dict[int, Any] = {}
@@ -150,7 +150,7 @@ class _Worker:
             if isinstance(request, m.Reset):
                 definition = self._defined.get(request.number)
                 name = self._only or (definition.name if definition else "") or "environment:The environment"
-                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._homes))
+                self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._threads))
             hosted = self._hosted.get(request.environment)
             if hosted is None:
                 self._send(m.ErrorReply(request.call, "The environment was closed."))
@@ -196,7 +196,7 @@ class _Worker:
                 self._specs[request.number] = spec
         finally:
             self._loading.release()
-        hosted.host = host = EnvironmentHost(spec, self._homes)
+        hosted.host = host = EnvironmentHost(spec, self._threads)
         observation = await host.reset(request.seed, request.task)
         tools = host.tools()
         if not tools:

@@ -91,7 +91,7 @@ class EnvironmentRewardWrapper:
             result = await host.step(response)
             done = result.terminated or result.truncated
             trajectory = Trajectory([state], [response], [result.reward], [done], [result.info], seed=seed)
-            return await compute_score(self, trajectory, host.environment, _SECONDS, host.home)
+            return await compute_score(self, trajectory, host.environment, _SECONDS, host.thread)
         finally:
             await host.close()
 

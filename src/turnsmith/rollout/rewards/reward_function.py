@@ -9,8 +9,8 @@ from typing import Any
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.result import to_reward
+from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.errors import EnvironmentFailure, Overloaded, describe_failure
-from turnsmith.home_threads import Home, LoopHome
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
 
@@ -27,7 +27,7 @@ async def compute_score(
     trajectory: Trajectory,
     environment: Any,
     seconds: float,
-    home: Home | LoopHome | None = None,
+    thread: EnvironmentThread | EventLoopThread | None = None,
 ) -> float:
     """Call the reward function in a thread, or await it, and check what it returns.
 
@@ -36,7 +36,7 @@ async def compute_score(
         trajectory: The episode.
         environment: The environment, if the function takes it.
         seconds: Its time limit, from when it begins.
-        home: The thread that the environment lives in; a function that takes the environment runs there.
+        thread: The thread that the environment lives in; a function that takes the environment runs there.
 
     Raises:
         RewardFailure: It raised, took too long, or did not return a finite number.
@@ -54,14 +54,14 @@ async def compute_score(
     try:
         if isinstance(environment, RemoteEnvironment) and len(args) == 2:
             value = await environment.score(function, trajectory, seconds)
-        elif home is not None and len(args) == 2:
-            value = await home.run(function, *args, limit=seconds)
+        elif thread is not None and len(args) == 2:
+            value = await thread.run(function, *args, limit=seconds)
         elif inspect.iscoroutinefunction(function):
-            value = await LoopHome().run(function, *args, limit=seconds)
+            value = await EventLoopThread().run(function, *args, limit=seconds)
         else:
             value = await shared_threads().run(function, *args, limit=seconds)
             if inspect.isawaitable(value):
-                value = await LoopHome().run(_itself, value, limit=seconds)
+                value = await EventLoopThread().run(_itself, value, limit=seconds)
     except (RewardFailure, Overloaded):
         raise
     except OutOfTime as error:

@@ -26,7 +26,7 @@ _GRACE_SECONDS = 1.0
 """For an async method that was cancelled to end."""
 
 
-class _HomeThread:
+class _Thread:
     """One thread: makes plain calls one after another, and awaits the rest on an event loop of its own.
 
     Plain calls are made while that loop does not run: code that starts its own (`asyncio.run`, Playwright's sync API)
@@ -34,7 +34,7 @@ class _HomeThread:
     """
 
     def __init__(self, name: str) -> None:
-        self.homes: set[Home] = set()
+        self.environments: set[EnvironmentThread] = set()
         self.is_hanging = False
         self.calls = 0
         """Plain calls that wait or run."""
@@ -102,14 +102,14 @@ async def _result_of(value: Awaitable[Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-class Home:
+class EnvironmentThread:
     """The share of a thread that one environment lives in."""
 
     __slots__ = ("_call", "_pool", "_thread", "is_lost")
 
-    def __init__(self, pool: HomeThreads, thread: _HomeThread) -> None:
+    def __init__(self, pool: EnvironmentThreads, thread: _Thread) -> None:
         self._pool = pool
-        self._thread: _HomeThread | None = thread
+        self._thread: _Thread | None = thread
         self._call: ThreadCall[Any] | None = None
         self.is_lost = False
         """Whether its thread hangs in a call of another environment."""
@@ -172,7 +172,7 @@ class Home:
         if thread is None or not call.is_running or thread.is_hanging:
             return
         self._pool.retire(thread)
-        for other in thread.homes - {self}:
+        for other in thread.environments - {self}:
             other.is_lost = True
             if other._call is not None and not other._call.started_at:
                 other._call.settle(None, Overloaded(_LOST))
@@ -184,7 +184,7 @@ class Home:
             self._pool.leave(thread, self)
 
 
-class LoopHome:
+class EventLoopThread:
     """The event loop's own thread, for objects that live there."""
 
     __slots__ = ()
@@ -193,7 +193,7 @@ class LoopHome:
     async def run(
         self, function: Callable[..., Any], *args: Any, limit: float, context: contextvars.Context | None = None
     ) -> Any:
-        """Call `function(*args)` here, and await what it returns if it is awaitable; as `Home.run`."""
+        """Call `function(*args)` here, and await what it returns if it is awaitable; as `EnvironmentThread.run`."""
         async with Clock(limit):
             value = context.run(function, *args) if context else function(*args)
             return await value if inspect.isawaitable(value) else value
@@ -211,14 +211,14 @@ _LOST = (
 )
 
 
-class HomeThreads:
+class EnvironmentThreads:
     """At most `limit` threads (and those that hang), started when they are needed.
 
     Example:
         >>> async def where() -> bool:
-        ...     home = HomeThreads(limit=2).home()
-        ...     threads = {await home.run(threading.get_ident, limit=9) for _ in range(3)}
-        ...     home.leave()
+        ...     share = EnvironmentThreads(limit=2).assign()
+        ...     threads = {await share.run(threading.get_ident, limit=9) for _ in range(3)}
+        ...     share.leave()
         ...     return len(threads) == 1 and threads != {threading.get_ident()}
         >>> asyncio.run(where())
         True
@@ -228,7 +228,7 @@ class HomeThreads:
         self.limit = limit
         self.bottleneck = _bottleneck(limit)
         """What its calls wait for."""
-        self._threads: list[_HomeThread] = []
+        self._threads: list[_Thread] = []
         self._started = 0
         self._lock = threading.Lock()
 
@@ -237,30 +237,30 @@ class HomeThreads:
         if limit > self.limit:
             self.limit, self.bottleneck = limit, _bottleneck(limit)
 
-    def home(self) -> Home:
-        """A home for one more environment, in the thread with the fewest."""
+    def assign(self) -> EnvironmentThread:
+        """Take a share of the thread with the fewest environments."""
         with self._lock:
-            thread = min(self._threads, key=lambda one: (len(one.homes), one.calls), default=None)
-            if thread is None or (thread.homes and len(self._threads) < self.limit):
+            thread = min(self._threads, key=lambda one: (len(one.environments), one.calls), default=None)
+            if thread is None or (thread.environments and len(self._threads) < self.limit):
                 self._started += 1
-                thread = _HomeThread(f"turnsmith-environments-{self._started}")
+                thread = _Thread(f"turnsmith-environments-{self._started}")
                 self._threads.append(thread)
-            home = Home(self, thread)
-            thread.homes.add(home)
-            return home
+            share = EnvironmentThread(self, thread)
+            thread.environments.add(share)
+            return share
 
-    def retire(self, thread: _HomeThread) -> None:
+    def retire(self, thread: _Thread) -> None:
         """Take a thread that hangs out of use; it ends with the last environment in it."""
         with self._lock:
             thread.is_hanging = True
             with suppress(ValueError):
                 self._threads.remove(thread)
 
-    def leave(self, thread: _HomeThread, home: Home) -> None:
+    def leave(self, thread: _Thread, share: EnvironmentThread) -> None:
         """Take an environment out of its thread."""
         with self._lock:
-            thread.homes.discard(home)
-            is_over = thread.is_hanging and not thread.homes
+            thread.environments.discard(share)
+            is_over = thread.is_hanging and not thread.environments
         if is_over:
             thread.put(None)
 
@@ -269,20 +269,20 @@ def _bottleneck(limit: int) -> Bottleneck:
     return Bottleneck(f"one of {limit} threads that environments live in", ADVICE)
 
 
-_shared: HomeThreads | None = None
+_shared: EnvironmentThreads | None = None
 
 
-def shared_homes() -> HomeThreads:
+def shared_environment_threads() -> EnvironmentThreads:
     """The threads for environments of this process."""
     global _shared
     if _shared is None:
-        _shared = HomeThreads(default_threads())
+        _shared = EnvironmentThreads(default_threads())
     return _shared
 
 
-def _forget_shared_homes() -> None:
+def _forget_shared() -> None:
     global _shared
     _shared = None
 
 
-os.register_at_fork(after_in_child=_forget_shared_homes)  # threads do not survive a fork
+os.register_at_fork(after_in_child=_forget_shared)  # threads do not survive a fork
