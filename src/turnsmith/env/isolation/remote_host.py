@@ -43,7 +43,18 @@ class RemoteHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_environment", "_is_busy", "_pool", "_prefix", "_spec", "_tools", "_worker", "environment", "thread")
+    __slots__ = (
+        "_environment",
+        "_hangs",
+        "_is_busy",
+        "_pool",
+        "_prefix",
+        "_spec",
+        "_tools",
+        "_worker",
+        "environment",
+        "thread",
+    )
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
@@ -52,6 +63,8 @@ class RemoteHost:
         self._environment = 0
         self._prefix = ""
         self._is_busy = False
+        self._hangs = False
+        """Whether a tool still runs in the object's thread, after its time limit."""
         self._tools: list[Tool] = []
         self.thread = None
         """The object is in another process."""
@@ -104,6 +117,7 @@ class RemoteHost:
         if reply.is_stuck and self._worker is not None:
             # The episode goes on, and so do the others of this worker; but no further ones begin in it.
             self._worker.drain()
+            self._hangs = True
         return reply
 
     async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any:
@@ -128,7 +142,7 @@ class RemoteHost:
         closing.add_done_callback(pool.closing.discard)
         # A call that was cancelled may go on in the worker for long; the place is given free when it ends, and nobody
         # waits for that.
-        if not self._is_busy:
+        if not (self._is_busy or self._hangs):
             await asyncio.shield(closing)
 
     async def _close(self, worker: Connection, pool: WorkerPool) -> None:
