@@ -36,7 +36,7 @@ import psutil
 from turnsmith import BaseEnvironment, EnvironmentConfig
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
-from turnsmith.env.isolation.server import serve_forever
+from turnsmith.env.isolation.server import EnvironmentServer
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.spec import EnvironmentSpec
 
@@ -213,8 +213,8 @@ def main() -> None:
     options = parser.parse_args()
     listener = socket.create_server(("127.0.0.1", 0))
     target = f"{Path(__file__).resolve()}:Desk"
-    serving = (listener, Isolation("process", workers=2), target)
-    threading.Thread(target=serve_forever, args=serving, daemon=True).start()
+    server = EnvironmentServer(listener, Isolation("process", workers=2), target)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     missed = asyncio.run(measure(options, f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
     print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMIT} times the pipe")
     raise SystemExit(bool(missed))

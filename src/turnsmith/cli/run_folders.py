@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
 from turnsmith.config import CheckpointConfig, ConfigStore
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import newest_checkpoint
+from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
 
 OUTPUT_DIR = CheckpointConfig.output_dir
@@ -31,6 +33,8 @@ def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: 
     for place in places:
         if RunFolder.is_at(place):
             return place
+        with using(place), suppress(FileNotFoundError, NotADirectoryError):
+            (place / "run.json").stat()  # raises for a folder that this user may not enter
     if argument == "latest":
         return _latest_run(output_dir, containing)
     parent = places[-1].parent

@@ -58,7 +58,7 @@ def check_packages(config: ConfigStore) -> str:
 
 
 def judge_packages(requirements: Sequence[str], extra: str, installed: Mapping[str, str]) -> str:
-    """Raise unless what `turnsmith[extra]` requires is installed, and other packages fit at least one extra.
+    """Raise unless what an extra of turnsmith requires is installed, and other packages fit at least one extra.
 
     Example:
         >>> needs = ["numpy>=2", 'torch==2.13.0; extra == "cpu"', 'torch==2.11.0; extra == "vllm"']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -154,12 +155,14 @@ async def test_a_worker_keeps_finished_episodes_until_their_step(
 class Server:
     """Stands where a rollout server's handle is; what it says comes from an engine."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
-        self.engine, self.sessions = engine, list[str]()
+    def __init__(self, engine: ScriptedEngine, begun: asyncio.Barrier) -> None:
+        self.engine, self.sessions, self._begun = engine, list[str](), begun
         self.generate = self
 
     async def remote(self, request_id: str, prompt_ids: list[int], **request: Any) -> ServerOutput:
         self.sessions.append(request_id.rsplit("-", 1)[0])
+        if self.sessions.count(self.sessions[-1]) == 1:
+            await self._begun.wait()  # no episode ends before all have begun, so servers are chosen by load alone
         said = await self.engine.generate(prompt_ids, Sampling(), session=request_id)
         return ServerOutput(list(said.token_ids), list(said.log_probs), "completed", extra_fields={"global_steps": 1})
 
@@ -167,15 +170,15 @@ class Server:
 async def test_an_episode_in_verls_worker_stays_on_one_server(
     queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
 ) -> None:
-    servers = [Server(engine), Server(engine)]
+    begun = asyncio.Barrier(4)
+    servers = [Server(engine, begun), Server(engine, begun)]
     pool = ServerPool(servers)
     worker = EpisodeWorker("0", plan, settings, pool)
     await worker.generate_sequences(rows("a", "b"))
     await asyncio.gather(*worker.background_tasks)
-    assert [sorted(server.sessions) for server in servers] == [
-        ["a-0", "a-0", "b-0", "b-0"],
-        ["a-1", "a-1", "b-1", "b-1"],
-    ]
+    sessions = [Counter(server.sessions) for server in servers]
+    assert [sorted(counted.values()) for counted in sessions] == [[2, 2], [2, 2]]
+    assert sessions[0].keys() | sessions[1].keys() == {"a-0", "a-1", "b-0", "b-1"}
 
 
 async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled(

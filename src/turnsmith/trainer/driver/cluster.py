@@ -187,7 +187,7 @@ def _not_started(reason: str, arguments: Mapping[str, Any], attempts: int) -> st
     return (
         f"Ray could not be started on this machine in {attempts} attempts: {reason} If other programs use all of its "
         "cores or memory, wait for them; Ray's own logs are in "
-        f"{arguments['_temp_dir']}/session_latest/logs."
+        f"{arguments.get('_temp_dir', '/tmp/ray')}/session_latest/logs."
     )
 
 
@@ -260,14 +260,17 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
 
     The environment variable is for Ray's processes; this process read it when it imported Ray, which a user's script
     may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or wait three
-    seconds for it while another Ray has it, and a node is not up before its agent is.
+    seconds for it while another Ray has it, and a node is not up before its agent is. All that the dashboard's process
+    would do is to ask cloud providers whether this is one of their machines, and to report that nothing is reported.
     """
-    from ray._private import ray_constants, utils
+    from ray._private import node, ray_constants, utils
     from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
 
     is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
+    start_api_server = node.Node.start_api_server
     ray_constants.ENABLE_RAY_CLUSTER = False
     utils.get_dashboard_dependency_error = lambda: ImportError("turnsmith starts Ray without its dashboard")
+    node.Node.start_api_server = lambda self, **unused: None
     try:
         limits = {name: value for name, value in _START_LIMITS.items() if name not in os.environ}
         with _in_environment({**limits, **variables, **_LOOPBACK}):
@@ -276,3 +279,4 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
         utils.get_dashboard_dependency_error = error_of
+        node.Node.start_api_server = start_api_server

@@ -24,7 +24,7 @@ def entry_point_loads_every_part() -> None:
     holds("turnsmith.trainer.verl.plugin" in LOADED_BY_VERL)
     from turnsmith.trainer.verl.plugin import LOADED
 
-    same(LOADED, ["rollouts", "platform", "cpu"])
+    same(LOADED, ["rollouts", "platform", "ports", "cpu"])
 
 
 @seam("trainer/verl/plugin.py", UNCHOSEN)
