@@ -6,6 +6,7 @@ Starts as root, and drops to a user id that nobody has before it touches anythin
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import os
 import socket
@@ -20,13 +21,16 @@ UID = 54321
 
 def main() -> None:
     targets = json.load(sys.stdin)
+    importlib.import_module("encodings.idna")  # the first connection does, which this user may no longer do
     os.setgroups([])
     os.setresgid(UID, UID, UID)
     os.setresuid(UID, UID, UID)
     got: list[str] = []
     for address, port in targets["ports"]:
-        got += [f"zmq {port}"] if _asked_over_zmq(address, port, targets["frames"]) else []
-        got += [f"http {port} {path}" for path in ("/", "/v1/models", "/metrics") if _asked(address, port, path)]
+        answers = {path: _asked(address, port, path) for path in ("/", "/v1/models", "/metrics")}
+        got += [f"http {port} {path}" for path, status in answers.items() if status and status < 400]
+        if not any(answers.values()) and _asked_over_zmq(address, port, targets["frames"]):
+            got.append(f"zmq {port}")
     got += [f"socket {path}" for path in targets["sockets"] if _connected(path)]
     got += [f"read {path}" for path in targets["files"] if _opened(path, "rb")]
     got += [f"written {path}" for path in targets["files"] if _opened(path, "r+b")]
@@ -45,13 +49,14 @@ def _asked_over_zmq(address: str, port: int, frames: list[str]) -> bool:
     return answered
 
 
-def _asked(address: str, port: int, path: str) -> bool:
+def _asked(address: str, port: int, path: str) -> int:
+    """The status of the answer; 0 if there is none."""
     connection = http.client.HTTPConnection(address, port, timeout=0.5)
     try:
         connection.request("GET", path)
-        return connection.getresponse().status < 400
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        return False
+        return 0
     finally:
         connection.close()
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import psutil
 
+_ANY_WORKER = ("ray::IDLE", "ray::TaskRunner", "ray::TransformersServer", "ray::EpisodeWorker")
+"""Workers of Ray that have no ports but Ray's."""
+
 
 def listening_to_others() -> list[str]:
     """The processes under this one that listen on an address which other machines can reach."""
@@ -34,8 +37,10 @@ def _is_loopback(text: str) -> bool:
 
 def reachable_by_others(*folders: Path) -> dict[str, Any]:
     """Every port, socket and file of the processes under this one, and the files in `folders`, whoever may use them."""
-    targets: dict[str, set[Any]] = {"ports": set(), "sockets": set(), "files": set()}
+    targets: dict[str, set[Any]] = {"listeners": set(), "ports": set(), "sockets": set(), "files": set()}
     for process in psutil.Process().children(recursive=True):
+        if _listeners(process) and process.name() not in _ANY_WORKER:
+            targets["listeners"].add(process.name().removeprefix("ray::"))
         targets["ports"] |= {("127.0.0.1", one.laddr.port) for one in _listeners(process)}
         with suppress(psutil.Error):
             targets["sockets"] |= {one.laddr for one in process.net_connections("unix") if one.laddr}

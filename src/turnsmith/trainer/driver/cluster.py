@@ -28,6 +28,10 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """A switch of Ray, named after the systems where it is off by default: Ray's and verl's processes then listen on
 127.0.0.1 only."""
 
+_NOT_STARTED = ("start_api_server", "start_monitor")
+"""Of a Ray on one machine: a process that asks cloud providers whether this is one of their machines and reports that
+nothing is reported, and the autoscaler, which has nothing to do and publishes metrics at a port without a token."""
+
 _START_LIMITS = {
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_raylet_start_wait_time_s": "120",
@@ -260,17 +264,17 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
 
     The environment variable is for Ray's processes; this process read it when it imported Ray, which a user's script
     may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or wait three
-    seconds for it while another Ray has it, and a node is not up before its agent is. All that the dashboard's process
-    would do is to ask cloud providers whether this is one of their machines, and to report that nothing is reported.
+    seconds for it while another Ray has it, and a node is not up before its agent is.
     """
     from ray._private import node, ray_constants, utils
     from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
 
     is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
-    start_api_server = node.Node.start_api_server
+    started = {name: getattr(node.Node, name) for name in _NOT_STARTED}
     ray_constants.ENABLE_RAY_CLUSTER = False
     utils.get_dashboard_dependency_error = lambda: ImportError("turnsmith starts Ray without its dashboard")
-    node.Node.start_api_server = lambda self, **unused: None
+    for name in _NOT_STARTED:
+        setattr(node.Node, name, lambda self, **unused: None)
     try:
         limits = {name: value for name, value in _START_LIMITS.items() if name not in os.environ}
         with _in_environment({**limits, **variables, **_LOOPBACK}):
@@ -279,4 +283,5 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
         utils.get_dashboard_dependency_error = error_of
-        node.Node.start_api_server = start_api_server
+        for name, start in started.items():
+            setattr(node.Node, name, start)

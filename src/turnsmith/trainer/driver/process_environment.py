@@ -27,6 +27,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         # Ray's control store would keep 4 kB of every call of an actor, up to 100,000 calls.
         "RAY_task_events_report_interval_ms": "0",
+        # Nor are there metrics of Ray at a port without a token.
+        "RAY_enable_metrics_collection": "0",
     }
     # By these our plugin knows a run, verl its data path, and both and vLLM the CPU.
     needed = {
