@@ -11,7 +11,7 @@ from tests.unit.trainer.prompt_groups import engine, micro_batch, responses, run
 from transformers import AutoModelForCausalLM
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
+from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine, logits_at
 
 GROUPS = {
     "one group": [(30, (5, 9, 1, 7))],
@@ -63,3 +63,23 @@ def test_models_that_look_only_at_a_window_are_left_to_verl() -> None:
     inputs, output_args = engine(SharedPromptEngine, config).prepare_model_inputs(micro_batch(GROUPS["one group"], 1.0))
     assert inputs["input_ids"].shape == (4, 39)
     assert "places" not in output_args
+
+
+def test_the_gradient_at_a_place_that_many_episodes_share_is_the_same_every_time() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.manual_seed(0)
+        logits, weights = torch.randn(3, 100, 100), torch.randn(480, 100)
+        row = torch.arange(3).repeat_interleave(160)
+        column = torch.cat([torch.zeros(120, dtype=torch.long), torch.arange(40)]).repeat(3)
+        gradients: list[torch.Tensor] = []
+        for _ in range(2000):  # plain indexing differed in 33 of them
+            leaf = logits.clone().requires_grad_()
+            (logits_at(leaf, row, column) * weights).sum().backward()
+            assert leaf.grad is not None
+            gradients = gradients or [leaf.grad]
+            assert torch.equal(leaf.grad, gradients[0])
+        assert torch.equal(logits_at(logits, row, column), logits[row, column])
+    finally:
+        torch.set_num_threads(threads)

@@ -29,7 +29,6 @@ def shard_path(part: Path, ranks: int, rank: int, kind: str = "model") -> Path:
 def read_shard(path: Path) -> Any:
     """What one rank saved, with sharded tensors as DTensors on the mesh of the run that saved them."""
     import torch
-    import torch.distributed.tensor  # without it, torch refuses to read a DTensor
 
     importlib.import_module("torch.distributed.tensor")  # without it, torch refuses DTensors
     # torch warns of a device mesh that is read without its process group, which is all that we need.

@@ -71,6 +71,15 @@ def _work(length: int, width: int) -> int:
     return length * (6 * width + length)
 
 
+def logits_at(logits: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    """`logits[row, column]`, with the same gradient every time.
+
+    The first tokens of all responses in a row are predicted at one place, the end of their prompt. The backward pass of
+    plain indexing adds to such a place from several threads, in any order, so that its last bits vary.
+    """
+    return logits.flatten(0, 1).index_select(0, row * logits.shape[1] + column)
+
+
 class SharedPromptEngine(FSDPEngineWithLMHead):
     """verl's FSDP engine for language models, with another layout of a micro-batch around the model."""
 
@@ -100,7 +109,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         places: TokenPositions | None = output_args.get("places")
         if places is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
-        logits = output.logits[places.row, places.column].float()
+        logits = logits_at(output.logits, places.row, places.column).float()
         if not output_args["temperature_is_one"]:
             logits = logits / output_args["temperature"][places.episode, None].clamp(min=1e-8)
         offsets = micro_batch["input_ids"].offsets()
