@@ -50,11 +50,10 @@ def test_every_path_of_the_http_server_needs_the_key(
     monkeypatch.setenv("TURNSMITH_RUN_KEY", "ab" * 32)
     app = FastAPI()
     app.get(path)(lambda: "secret")
-    app.add_middleware(RequireKey)
 
     async def get() -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://run") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(RequireKey(app)), base_url="http://run") as client:
             return await client.get(path, headers=headers)
 
     assert asyncio.run(get()).status_code == status

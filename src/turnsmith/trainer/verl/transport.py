@@ -38,8 +38,7 @@ def protect_http() -> None:
 
 def _with_key(serve: Callable[..., Any]) -> Callable[..., Any]:
     def serve_with_key(app: Any, server_args: Any, server_address: str) -> Any:
-        app.add_middleware(RequireKey)
-        return serve(app, server_args, server_address)
+        return serve(RequireKey(app), server_args, server_address)  # vLLM's own takes no more middleware by now
 
     return serve_with_key
 
@@ -64,7 +63,7 @@ def create_curve_socket(ctx: Any, socket_type: Any, ip: str, identity: Any = Non
 
 
 class RequireKey:
-    """ASGI middleware that passes on only requests with the run's key as their bearer token.
+    """An ASGI application that passes on only requests with the run's key as their bearer token.
 
     Nothing in a run calls vLLM over HTTP: its server is there because verl always starts it.
     """
