@@ -27,7 +27,7 @@ def main() -> None:
     os.setresuid(UID, UID, UID)
     got: list[str] = []
     for address, port in targets["ports"]:
-        answers = {path: _asked(address, port, path) for path in ("/", "/v1/models", "/metrics")}
+        answers = {path: status_of(address, port, path) for path in ("/", "/v1/models", "/metrics")}
         got += [f"http {port} {path}" for path, status in answers.items() if status and status < 400]
         if not any(answers.values()) and _asked_over_zmq(address, port, targets["frames"]):
             got.append(f"zmq {port}")
@@ -49,8 +49,8 @@ def _asked_over_zmq(address: str, port: int, frames: list[str]) -> bool:
     return answered
 
 
-def _asked(address: str, port: int, path: str) -> int:
-    """The status of the answer; 0 if there is none."""
+def status_of(address: str, port: int, path: str) -> int:
+    """The HTTP status of the answer to a request without a key; 0 if there is none."""
     connection = http.client.HTTPConnection(address, port, timeout=0.5)
     try:
         connection.request("GET", path)

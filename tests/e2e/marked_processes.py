@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
 import psutil
+
+
+def run_program(module: str, *arguments: object, timeout: float) -> Any:
+    """Run a module of the tests as a program, and return the JSON of its last line; no process is left of it."""
+    mark = uuid.uuid4().hex
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    finally:
+        for left in processes_with(mark):
+            left.kill()
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def processes_with(mark: str) -> list[psutil.Process]:

@@ -14,16 +14,11 @@ _ANY_WORKER = ("ray::IDLE", "ray::TaskRunner", "ray::TransformersServer", "ray::
 
 
 def listening_to_others() -> list[str]:
-    """The processes under this one that listen on an address which other machines can reach.
-
-    But for vLLM's workers: torch's meeting point for them is on every address, whatever it is told (vLLM 0.27, torch
-    2.13). The threat model names it among what is not defended.
-    """
+    """The processes under this one that listen on an address which other machines can reach."""
     return [
         f"{process.name()}: {connection.laddr.ip}:{connection.laddr.port}"
         for process in psutil.Process().children(recursive=True)
         for connection in _listeners(process)
-        if not process.name().startswith("VLLM::Worker")
         if not _is_loopback(connection.laddr.ip)
     ]
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,36 +9,17 @@ from typing import Any
 import pytest
 
 from tests.e2e.dry_start import settings
-from tests.e2e.marked_processes import processes_with
+from tests.e2e.marked_processes import run_program
 from turnsmith.trainer.config.layout import RayDemand, episode_workers, storage_units
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
-
-
-def start(folder: Path, *layout: int) -> dict[str, Any]:
-    """Start a layout in a program of its own; what it found."""
-    mark = uuid.uuid4().hex
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.dry_start", str(folder), *map(str, layout)],
-            cwd=Path(__file__).parents[2],
-            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
-            capture_output=True,
-            text=True,
-            timeout=800,
-        )
-    finally:
-        for left in processes_with(mark):
-            left.kill()
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(("nodes", "gpus", "tensor"), [(1, 8, 2)], ids=["1x8"])
 def test_every_process_of_the_layout_starts_where_and_with_what_preflight_counts(
     nodes: int, gpus: int, tensor: int, tmp_path: Path
 ) -> None:
-    found = start(tmp_path, nodes, gpus, tensor)
+    found = run_program("tests.e2e.dry_start", tmp_path, nodes, gpus, tensor, timeout=800)
     config, ranks = settings(nodes, gpus, tensor, str(tmp_path)), nodes * gpus
     check_ranks(found, nodes, gpus)
     check_servers(found, tensor)

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.marked_processes import processes_with
+from tests.e2e.marked_processes import run_program
 from turnsmith import RunFolder, read_episodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 def test_two_nodes_train_together(tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.two_nodes", str(tmp_path)],
-            cwd=Path(__file__).parents[2],
-            env=os.environ | {"TURNSMITH_TEST_MARK": mark},
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-    finally:
-        for left in processes_with(mark):
-            left.kill()
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = run_program("tests.e2e.two_nodes", tmp_path, timeout=400)
     # Each node has one GPU, and none is left: there is a rank on both.
     assert (found["all"], found["free"]) == (2, 0)
     assert found["same"].startswith("2 nodes have the same versions of")

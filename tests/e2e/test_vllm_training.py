@@ -11,7 +11,8 @@ import psutil
 import pytest
 import torch
 
-from tests.e2e.reach import listening_to_others
+from tests.e2e.another_user import status_of
+from tests.e2e.reach import listening_to_others, reachable_by_others
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.records.episodes import read_episodes
@@ -106,6 +107,14 @@ def test_rollout_and_actor_agree(trained: RayPPOTrainer) -> None:
 
 def test_other_machines_cannot_reach_vllm_either(trained: RayPPOTrainer) -> None:
     assert listening_to_others() == []
+
+
+def test_the_http_server_of_vllm_answers_nobody_without_the_key(trained: RayPPOTrainer) -> None:
+    ports = reachable_by_others()["ports"]
+    for path in ("/v1/models", "/metrics", "/ping"):
+        statuses = {status_of(address, port, path) for address, port in ports}
+        assert 401 in statuses
+        assert not statuses & set(range(200, 400))
 
 
 def test_the_engine_of_vllm_leaves_the_cores_to_the_process_that_computes(trained: RayPPOTrainer) -> None:

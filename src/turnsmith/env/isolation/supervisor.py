@@ -219,9 +219,8 @@ def _set_limits(memory: int, processes: int) -> None:
         # A single huge allocation raises MemoryError where it is made; `exceeded_limit` notices leaks.
         most_data = memory + _EXTRA_ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_DATA, (most_data, most_data))
-        os.environ["TURNSMITH_WORKER_MEMORY"] = str(
-            memory
-        )  # sandboxed programs count as well: see tools/sandbox/pool.py
+        # The memory of sandboxed programs counts as well: tools/sandbox/pool.py keeps their sum below this.
+        os.environ["TURNSMITH_WORKER_MEMORY"] = str(memory)
     if processes and os.getuid() != 0:  # the kernel does not limit root
         most = _tasks_of_user() + processes
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)

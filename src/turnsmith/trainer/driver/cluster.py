@@ -78,13 +78,13 @@ class Cluster:
         if not self._owned:
             check_cluster(config)
             return
+        arguments = _init_arguments(config, device)
         if self.is_local:
             self._folder = tempfile.mkdtemp(prefix="turnsmith-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
             self._variables |= private_variables(self._folder)
+            arguments["_temp_dir"] = f"{self._folder}/ray"  # not the folder itself, which Ray would open to everybody
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
-        self._processes = _start_ray(
-            _init_arguments(config, device, self._folder), self._variables, tell, is_local=self.is_local
-        )
+        self._processes = _start_ray(arguments, self._variables, tell, is_local=self.is_local)
         self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
         # A script that ends without cleanup() leaves no process behind either.
         atexit.register(self.close)
@@ -231,7 +231,7 @@ def _with_descendants(process: Any) -> list[Any]:
         return []
 
 
-def _init_arguments(config: ConfigStore, device: str, folder: str = "") -> dict[str, Any]:
+def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -240,7 +240,6 @@ def _init_arguments(config: ConfigStore, device: str, folder: str = "") -> dict[
         return arguments | {"address": config.ray.address}
     # "local": without it Ray joins any cluster that somebody has started on this machine.
     arguments |= {"address": "local", "include_dashboard": False, "num_cpus": logical_cpus(config)}
-    arguments["_temp_dir"] = f"{folder}/ray"  # not the folder itself, which Ray would open to everybody
     if device == "cpu":
         # Logical GPUs: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = trainer_ranks(config)

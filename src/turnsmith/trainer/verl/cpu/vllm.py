@@ -12,12 +12,13 @@ from typing import Any
 
 
 def register_with_vllm() -> None:
-    """Make vLLM accept new weights on a CPU, and wait without spinning."""
+    """Make vLLM accept new weights on a CPU, wait without spinning, and keep others away from its workers."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         _keep_linear_weights()
         _wait_without_spinning()
+        _meet_in_a_file()
 
 
 def _wait_without_spinning() -> None:
@@ -26,6 +27,15 @@ def _wait_without_spinning() -> None:
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     SpinCondition.__init__.__defaults__ = (0.0,)
+
+
+def _meet_in_a_file() -> None:
+    # As the ranks of a run on one machine do (`private_variables`): torch would open a port on every address.
+    from vllm.v1.executor import multiproc_executor
+
+    ranks = os.environ.get("DIST_INIT_METHOD", "")
+    if ranks.startswith("file://"):
+        multiproc_executor.get_distributed_init_method = lambda ip, port: f"{ranks}-vllm-{port}"
 
 
 def _keep_linear_weights() -> None:
