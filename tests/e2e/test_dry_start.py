@@ -1,4 +1,4 @@
-"""Every process of an 8-GPU machine, started on this machine: placement, names, ports and sums of resources."""
+"""Every process of one and of four 8-GPU machines, started on this one: placement, names, ports, sums of resources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from turnsmith.trainer.config.layout import RayDemand, episode_workers, storage_
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
-@pytest.mark.parametrize(("nodes", "gpus", "tensor"), [(1, 8, 2)], ids=["1x8"])
+@pytest.mark.parametrize(("nodes", "gpus", "tensor"), [(1, 8, 2), (4, 8, 4)], ids=["1x8", "4x8"])
 def test_every_process_of_the_layout_starts_where_and_with_what_preflight_counts(
     nodes: int, gpus: int, tensor: int, tmp_path: Path
 ) -> None:
-    found = run_program("tests.e2e.dry_start", tmp_path, nodes, gpus, tensor, timeout=800)
+    found = run_program("tests.e2e.dry_start", tmp_path, nodes, gpus, tensor, timeout=1500)
     config, ranks = settings(nodes, gpus, tensor, str(tmp_path)), nodes * gpus
     check_ranks(found, nodes, gpus)
     check_servers(found, tensor)

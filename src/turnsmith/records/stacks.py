@@ -77,6 +77,5 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
             roles.append(text.partition(",")[0])
             output.write(f"{text}\n")
         output.write(f"{_WATCHER}, {os.getpid()} on {platform.node()}\n")
-        output.flush()
         faulthandler.dump_traceback(output, all_threads=True)
     return [*roles, _WATCHER]

@@ -1,0 +1,42 @@
+"""Updates that take verl's own forward path, as on a GPU, learn like those that compute a shared prompt once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.three_letters import ThreeLetters
+from turnsmith import ConfigStore, RayPPOTrainer, RunFolder
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+
+
+def train(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The metrics of two steps."""
+    config = ConfigStore()
+    config.model.model_name, config.model.device = "tiny", "cpu"
+    config.inference.max_tokens = 4
+    config.training.num_epochs, config.training.steps_per_epoch = 1, 2
+    config.training.batch_size, config.training.group_size, config.training.learning_rate = 8, 4, 1e-2
+    config.checkpoint.output_dir, config.checkpoint.run_name, config.checkpoint.save_interval = str(folder), name, 0
+    trainer = RayPPOTrainer(config, ThreeLetters)
+    try:
+        trainer.fit()
+    finally:
+        trainer.cleanup()
+    return RunFolder.open(folder / name).read_metrics()
+
+
+def test_both_paths_have_equal_gradients_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = train(tmp_path, "together")
+    monkeypatch.setenv("TURNSMITH_SHARED_PROMPTS", "0")
+    apart = train(tmp_path, "apart")
+    assert len(together) == len(apart) == 2
+    for one, other in zip(together, apart, strict=True):
+        assert one["grad_norm"] > 0.01
+        for name in ("grad_norm", "policy_loss", "entropy", "reward/mean"):
+            assert one[name] == pytest.approx(other[name], abs=1e-5, rel=1e-5), name
+    # They were two paths: rounding differs somewhere.
+    assert any(one["grad_norm"] != other["grad_norm"] for one, other in zip(together, apart, strict=True))
