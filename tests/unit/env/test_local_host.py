@@ -276,3 +276,8 @@ async def test_the_pool_is_bounded():
 async def test_a_step_before_reset_is_told():
     with pytest.raises(EnvironmentFailure, match="before reset"):
         await EnvironmentHost(EnvironmentSpec.of(Silent)).step("a")
+
+
+async def test_nothing_is_over_before_reset() -> None:
+    host = EnvironmentHost(EnvironmentSpec.of(Silent, EnvironmentConfig()))
+    assert await host.is_over() is False
