@@ -13,6 +13,14 @@ from turnsmith import ConfigStore, RayPPOTrainer, RunFolder
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
+class LongPrompt(ThreeLetters):
+    """With a prompt so long that computing it once for a group is less work."""
+
+    def reset(self) -> str:
+        """Ask for the first time."""
+        return "Say a. " * 40
+
+
 def train(folder: Path, name: str) -> list[dict[str, Any]]:
     """The metrics of two steps."""
     config = ConfigStore()
@@ -21,7 +29,7 @@ def train(folder: Path, name: str) -> list[dict[str, Any]]:
     config.training.num_epochs, config.training.steps_per_epoch = 1, 2
     config.training.batch_size, config.training.group_size, config.training.learning_rate = 8, 4, 1e-2
     config.checkpoint.output_dir, config.checkpoint.run_name, config.checkpoint.save_interval = str(folder), name, 0
-    trainer = RayPPOTrainer(config, ThreeLetters)
+    trainer = RayPPOTrainer(config, LongPrompt)
     try:
         trainer.fit()
     finally:

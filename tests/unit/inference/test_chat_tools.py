@@ -35,6 +35,10 @@ OTHER_START = CHATML.replace(
     "{{ '<|im_start|>assistant\n' }}",
     "{{ '<|im_start|>thinker\n' if messages[-1]['role'] == 'tool' else '<|im_start|>assistant\n' }}",
 )
+UNCLOSED = RESULTS.replace(
+    "'<|im_end|>\n' }}{% endfor",
+    "('END' if loop.nextitem and loop.nextitem.role == 'tool' else '<|im_end|>\n') }}{% endfor",
+)
 DROPPING = CHATML.replace("for m in messages", "for m in messages if m['role'] != 'tool'")
 
 
@@ -61,6 +65,7 @@ def schema(name: str, description: str) -> dict:
         (IN_TURN, False),
         (ESCAPING, False),
         (OTHER_START, False),
+        (UNCLOSED, False),
         (DROPPING, False),
     ],
 )
@@ -68,7 +73,7 @@ def test_which_templates_have_a_tool_role(template, takes, byte_tokenizer):
     assert Chat(byte_tokenizer(template)).takes_tool_role is takes
 
 
-@pytest.mark.parametrize("template", [CHATML, AFTER_A_CALL, IN_TURN, ESCAPING, OTHER_START, DROPPING])
+@pytest.mark.parametrize("template", [CHATML, AFTER_A_CALL, IN_TURN, ESCAPING, OTHER_START, UNCLOSED, DROPPING])
 def test_without_a_tool_role_all_results_are_one_user_message(template, byte_tokenizer):
     chat = Chat(byte_tokenizer(template))
     ids = chat.bridge([tool("3", name="add"), tool("<4>"), *user("Go on")], closed=True)

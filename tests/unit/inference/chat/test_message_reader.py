@@ -1,0 +1,26 @@
+"""Messages are read back from the tokens of a prompt."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnsmith.errors import ConfigError
+from turnsmith.inference.chat.message_reader import MessageReader
+
+SYSTEM = "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe brief.<|im_end|>\n' }}{% endif %}"
+MESSAGES = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+ANSWER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+
+
+def test_the_system_prompt_that_a_template_adds_is_left_out_and_the_users_own_is_kept(byte_tokenizer) -> None:
+    reader = MessageReader(byte_tokenizer(SYSTEM + MESSAGES + ANSWER))
+    asked = {"role": "user", "content": "Hello"}
+    assert reader.read(reader.chat.open([asked])) == [asked]
+    own = [{"role": "system", "content": "Be long."}, asked]
+    assert reader.read(reader.chat.open(own)) == own
+
+
+def test_a_template_with_other_marks_is_refused(byte_tokenizer) -> None:
+    template = (MESSAGES + ANSWER).replace("<|im_end|>", "<|endoftext|>")
+    with pytest.raises(ConfigError, match="needs a tokenizer with a ChatML template"):
+        MessageReader(byte_tokenizer(template, "<|endoftext|>"))
