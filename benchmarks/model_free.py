@@ -59,6 +59,7 @@ class Ranks:
 
     def __init__(self) -> None:
         import transfer_queue
+        import verl  # noqa: F401  (our plugin, which it loads, has the key of TransferQueue's sockets)
 
         transfer_queue.init()
 
