@@ -10,6 +10,7 @@ setup:
 # After a change of dependencies in pyproject.toml: write the locks anew. `just lock --upgrade` takes newer versions.
 lock *args:
     {{python}} locks/lock.py {{args}}
+    {{python}} locks/licences.py
 
 # Lint, format, types and import contracts.
 check:

@@ -89,13 +89,16 @@ def compile_lock(lock: Lock, pins: dict[str, str], folder: Path) -> str:
     output = folder / "pylock.toml"
     packages = [f'[[packages]]\nname = "{name.partition(" ")[0]}"\nversion = "{pins[name]}"\n' for name in pins]
     output.write_text('lock-version = "1.0"\ncreated-by = "uv"\n' + "".join(packages))
-    _uv(lock, folder, "--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml", "-o", str(output))
+    uv_compile(
+        lock, folder, "--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml", "-o", str(output)
+    )
     found = tomllib.loads(output.read_text())["packages"]
     lines = [_lines(package) for package in found if package["name"] not in lock.left_out]
     return _header(lock) + "".join(lines)
 
 
-def _uv(lock: Lock, folder: Path, *arguments: str) -> None:
+def uv_compile(lock: Lock, folder: Path, *arguments: str) -> None:
+    """Resolve what a lock is for; further arguments are for `uv pip compile`."""
     (folder / "uv.toml").write_text(f"{lock.settings}\n{_NOT_BUILT}")
     what = [str(PROJECT)]
     if lock.requirements:
@@ -173,7 +176,7 @@ def check_wheels(lock: Lock, pins: dict[str, str], folder: Path) -> list[str]:
     constraints.write_text("".join(lines))
     output.unlink(missing_ok=True)
     platform = ("--python-version", f"{PYTHONS[0]}.9", "--python-platform", "x86_64-manylinux_2_39")
-    _uv(lock, folder, *platform, "--no-annotate", "--no-header", "-c", str(constraints), "-o", str(output))
+    uv_compile(lock, folder, *platform, "--no-annotate", "--no-header", "-c", str(constraints), "-o", str(output))
     needs = set(re.findall(r"^[\w.-]+", output.read_text(), re.MULTILINE))
     return sorted(needs - {name for name, _, _ in parts.values()} - {*lock.left_out})
 
@@ -183,7 +186,9 @@ def check_extras(folder: Path) -> None:
     for extra in WITHOUT_LOCK:
         name = f"turnsmith[{extra}]" if extra else "turnsmith"
         for python in PYTHONS:
-            _uv(Lock(f"{name} on Python {python}", (extra,) if extra else ()), folder, "--python-version", python)
+            uv_compile(
+                Lock(f"{name} on Python {python}", (extra,) if extra else ()), folder, "--python-version", python
+            )
         print(f"{name}: resolves on {' and '.join(PYTHONS)}", flush=True)
 
 
