@@ -1,6 +1,6 @@
 """Runs every benchmark that has a threshold, one after another in short forms, and says which of them missed it.
 
-About a quarter of an hour on two cores. `step_and_start` and `rollout_throughput` start Ray and vLLM.
+About half an hour on two cores. `step_and_start`, `rollout_throughput` and `memory_growth` start Ray, the second vLLM.
 
 Run, in the project's folder: python -m benchmarks.check_all [NAME ...]
 """
@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "cost_growth": ("--local",),
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
+    "memory_growth": ("--seconds", "780"),
 }
 """Each benchmark and the arguments of its short form."""
 TIMEOUT = 900.0

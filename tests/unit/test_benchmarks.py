@@ -72,6 +72,25 @@ def test_goodput_misses_below_its_limit_and_by_changed_rewards(load):
     assert benchmark.misses(0.05, 0.5, changed_groups=2) == ["5.0%: other rewards in 2 groups"]
 
 
+def test_memory_may_grow_by_five_kilobytes_a_step_in_all_processes_together(load):
+    benchmark = load("memory_growth")
+    read = [
+        (step, {"raylet": 9e6 + 2_000 * step, "driver": 1e9 if step < 100 else 3_000 * step}) for step in range(200)
+    ]
+    slopes = benchmark.slopes(read, after=100)
+    assert slopes == pytest.approx({"raylet": 2_000, "driver": 3_000})
+    assert benchmark.misses({"raylet": 2_000.0, "driver": 3_000.0}) == ""
+    assert benchmark.misses({"raylet": 2_000.0, "driver": 3_100.0}) == "5.1 kB a step > 5"
+
+
+def test_memory_is_read_as_the_process_takes_it(load):
+    benchmark = load("memory_growth")
+    before = benchmark.private_bytes(os.getpid())
+    taken = bytearray(os.urandom(2**24))
+    assert 2**24 <= benchmark.private_bytes(os.getpid()) - before < 2**26
+    del taken
+
+
 def test_a_step_may_take_as_long_as_verls_and_the_start_less(load):
     benchmark = load("step_and_start")
     assert benchmark.misses({"step": 1.0, "generate": 3.0, "start": 0.8}) == []

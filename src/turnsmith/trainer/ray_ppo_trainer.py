@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -284,7 +285,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if kind == "phase":
             self._view.phase(content)
         elif kind == "step":
-            self.metrics_history.append(content)
+            # Each record comes with strings of its own for the same names: more than half of its memory.
+            self.metrics_history.append({sys.intern(name): value for name, value in content.items()})
             self._view.step(content)
         elif kind == "evaluation":
             self.evaluations.append(content)

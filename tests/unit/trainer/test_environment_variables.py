@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from turnsmith.config import ConfigStore
@@ -15,6 +18,7 @@ from turnsmith.trainer.driver.process_environment import environment_variables
         ("VLLM_LOGGING_LEVEL", "cuda"),
         ("VLLM_NO_USAGE_STATS", "cuda"),
         ("TOKENIZERS_PARALLELISM", "cuda"),
+        ("TQ_PERF_LOG_FLUSH_INTERVAL", "cuda"),
         ("OMP_NUM_THREADS", "cpu"),
         ("TORCHDYNAMO_DISABLE", "cpu"),
     ],
@@ -37,3 +41,11 @@ def test_a_setting_is_not_silenced_by_a_variable(monkeypatch: pytest.MonkeyPatch
     config = ConfigStore()
     config.inference.cpu_cache_gib = 3
     assert environment_variables(config, "cpu")["VLLM_CPU_KVCACHE_SPACE"] == "3"
+
+
+def test_transfer_queue_reads_how_long_it_may_keep_the_durations_of_requests() -> None:
+    package = importlib.util.find_spec("transfer_queue")
+    assert package is not None
+    assert package.origin is not None
+    source = Path(package.origin).parent / "utils" / "perf_utils.py"
+    assert 'os.environ.get("TQ_PERF_LOG_FLUSH_INTERVAL", 300)' in source.read_text()

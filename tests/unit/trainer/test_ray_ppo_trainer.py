@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,3 +105,11 @@ def test_create_trainer_passes_everything_on() -> None:
     made = create_trainer(ConfigStore(), GuessNumber, reward_fn=pay, dataset=[{"a": 1}])
     assert made.reward_fn is pay
     assert made.dataset[0]["task"] == {"a": 1}
+
+
+def test_the_names_of_metrics_are_in_memory_once_however_many_steps_there_are() -> None:
+    trainer = RayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber")
+    for step in range(1, 4):
+        trainer._show("step", json.loads(json.dumps({"step": step, "reward/mean": 0.5, "episodes/total": 4})))
+    assert [record["step"] for record in trainer.metrics_history] == [1, 2, 3]
+    assert len({id(name) for record in trainer.metrics_history for name in record}) == 3

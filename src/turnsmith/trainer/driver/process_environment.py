@@ -29,6 +29,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "RAY_task_events_report_interval_ms": "0",
         # Nor are there metrics of Ray at a port without a token.
         "RAY_enable_metrics_collection": "0",
+        # TransferQueue keeps the duration of every request until it logs them, after 5 minutes by default.
+        "TQ_PERF_LOG_FLUSH_INTERVAL": "60",
     }
     # By these our plugin knows a run, verl its data path, and both and vLLM the CPU.
     needed = {
