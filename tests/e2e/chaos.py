@@ -1,12 +1,13 @@
-"""Kills the processes of real runs at random moments. `python -m tests.e2e.chaos` makes more of it than CI can.
+"""Kills the processes of real runs at random moments.
 
-A run is one life of `turnsmith train` or `turnsmith resume`. In each, many environment workers and a few others that a
-run survives are killed; then one that it does not survive. The next life resumes. In the end all steps must be those of
-a run that nothing was done to.
+A run is one life of `turnsmith train` or `turnsmith resume`. In each, some processes are killed that a run survives;
+then one that it does not survive. The next life resumes. In the end all steps must be those of a run that nothing was
+done to.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -23,20 +24,18 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.marked_processes import processes_with
-from tests.e2e.shaken_run import SETTINGS
 from tests.e2e.watched_run import has_told_since, steps_made
 from turnsmith.records.run_folder import RunFolder
 
-ENVIRONMENT = "tests.e2e.shaky:Shaky"
 TURNSMITH = [sys.executable, "-m", "turnsmith"]
-SURVIVED = ("environment worker", "rollout server", "episode worker")
+SURVIVED = ("environment worker", "sandbox", "rollout server", "episode worker")
 WHOLE = "user's process"
-FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", "raylet", "gcs_server")
 RAYS_OWN = ("raylet", "gcs_server")
 """While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
+FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", *RAYS_OWN)
 _TITLES = {
     WHOLE: "-m turnsmith ",
-    "rollout server": "ray::TransformersServer",
+    "rollout server": "TransformersServer",
     "episode worker": "ray::EpisodeWorker",
     "task runner": "ray::TaskRunner",
     "trainer rank": "ray::WorkerDict",
@@ -45,8 +44,9 @@ _TITLES = {
     "raylet": "/raylet/raylet",
     "gcs_server": "/gcs/gcs_server",
     "environment worker": "/env/isolation/",
+    "sandbox": "bwrap",
 }
-_PATIENCE = 300.0
+_PATIENCE = 600.0
 _BURST = 10
 
 
@@ -54,6 +54,12 @@ _BURST = 10
 class Life:
     """One life of a run, and what was done to it."""
 
+    plan: Sequence[str] = ()
+    """What it survives, in the order in which it is killed."""
+    end: str = ""
+    """What it does not survive; the last life ends by itself."""
+    is_young: bool = False
+    """Whether `end` is killed at some moment of the life's start."""
     killed: Counter[str] = field(default_factory=Counter[str])
     code: int | None = None
     told: str = ""
@@ -61,84 +67,105 @@ class Life:
     seconds_to_end: float = 0.0
 
 
+def lives(draw: random.Random, survived: Sequence[str], fatal: Sequence[str], per_kind: int) -> list[Life]:
+    """Lives in which each kind of process is killed so many times, in any order.
+
+    About a third of them end in their start, but not the first: without a run folder there is nothing to resume.
+    """
+    ends = list(fatal) * per_kind
+    draw.shuffle(ends)
+    made = [Life(end=end, is_young=end not in RAYS_OWN and draw.random() < 1 / 3) for end in ends]
+    made[0].is_young = False
+    grown = [life for life in made if not life.is_young]
+    plans: list[list[str]] = [[] for _ in grown]
+    kills = list(survived) * per_kind
+    draw.shuffle(kills)
+    for plan, kind in zip(itertools.cycle(plans), kills, strict=False):
+        plan.append(kind)
+    for life, plan in zip(grown, plans, strict=True):
+        life.plan = plan
+    return made
+
+
 class Chaos:
     """A run that is killed again and again.
 
     Args:
         folder: Where to put it.
-        seed: Decides which kill comes when.
-        kills: How many kills in each life.
+        train: The environment and the settings of the run.
+        draw: Decides which kill comes when.
     """
 
-    def __init__(self, folder: Path, seed: int, kills: int) -> None:
-        self.random = random.Random(seed)
-        self.kills = kills
+    def __init__(self, folder: Path, train: Sequence[str], draw: random.Random) -> None:
+        self.random = draw
         self.folder = folder
         self.path = folder / "chaos"
         self.lives: list[Life] = []
-        self.young: list[Life] = []
-        """Those that ended in their start."""
-        (folder / "no-faults").write_text("")
+        self._train = [*TURNSMITH, "train", *train, f"checkpoint.output_dir={folder}"]
 
-    def live(self, end: str = "", more_steps: int | None = None, *, also: Sequence[str] = SURVIVED[1:]) -> Life:
-        """One life that ends by killing `end`; the last one ends by itself, `more_steps` after its beginning.
+    def live(self, life: Life, more_steps: int | None = None) -> None:
+        """Live a life; without an end it ends by itself, `more_steps` after its beginning."""
+        if self.path.exists():
+            last = [] if more_steps is None else [f"training.num_epochs={steps_made(self.path) + more_steps}"]
+            command = [*TURNSMITH, "resume", str(self.path), *last]
+        else:
+            command = [*self._train, "checkpoint.run_name=chaos", "training.num_epochs=1000"]
+        self._run(life, [*command, f"ray.num_actors={int('episode worker' in life.plan)}"])
+        self.lives.append(life)
+        ended = f"ended with {life.code} after {life.seconds_to_end:.1f} s"
+        print(f"life {len(self.lives)}: {dict(life.killed)} {ended}; {steps_made(self.path)} steps", flush=True)
 
-        Besides environment workers one of each kind in `also` is killed, which takes seconds to start again.
-        """
-        self.lives.append(self._live(self._plan(also, end), end, more_steps, with_worker="episode worker" in also))
-        return self.lives[-1]
+    def undisturbed(self) -> RunFolder:
+        """A run of as many steps to which nothing is done."""
+        steps, life = steps_made(self.path), Life()
+        self._run(life, [*self._train, "checkpoint.run_name=undisturbed", f"training.num_epochs={steps}"])
+        assert life.code == 0, life.told[-2000:]
+        return RunFolder.open(self.folder / "undisturbed")
 
-    def die_young(self, end: str) -> Life:
-        """One life that is ended at some moment of its start."""
-        self.young.append(self._live([], end, None, with_worker=False))
-        return self.young[-1]
+    @property
+    def killed(self) -> Counter[str]:
+        """How many processes of each kind were killed."""
+        return sum((life.killed for life in self.lives), Counter[str]())
 
-    def _live(self, plan: list[str], end: str, more_steps: int | None, *, with_worker: bool) -> Life:
-        life, mark = Life(), uuid.uuid4().hex
-        log = self.folder / f"life-{len(self.lives)}-{len(self.young)}.log"
+    def _run(self, life: Life, command: list[str]) -> None:
+        mark = uuid.uuid4().hex
+        log = self.folder / f"life-{len(self.lives)}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
-                [*self._command(more_steps), f"ray.num_actors={int(with_worker)}"],
+                command,
                 env=os.environ | {"TURNSMITH_TEST_MARK": mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                self._torment(life, process, mark, plan, end)
+                self._torment(life, process, mark)
                 began = time.monotonic()
                 life.code = process.wait(timeout=_PATIENCE)
                 life.seconds_to_end = time.monotonic() - began
                 # When the user's process is killed in its start, Ray's agents notice only at the end of theirs.
-                life.left_over = _left_over(mark, 90 if end == WHOLE and not plan else 10)
+                life.left_over = _left_over(mark, 90 if life.end == WHOLE and life.is_young else 10)
             finally:
                 for left in processes_with(mark):
                     left.kill()
         life.told = log.read_text()
-        return life
 
-    def _command(self, more_steps: int | None) -> list[str]:
-        if self.path.exists():
-            last = [] if more_steps is None else [f"training.num_epochs={steps_made(self.path) + more_steps}"]
-            return [*TURNSMITH, "resume", str(self.path), *last]
-        own = f"environment.faults={self.folder / 'no-faults'} checkpoint.output_dir={self.folder} "
-        own += "checkpoint.run_name=chaos training.num_epochs=1000"
-        return [*TURNSMITH, "train", ENVIRONMENT, *SETTINGS.split(), *own.split()]
-
-    def _torment(self, life: Life, process: subprocess.Popen[bytes], mark: str, plan: list[str], end: str) -> None:
+    def _torment(self, life: Life, process: subprocess.Popen[bytes], mark: str) -> None:
         """Kill what it survives, some after each of the first steps, then `end`."""
-        for place, kind in enumerate(plan):
-            if place % _BURST == 0:
+        if life.plan or (life.end and not life.is_young):
+            self._wait_for_a_step(process)
+        for place, kind in enumerate(life.plan):
+            if place and place % _BURST == 0:
                 self._wait_for_a_step(process)
             time.sleep(self.random.uniform(0.02, 0.25))
             if process.poll() is not None:
                 return
             self._kill(life, mark, kind)
-        if end:
-            _wait_for(mark, end)
+        if life.end:
+            _wait_for(mark, life.end)
             # It is there from the beginning of a start, the others come later.
-            time.sleep(self.random.uniform(0.0, 15.0 if end == WHOLE and not plan else 3.0))
-            self._kill(life, mark, end)
+            time.sleep(self.random.uniform(0.0, 15.0 if life.end == WHOLE and life.is_young else 3.0))
+            self._kill(life, mark, life.end)
 
     def _wait_for_a_step(self, process: subprocess.Popen[bytes]) -> None:
         began = time.time()
@@ -146,11 +173,6 @@ class Chaos:
             assert process.poll() is None, "the run ended too soon"
             assert time.time() - began < _PATIENCE, f"no step within {_PATIENCE:.0f} s"
             time.sleep(0.05)
-
-    def _plan(self, also: Sequence[str], end: str) -> list[str]:
-        plan = [*also, *["environment worker"] * (self.kills - len(also) - bool(end))]
-        self.random.shuffle(plan)
-        return plan
 
     def _kill(self, life: Life, mark: str, kind: str) -> None:
         while True:
@@ -162,14 +184,22 @@ class Chaos:
 
 def _of(mark: str, kind: str) -> list[psutil.Process]:
     """The processes of one kind."""
-    found: list[psutil.Process] = []
-    for process in processes_with(mark):
-        try:
-            if _TITLES[kind] in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    marked = processes_with(mark)
+    if kind == "sandbox":  # it has no variables of ours, but one of our processes starts it
+        marked = [one for process in marked if _is(process, "/env/isolation/") for one in _children(process)]
+    return [process for process in marked if _is(process, _TITLES[kind])]
+
+
+def _is(process: psutil.Process, title: str) -> bool:
+    with suppress(psutil.Error):
+        return title in " ".join(process.cmdline())[:2000]
+    return False
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children()
+    return []
 
 
 def _wait_for(mark: str, kind: str) -> list[psutil.Process]:
@@ -191,35 +221,5 @@ def _left_over(mark: str, seconds: float) -> list[str]:
 
 def _titles(processes: list[psutil.Process]) -> Iterator[str]:
     for process in processes:
-        try:
+        with suppress(psutil.Error):
             yield " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-
-
-def main() -> None:
-    """Make runs until so many kills are recorded; print a table of them."""
-    import tempfile
-
-    kills, seed = int(sys.argv[1]) if len(sys.argv) > 1 else 100, int(time.time())
-    with tempfile.TemporaryDirectory() as folder:
-        chaos, done = Chaos(Path(folder), seed, kills=15), Counter[str]()
-        ends = list(FATAL)
-        while done.total() < kills:
-            if not ends:
-                ends = list(FATAL)
-            life = chaos.live(ends.pop(0))
-            done += life.killed
-            last_words = life.told.strip().splitlines()[-1][:300]
-            ended = f"ended with {life.code} after {life.seconds_to_end:.1f} s, {len(life.left_over)} left over"
-            print(f"life {len(chaos.lives)}: {dict(life.killed)}, {ended}: {last_words}", flush=True)
-        last = chaos.live(more_steps=5)
-        metrics, ledger = RunFolder.open(chaos.path).read_metrics(), RunFolder.open(chaos.path).read_ledger()
-        print(f"last life: ended with {last.code}; all kills: {dict(done + last.killed)}")
-        print(
-            f"steps: {[step['step'] for step in metrics]}; {sum(step['trained'] for step in ledger)} episodes trained"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -8,15 +8,20 @@ from typing import Any
 from turnsmith.records.checkpoints import newest_checkpoint, read_state
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.trajectory import Decision
+
+_TIMES = ("time/", "perf/")
+_FAULTS = ("failures/",)
 
 
-def differences(one: RunFolder, other: RunFolder) -> list[str]:
-    """What differs, in words; times are not compared."""
+def differences(one: RunFolder, other: RunFolder, *, had_faults: bool = False) -> list[str]:
+    """What differs, in words; times are not compared, nor what was counted of faults if there were any."""
+    ignored = _TIMES + _FAULTS if had_faults else _TIMES
     found: list[str] = []
     for left, right in zip(one.read_metrics(), other.read_metrics(), strict=True):
-        found += [f"step {left['step']}: {name}" for name in _unlike(left, right)]
+        found += [f"step {left['step']}: {name}" for name in _unlike(left, right, ignored)]
     for left, right in zip(one.read_evaluations(), other.read_evaluations(), strict=False):
-        found += [f"evaluation {left['step']}: {name}" for name in _unlike(left, right)]
+        found += [f"evaluation {left['step']}: {name}" for name in _unlike(left, right, ignored)]
     found += [] if _episodes(one) == _episodes(other) else ["episodes"]
     ours, theirs = newest_checkpoint(one.checkpoints_dir).path, newest_checkpoint(other.checkpoints_dir).path
     found += [] if read_state(ours) == read_state(theirs) else ["trainer state"]
@@ -25,14 +30,16 @@ def differences(one: RunFolder, other: RunFolder) -> list[str]:
     return found + [name for name in sorted(files) if not _same(_load(ours / name), _load(theirs / name))]
 
 
-def _unlike(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    names = [name for name in left.keys() | right.keys() if not name.startswith(("time/", "perf/"))]
+def _unlike(left: dict[str, Any], right: dict[str, Any], ignored: tuple[str, ...]) -> list[str]:
+    names = [name for name in left.keys() | right.keys() if not name.startswith(ignored)]
     return [name for name in sorted(names) if left.get(name) != right.get(name)]
 
 
 def _episodes(run: RunFolder) -> dict[str, Any]:
     return {
-        one.episode_id: (list(one.tokens.ids), list(one.tokens.log_probs), one.rewards) for one in read_episodes(run)
+        one.episode_id: (list(one.tokens.ids), list(one.tokens.log_probs), one.rewards)
+        for one in read_episodes(run)
+        if one.decision is not Decision.RETRIED
     }
 
 
