@@ -27,7 +27,8 @@ SETTINGS = (
     "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50 failures.engine=retry:50"
 )
 """Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
-pytestmark = [pytest.mark.e2e, *([pytest.mark.nightly] if FULL else [])]
+# The first test waits for all lives, of which there are 70 in the long form.
+pytestmark = [pytest.mark.e2e, *([pytest.mark.nightly, pytest.mark.timeout(3 * 3600)] if FULL else [])]
 
 
 def plan(draw: random.Random) -> list[Life]:
