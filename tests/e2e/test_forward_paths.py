@@ -7,29 +7,33 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.three_letters import ThreeLetters
-from turnsmith import ConfigStore, RayPPOTrainer, RunFolder
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer, RunFolder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
-class LongPrompt(ThreeLetters):
-    """With a prompt so long that computing it once for a group is less work."""
+class ManyLetters(BaseEnvironment):
+    """Pays for different letters, after a prompt so long that computing it once for a group is less work."""
 
     def reset(self) -> str:
         """Ask for the first time."""
-        return "Say a. " * 40
+        return "Say many letters. " * 16
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        """Even a model that has learned nothing gets various rewards."""
+        self.step_count += 1
+        return "Once more", len(set(action)) / 8, self.step_count == 2, {}
 
 
 def train(folder: Path, name: str) -> list[dict[str, Any]]:
     """The metrics of two steps."""
     config = ConfigStore()
     config.model.model_name, config.model.device = "tiny", "cpu"
-    config.inference.max_tokens = 4
+    config.inference.max_tokens = 8
     config.training.num_epochs, config.training.steps_per_epoch = 1, 2
     config.training.batch_size, config.training.group_size, config.training.learning_rate = 8, 4, 1e-2
     config.checkpoint.output_dir, config.checkpoint.run_name, config.checkpoint.save_interval = str(folder), name, 0
-    trainer = RayPPOTrainer(config, LongPrompt)
+    trainer = RayPPOTrainer(config, ManyLetters)
     try:
         trainer.fit()
     finally:
