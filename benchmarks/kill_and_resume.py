@@ -2,10 +2,10 @@
 
 Every fourth moment is drawn evenly from the time that a start takes. The others are some time after one of the steps
 that are still to be made, so that kills hit episodes, optimizer steps, evaluations, saves and the end. Every process of
-the run is killed at that moment, as in a power cut. `turnsmith runs verify` must pass what it leaves. The run is resumed
-with `turnsmith resume`, and that may be killed in its turn; a run that comes to its end is compared with the whole one: metrics, evaluations, episodes, weights,
-optimizer, data position. A run that was killed before its folder was complete has nothing to resume and is started
-anew.
+the run is killed at that moment, as in a power cut, and `turnsmith runs verify` must find nothing in what is left. The
+run is resumed with `turnsmith resume`, and that may be killed in its turn; a run that comes to its end is compared with
+the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was killed before its
+folder was complete has nothing to resume and is started anew.
 
 Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] [--seed 0]
 """
