@@ -28,7 +28,7 @@ class CheckpointsCheck(HistoryCheck):
         self._on_disk = saved_steps(self._folder)
         if not history.is_training:
             self.not_recorded = "nothing was trained"
-        elif history.config is not None and not history.config.checkpoint.save_interval and not self._on_disk:
+        elif history.settings is not None and not history.settings.checkpoint.save_interval and not self._on_disk:
             self.not_recorded = "checkpoint.save_interval=0"
 
     def finish(self) -> None:
@@ -66,8 +66,8 @@ class CheckpointsCheck(HistoryCheck):
         if reported:
             sentence = "its checkpoint, the newest that the run reported, is not there."
             self.require(reported[-1] in self._on_disk, sentence, reported[-1])
-        config, state = self.history.config, self.history.state
-        if state is RunState.FINISHED and config is not None and config.checkpoint.save_interval and last:
+        settings, is_finished = self.history.settings, self.history.state is RunState.FINISHED
+        if is_finished and settings is not None and settings.checkpoint.save_interval and last:
             self.require(last in self._on_disk, "the run finished with it, but there is no checkpoint of it.", last)
 
     def _own_step(self, path: str) -> int | None:

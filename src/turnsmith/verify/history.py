@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turnsmith import config_sources
-from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError, RecordError
+import msgspec
+
+from turnsmith.errors import RecordError
 from turnsmith.records.advantages import StepAdvantages, read_advantages
 from turnsmith.records.episode_files import episode_files, steps_of
 from turnsmith.records.episodes import read_episode_file
+from turnsmith.records.json_records import Count
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import RunState, state_of
+from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _Read = TypeVar("_Read")
@@ -50,6 +52,22 @@ class StepHistory:
         dropped = sum(episode.decision is Decision.DROPPED for episode in self.episodes)
         more_lost = int(self.ledger.get("outcomes", {}).get(Outcome.WORKER_LOST.value, 0)) - lost
         return max(0, min(more_lost, int(self.ledger.get("dropped", 0)) - dropped))
+
+
+class _TrainingSettings(msgspec.Struct):
+    schedule: str = "sync"
+    max_staleness: Count = 1
+
+
+class _CheckpointSettings(msgspec.Struct):
+    save_interval: Count = 1
+
+
+class RunSettings(msgspec.Struct):
+    """What the checks need of `config.yaml`, which another version of turnsmith may have written."""
+
+    training: _TrainingSettings = msgspec.field(default_factory=_TrainingSettings)
+    checkpoint: _CheckpointSettings = msgspec.field(default_factory=_CheckpointSettings)
 
 
 class RunHistory:
@@ -98,13 +116,14 @@ class RunHistory:
         return not any(event["kind"] in ("evaluation", "played") for event in self.events)
 
     @cached_property
-    def config(self) -> ConfigStore | None:
-        """The run's settings; None if they are not there or cannot be read."""
+    def settings(self) -> RunSettings | None:
+        """The settings that the checks need; None if they are not there or cannot be read."""
+        data = self.run.read_bytes("config.yaml")
         try:
-            return config_sources.load(self.run.path / "config.yaml")
-        except ConfigError as error:
-            if (self.run.path / "config.yaml").exists():
-                self.damage.append(str(error))
+            tree = parse_yaml(data.decode("utf-8")) if data else None
+            return None if tree is None else msgspec.convert(tree, RunSettings)
+        except (YamlProblem, UnicodeDecodeError, msgspec.ValidationError) as error:
+            self.damage.append(f"{self.run.path / 'config.yaml'} is damaged: {error}.")
             return None
 
     @cached_property

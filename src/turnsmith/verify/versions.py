@@ -20,8 +20,8 @@ class VersionsCheck(HistoryCheck):
     def __init__(self, history: RunHistory) -> None:
         super().__init__(history)
         self._limit: int | None = None
-        if history.config is not None:
-            training = history.config.training
+        if history.settings is not None:
+            training = history.settings.training
             self._limit = 0 if training.schedule == "sync" else training.max_staleness
         self._stalest = 0
         self._episodes = 0

@@ -77,6 +77,7 @@ def write_run(parent: Path, plan: Plan | None = None) -> RunFolder:
     config.checkpoint.save_interval = int(plan.save)
     if "config" not in plan.missing:
         run.write_config(to_dict(config))
+    (run.path / "resume.json").write_text(f'{{"steps": {len(plan.steps)}}}')
     run.append_event("training", steps=len(plan.steps))
     ledger = Ledger(may_carry=plan.max_staleness > 0)
     flight: dict[str, tuple[int, Group]] = {}

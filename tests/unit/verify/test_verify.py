@@ -314,6 +314,10 @@ def damaged_line(run: RunFolder) -> None:
     path.write_text(path.read_text().replace('"step":2', '"step":"two"'))
 
 
+def damaged_settings(run: RunFolder) -> None:
+    (run.path / "config.yaml").write_text("training: {max_staleness: many}")
+
+
 def rows_in_another_file(run: RunFolder) -> None:
     file = sorted(run.episodes_dir.glob("step-00000002-*"))[-1]
     file.rename(file.with_name("step-00000003-9.parquet"))
@@ -367,6 +371,7 @@ PLANTED: list[tuple[str, Callable[[RunFolder], None]]] = [
     ("checkpoints", best_of_another_value),
     ("files", damaged_episodes),
     ("files", damaged_line),
+    ("files", damaged_settings),
     ("files", rows_in_another_file),
 ]
 

@@ -1,0 +1,292 @@
+"""The three schedules in a discrete-event simulation: compared with real runs, then carried to 512 GPUs.
+
+`compare FOLDER` reads the run folders that `benchmarks/heavy_tail.py` made in it: the number of turns, the times of
+generation and environment of each turn, and the times of update and weight sync. It draws from these distributions,
+simulates every schedule that was run, and prints the error of the simulated time per step. Times of turns come from the
+run of `sync` alone: in the others they contain the pauses that the simulation is to predict. Exits 1 above 15 %.
+
+`scale FOLDER --lengths RUN` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
+from FOLDER, the tokens of a turn from RUN, the speeds of the GPUs from the options, whose defaults are assumptions. The
+ideal keeps every GPU busy all the time, so the cost is how many times as many GPU hours an episode takes. `--save` adds
+the results to a file, from which `docs/images/schedules.py` draws.
+
+Run, in the project's folder: python -m benchmarks.schedules compare FOLDER; ... scale FOLDER --lengths RUN
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
+
+from turnsmith import RunFolder
+from turnsmith.records.episode_files import episode_files
+from turnsmith.records.episodes import read_episode_file
+from turnsmith.records.yaml_text import parse_yaml
+from turnsmith.trajectory import Trajectory
+
+SCHEDULES = ("sync", "colocate_async", "separate_async")
+MOST_ERROR = 0.15
+WARM_UP = 2
+"""Steps at the beginning of a run that are left out."""
+ROUNDS = 20
+"""Simulations of each run, with different random numbers."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a run folder says about times."""
+
+    schedule: str
+    groups: int
+    group_size: int
+    slots: int
+    max_staleness: int
+    ahead: int
+    """Batches that are dispatched ahead."""
+    episodes: list[tuple[int, Trajectory]]
+    """With their steps."""
+    costs: list[StepCosts]
+    steps: list[float]
+    """Wall-clock time of each step."""
+
+    @property
+    def staleness(self) -> float:
+        """The mean number of steps by which episodes were behind the weights that they updated."""
+        return statistics.fmean(step - 1 - episode.turns[0].weights_version for step, episode in self.episodes)
+
+
+def read_measured(path: Path) -> MeasuredRun:
+    """Read a run folder, without its first steps."""
+    from turnsmith.config_sources import load
+
+    run, config = RunFolder.open(path), load(path / "config.yaml")
+    metrics = {line["step"]: line for line in run.read_metrics()}
+    rows = [row for file in episode_files(run) for row in read_episode_file(file) if row[0] in metrics]
+    longest = {step: max(one.seconds for number, one in rows if number == step) for step in metrics}
+    phases = [(event["content"], event["time"]) for event in run.read_events() if event["kind"] == "phase"]
+    starts = [place for place, (name, _) in enumerate(phases) if name == "generate"]
+    costs: list[StepCosts] = []
+    steps: list[float] = []
+    for step, (start, end) in enumerate(itertools.pairwise(starts), start=1):
+        if step <= WARM_UP:
+            continue
+        times = dict(phases[start:end])
+        generated, synced, done = times["old_log_prob"], times["sync_weights"], phases[end][1]
+        sync = float(metrics[step]["time/sync_weights"])
+        hand_over = max(0.0, generated - times["generate"] - longest[step])
+        costs.append(StepCosts(hand_over, synced - generated, sync, max(0.0, done - synced - sync)))
+        steps.append(done - times["generate"])
+    training = config.training
+    theirs: dict[str, Any] = parse_yaml((path / "verl.yaml").read_text(encoding="utf-8"))["trainer"]["v1"]
+    return MeasuredRun(
+        training.schedule,
+        training.batch_size // training.group_size,
+        training.group_size,
+        config.inference.max_concurrency,
+        training.max_staleness,
+        int(theirs.get(training.schedule, {}).get("num_warmup_batches", 0)),
+        [row for row in rows if row[0] > WARM_UP],
+        costs,
+        steps,
+    )
+
+
+def measured_workload(sync: MeasuredRun, run: MeasuredRun) -> Workload:
+    """Turns and hand-over as in the run of `sync`, updates as in `run`."""
+    played = [episode for _, episode in sync.episodes]
+    turns = [turn for episode in played for turn in episode.turns]
+    lengths = [len(episode.turns) for episode in played]
+    overheads = [one.seconds - sum(t.generate_seconds + t.step_seconds for t in one.turns) for one in played]
+
+    def episode(chance: random.Random) -> Sequence[Turn]:
+        drawn = [Turn(*_times(chance.choice(turns), chance.choice(turns))) for _ in range(chance.choice(lengths))]
+        # What an episode takes besides: building the environment, rendering, rewards.
+        drawn[-1] = drawn[-1]._replace(environment=drawn[-1].environment + max(0.0, chance.choice(overheads)))
+        return drawn
+
+    def costs(chance: random.Random, schedule: str) -> StepCosts:
+        return chance.choice(run.costs)._replace(hand_over=chance.choice(sync.costs).hand_over)
+
+    return Workload(episode, costs)
+
+
+def _times(one: Any, other: Any) -> tuple[float, float]:
+    return one.generate_seconds, other.step_seconds
+
+
+def compare(folder: Path) -> float:
+    """Simulate every run in a folder and print how far off the simulation is; returns the largest error."""
+    runs = [read_measured(folder / name) for name in SCHEDULES if (folder / name / "run.json").is_file()]
+    (sync,) = (run for run in runs if run.schedule == "sync")
+    print(f"{'schedule':16}{'steps':>6}{'s/step':>8}{'simulated':>11}{'error':>8}{'staleness':>11}{'simulated':>11}")
+    errors: list[float] = []
+    for run in runs:
+        rounds = [_simulate_again(run, measured_workload(sync, run), seed) for seed in range(ROUNDS)]
+        means = [statistics.fmean(found.step_seconds[WARM_UP:]) for found in rounds]
+        real, mean = statistics.fmean(run.steps), statistics.fmean(means)
+        stale = statistics.fmean(mean_staleness(found) for found in rounds)
+        errors.append(mean / real - 1)
+        print(
+            f"{run.schedule:16}{len(run.steps):6}{real:8.3f}{mean:7.3f}±{statistics.stdev(means):.2f}"
+            f"{errors[-1]:+8.1%}{run.staleness:11.2f}{stale:11.2f}"
+        )
+    if len(runs) > 1:
+        real_gain = [statistics.fmean(sync.steps) / statistics.fmean(run.steps) for run in runs]
+        print("episodes/s over sync:", ", ".join(f"{r.schedule} {g:.2f}" for r, g in zip(runs, real_gain, strict=True)))
+    return max(map(abs, errors))
+
+
+def _simulate_again(run: MeasuredRun, work: Workload, seed: int) -> Simulated:
+    steps = len(run.steps) + WARM_UP
+    return simulate(
+        run.schedule,
+        work,
+        groups=run.groups,
+        group_size=run.group_size,
+        steps=steps,
+        slots=run.slots,
+        max_staleness=run.max_staleness,
+        ahead=run.ahead,
+        seed=seed,
+    )
+
+
+def mean_staleness(found: Simulated) -> float:
+    """Of all groups."""
+    return sum(lag * count for lag, count in found.staleness.items()) / found.staleness.total()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs, and how fast they are. The speeds are assumptions: nothing here ran on a GPU."""
+
+    gpus: int = 512
+    slots: int = 32
+    """Episodes that one GPU generates at once."""
+    tokens_per_second: float = 40.0
+    """Of one episode that is being generated."""
+    trained_tokens_per_second: float = 7000.0
+    """Of one GPU: a model of 7e9 weights at 8 FLOPs per weight and token, 40 % of 989e12 FLOPS."""
+    sync_seconds: float = 5.0
+    environment_median: float = 2.0
+    """Median time of an environment's step, in seconds."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Measured distributions without their units."""
+
+    turns: list[int]
+    tokens: list[int]
+    latencies: list[float]
+    """Times of environment steps over their median."""
+
+    @classmethod
+    def of(cls, sync: MeasuredRun, lengths: Path) -> Shape:
+        """Turns and latencies of a measured run, tokens of each turn of another run folder."""
+        played = [episode for _, episode in sync.episodes]
+        seconds = [turn.step_seconds for episode in played for turn in episode.turns]
+        rows = [episode for file in episode_files(RunFolder.open(lengths)) for _, episode in read_episode_file(file)]
+        tokens = [turn.stop - turn.start for episode in rows for turn in episode.turns]
+        middle = statistics.median(seconds)
+        return cls([len(one.turns) for one in played], tokens, [one / middle for one in seconds])
+
+    def gpu_seconds(self, cluster: Cluster) -> tuple[float, float]:
+        """GPU time that an episode needs at least, for generation and for training."""
+        tokens = statistics.fmean(self.turns) * statistics.fmean(self.tokens)
+        return tokens / (cluster.tokens_per_second * cluster.slots), tokens / cluster.trained_tokens_per_second
+
+
+def run_at_scale(
+    schedule: str, shape: Shape, cluster: Cluster, *, batch: int, group_size: int, episodes: int, staleness: int
+) -> dict[str, Any]:
+    """Simulate one schedule on the cluster."""
+    generation, training = shape.gpu_seconds(cluster)
+    # Separate GPUs are divided by the time that each side needs.
+    share = generation / (generation + training) if schedule == "separate_async" else 1.0
+    generators = max(1, round(cluster.gpus * share))
+    trainers = cluster.gpus - generators if schedule == "separate_async" else cluster.gpus
+    update, rate = batch * training / trainers, cluster.tokens_per_second
+    latencies = [cluster.environment_median * one for one in shape.latencies]
+
+    def episode(chance: random.Random) -> Sequence[Turn]:
+        number = chance.choice(shape.turns)
+        return [Turn(chance.choice(shape.tokens) / rate, chance.choice(latencies)) for _ in range(number)]
+
+    steps = max(4, episodes // batch)
+    found = simulate(
+        schedule,
+        Workload(episode, lambda chance, schedule: StepCosts(0.0, update, cluster.sync_seconds, 0.0)),
+        groups=batch // group_size,
+        group_size=group_size,
+        steps=steps,
+        slots=generators * cluster.slots,
+        max_staleness=staleness,
+        ahead=staleness if schedule == "separate_async" else 1,
+    )
+    speed, ideal = batch * steps / sum(found.step_seconds), cluster.gpus / (generation + training)
+    return {
+        "schedule": schedule,
+        "max_staleness": staleness,
+        "episodes": batch * steps,
+        "generating GPUs": generators,
+        "episodes/s": speed,
+        "slot use": found.slot_use,
+        "staleness": mean_staleness(found),
+        "ideal episodes/s": ideal,
+        "cost": ideal / speed,
+    }
+
+
+def scale(shape: Shape, cluster: Cluster, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Simulate the chosen schedules on the cluster, with each `max_staleness`."""
+    rows: list[dict[str, Any]] = []
+    names = f"{'limit':>6}{'episodes':>11}{'gen. GPUs':>10}{'ep./s':>8}{'slot use':>9}{'staleness':>10}{'cost':>7}"
+    print(f"{'schedule':16}{names}")
+    for schedule in options.schedules:
+        for staleness in [0] if schedule == "sync" else options.max_staleness:
+            sizes: dict[str, int] = {name: getattr(options, name) for name in ("batch", "group_size", "episodes")}
+            row = run_at_scale(schedule, shape, cluster, **sizes, staleness=staleness)
+            rows.append(row)
+            print(
+                f"{schedule:16}{staleness:6}{row['episodes']:11,}{row['generating GPUs']:10}{row['episodes/s']:8.1f}"
+                f"{row['slot use']:9.1%}{row['staleness']:10.2f}{row['cost']:7.2f}",
+                flush=True,
+            )
+    print(f"ideal: {rows[0]['ideal episodes/s']:.1f} episodes/s")
+    return rows
+
+
+def main() -> None:
+    """Compare with real runs, or scale."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("compare", "scale"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lengths", type=Path, help="a run folder whose turns have the lengths to simulate")
+    parser.add_argument("--episodes", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=16_384)
+    parser.add_argument("--group-size", type=int, default=16)
+    parser.add_argument("--schedules", nargs="+", default=SCHEDULES, choices=SCHEDULES)
+    parser.add_argument("--max-staleness", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--save", type=Path, help="a file that the results are appended to, one JSON object per line")
+    options = parser.parse_args()
+    if options.what == "compare":
+        raise SystemExit(compare(options.folder) > MOST_ERROR)
+    shape = Shape.of(read_measured(options.folder / "sync"), options.lengths or options.folder / "sync")
+    rows = scale(shape, Cluster(), options)
+    if options.save:
+        with options.save.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()
