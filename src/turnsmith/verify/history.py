@@ -118,7 +118,7 @@ class RunHistory:
     @cached_property
     def settings(self) -> RunSettings | None:
         """The settings that the checks need; None if they are not there or cannot be read."""
-        data = self.run.read_bytes("config.yaml")
+        data = self.read(self.run.read_bytes, "config.yaml")
         try:
             tree = parse_yaml(data.decode("utf-8")) if data else None
             return None if tree is None else msgspec.convert(tree, RunSettings)

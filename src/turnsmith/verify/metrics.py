@@ -44,7 +44,7 @@ class MetricsCheck(HistoryCheck):
         recorded = step.metrics.get("staleness/max")
         if versions and recorded is not None:
             stalest = step.step - 1 - min(versions)
-            sentence = f"staleness/max is {recorded:g} in the metrics, but {stalest} by the episodes."
+            sentence = f"staleness/max is {_shown(recorded)} in its metrics, but {stalest} by the episodes."
             self.require(recorded == stalest, sentence, step.step)
 
     def finish(self) -> None:
@@ -90,7 +90,12 @@ class MetricsCheck(HistoryCheck):
     def _compare(
         self, step: int, record: Mapping[str, Any], episodes: list[Trajectory], own: set[str], what: str = "metrics"
     ) -> None:
-        for name, value in report_of(episodes).metrics().items():
+        try:
+            expected = report_of(episodes).metrics()
+        except (AttributeError, TypeError, ValueError):  # an `info` is any JSON
+            self.require(False, "the tool calls in the infos of its episodes are damaged.", step)
+            return
+        for name, value in expected.items():
             if name not in _NOT_IN_ROWS and name not in own:
                 recorded = record.get(name)
                 sentence = f"{name} is {_shown(recorded)} in its {what}, but {_shown(value)} by the episodes."

@@ -62,11 +62,11 @@ class Verification:
 
     def lines(self) -> Iterator[str]:
         """The results as a table, with the first violations of each check."""
-        yield f"{self.run.name}: {self.state}, {self.steps:,} steps"
+        yield " ".join(f"{self.run.name}: {self.state}, {self.steps:,} steps".splitlines())
         for verdict in self.verdicts:
             yield f"{verdict.check:<13}{verdict.status:<14}{verdict.detail}"
             for violation in verdict.violations[:_MOST_SHOWN]:
-                yield f"  {violation}"
+                yield " ".join(f"  {violation}".splitlines())
             if len(verdict.violations) > _MOST_SHOWN:
                 yield f"  and {len(verdict.violations) - _MOST_SHOWN:,} more"
 

@@ -468,6 +468,19 @@ def test_an_evaluation_is_compared_with_its_episodes(tmp_path: Path) -> None:
     assert statuses(verify_run(run))["metrics"] == "violated"
 
 
+def test_text_of_a_run_stays_on_its_line_and_does_not_act_on_the_terminal(
+    sound: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
+    change_line(copy, "ledger", 3, lambda line: line.update(carried=["a\nfiles ok\x1b[2J", *line["carried"][1:]]))
+    rewrite(copy, 4, lambda rows: setattr(rows[-1], "infos", [{"tool_calls": 3}]))
+    assert main(["runs", "verify", str(copy.path)]) == 1
+    printed = capsys.readouterr().out
+    assert "never ended: a files ok" in printed
+    assert "\x1b" not in printed
+    assert "tool calls in the infos of its episodes are damaged" in printed
+
+
 def test_the_command_has_a_table_json_and_an_exit_status(
     sound: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
