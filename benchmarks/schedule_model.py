@@ -37,9 +37,10 @@ class StepCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Draws episodes and step costs."""
+    """Draws groups and step costs."""
 
-    episode: Callable[[random.Random], Sequence[Turn]]
+    group: Callable[[random.Random], Sequence[Sequence[Turn]]]
+    """The turns of each episode of a group."""
     costs: Callable[[random.Random, str], StepCosts]
     """Of a schedule."""
 
@@ -152,7 +153,6 @@ def simulate(
     work: Workload,
     *,
     groups: int,
-    group_size: int,
     steps: int,
     slots: int,
     max_staleness: int = 1,
@@ -165,7 +165,7 @@ def simulate(
 
     def dispatch(step: int) -> None:
         for _ in range(groups):
-            rollouts.dispatch(step, [work.episode(chance) for _ in range(group_size)])
+            rollouts.dispatch(step, work.group(chance))
 
     def has_batch(step: int) -> bool:
         # verl waits for every group that would get too old; in the schedule `sync`, for all of them.

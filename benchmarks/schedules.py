@@ -1,9 +1,9 @@
 """The three schedules in a discrete-event simulation: compared with real runs, then carried to 512 GPUs.
 
-`compare FOLDER` reads the run folders that `benchmarks/heavy_tail.py` made in it: the number of turns, the times of
-generation and environment of each turn, and the times of update and weight sync. It draws from these distributions,
-simulates every schedule that was run, and prints the error of the simulated time per step. Times of turns come from the
-run of `sync` alone: in the others they contain the pauses that the simulation is to predict. Exits 1 above 15 %.
+`compare FOLDER` reads the run folders that `benchmarks/heavy_tail.py` made in it: groups, with the times of generation
+and environment of each turn, and the times of update and weight sync. It draws from them, simulates every schedule that
+was run, and prints the error of the simulated time per step. Groups come from the run of `sync` alone: in the others
+the times of turns contain the pauses that the simulation is to predict. Exits 1 above 15 %.
 
 `scale FOLDER --lengths RUN` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
 from FOLDER, the tokens of a turn from RUN, the speeds of the GPUs from the options, whose defaults are assumptions. The
@@ -16,7 +16,6 @@ Run, in the project's folder: python -m benchmarks.schedules compare FOLDER; ...
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
 import statistics
@@ -26,101 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
+from benchmarks.schedule_runs import WARM_UP, MeasuredRun, measured_workload, read_measured
 
 from turnsmith import RunFolder
 from turnsmith.records.episode_files import episode_files
 from turnsmith.records.episodes import read_episode_file
-from turnsmith.records.yaml_text import parse_yaml
-from turnsmith.trajectory import Trajectory
 
 SCHEDULES = ("sync", "colocate_async", "separate_async")
 MOST_ERROR = 0.15
-WARM_UP = 2
-"""Steps at the beginning of a run that are left out."""
 ROUNDS = 20
 """Simulations of each run, with different random numbers."""
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """What a run folder says about times."""
-
-    schedule: str
-    groups: int
-    group_size: int
-    slots: int
-    max_staleness: int
-    ahead: int
-    """Batches that are dispatched ahead."""
-    episodes: list[tuple[int, Trajectory]]
-    """With their steps."""
-    costs: list[StepCosts]
-    steps: list[float]
-    """Wall-clock time of each step."""
-
-    @property
-    def staleness(self) -> float:
-        """The mean number of steps by which episodes were behind the weights that they updated."""
-        return statistics.fmean(step - 1 - episode.turns[0].weights_version for step, episode in self.episodes)
-
-
-def read_measured(path: Path) -> MeasuredRun:
-    """Read a run folder, without its first steps."""
-    from turnsmith.config_sources import load
-
-    run, config = RunFolder.open(path), load(path / "config.yaml")
-    metrics = {line["step"]: line for line in run.read_metrics()}
-    rows = [row for file in episode_files(run) for row in read_episode_file(file) if row[0] in metrics]
-    longest = {step: max(one.seconds for number, one in rows if number == step) for step in metrics}
-    phases = [(event["content"], event["time"]) for event in run.read_events() if event["kind"] == "phase"]
-    starts = [place for place, (name, _) in enumerate(phases) if name == "generate"]
-    costs: list[StepCosts] = []
-    steps: list[float] = []
-    for step, (start, end) in enumerate(itertools.pairwise(starts), start=1):
-        if step <= WARM_UP:
-            continue
-        times = dict(phases[start:end])
-        generated, synced, done = times["old_log_prob"], times["sync_weights"], phases[end][1]
-        sync = float(metrics[step]["time/sync_weights"])
-        hand_over = max(0.0, generated - times["generate"] - longest[step])
-        costs.append(StepCosts(hand_over, synced - generated, sync, max(0.0, done - synced - sync)))
-        steps.append(done - times["generate"])
-    training = config.training
-    theirs: dict[str, Any] = parse_yaml((path / "verl.yaml").read_text(encoding="utf-8"))["trainer"]["v1"]
-    return MeasuredRun(
-        training.schedule,
-        training.batch_size // training.group_size,
-        training.group_size,
-        config.inference.max_concurrency,
-        training.max_staleness,
-        int(theirs.get(training.schedule, {}).get("num_warmup_batches", 0)),
-        [row for row in rows if row[0] > WARM_UP],
-        costs,
-        steps,
-    )
-
-
-def measured_workload(sync: MeasuredRun, run: MeasuredRun) -> Workload:
-    """Turns and hand-over as in the run of `sync`, updates as in `run`."""
-    played = [episode for _, episode in sync.episodes]
-    turns = [turn for episode in played for turn in episode.turns]
-    lengths = [len(episode.turns) for episode in played]
-    overheads = [one.seconds - sum(t.generate_seconds + t.step_seconds for t in one.turns) for one in played]
-
-    def episode(chance: random.Random) -> Sequence[Turn]:
-        drawn = [Turn(*_times(chance.choice(turns), chance.choice(turns))) for _ in range(chance.choice(lengths))]
-        # What an episode takes besides: building the environment, rendering, rewards.
-        drawn[-1] = drawn[-1]._replace(environment=drawn[-1].environment + max(0.0, chance.choice(overheads)))
-        return drawn
-
-    def costs(chance: random.Random, schedule: str) -> StepCosts:
-        return chance.choice(run.costs)._replace(hand_over=chance.choice(sync.costs).hand_over)
-
-    return Workload(episode, costs)
-
-
-def _times(one: Any, other: Any) -> tuple[float, float]:
-    return one.generate_seconds, other.step_seconds
 
 
 def compare(folder: Path) -> float:
@@ -151,7 +65,6 @@ def _simulate_again(run: MeasuredRun, work: Workload, seed: int) -> Simulated:
         run.schedule,
         work,
         groups=run.groups,
-        group_size=run.group_size,
         steps=steps,
         slots=run.slots,
         max_staleness=run.max_staleness,
@@ -222,12 +135,13 @@ def run_at_scale(
         number = chance.choice(shape.turns)
         return [Turn(chance.choice(shape.tokens) / rate, chance.choice(latencies)) for _ in range(number)]
 
+    costs = StepCosts(0.0, update, cluster.sync_seconds, 0.0)
+    work = Workload(lambda chance: [episode(chance) for _ in range(group_size)], lambda chance, schedule: costs)
     steps = max(4, episodes // batch)
     found = simulate(
         schedule,
-        Workload(episode, lambda chance, schedule: StepCosts(0.0, update, cluster.sync_seconds, 0.0)),
+        work,
         groups=batch // group_size,
-        group_size=group_size,
         steps=steps,
         slots=generators * cluster.slots,
         max_staleness=staleness,

@@ -134,10 +134,10 @@ def test_the_short_forms_are_arguments_that_the_benchmarks_take(load, monkeypatc
 def test_simulated_schedules_take_the_time_that_can_be_worked_out_by_hand(load):
     model = load("schedule_model")
     costs = model.StepCosts(hand_over=0.5, update=3.0, sync=1.0, rest=0.25)
-    work = model.Workload(lambda chance: [model.Turn(1.0, 2.0)] * 2, lambda chance, schedule: costs)
+    work = model.Workload(lambda chance: [[model.Turn(1.0, 2.0)] * 2], lambda chance, schedule: costs)
 
     def steps(schedule: str, **more: int) -> list[float]:
-        sizes = {"groups": 2, "group_size": 1, "slots": 4, "steps": 5} | more
+        sizes = {"groups": 2, "slots": 4, "steps": 5} | more
         return model.simulate(schedule, work, **sizes).step_seconds
 
     # Two turns of 1 s and 2 s, then 4.75 s of the trainer.
@@ -153,12 +153,12 @@ def test_simulated_schedules_take_the_time_that_can_be_worked_out_by_hand(load):
 def test_simulated_staleness_reaches_its_limit_and_stays_within(load):
     model = load("schedule_model")
     work = model.Workload(
-        lambda chance: [model.Turn(0.1, chance.paretovariate(1.1))],
+        lambda chance: [[model.Turn(0.1, chance.paretovariate(1.1))] for _ in range(2)],
         lambda chance, schedule: model.StepCosts(0.0, 0.5, 0.1, 0.0),
     )
     for schedule, limit in (("sync", 0), ("colocate_async", 1), ("colocate_async", 3), ("separate_async", 3)):
         ahead = limit if schedule == "separate_async" else 1
-        sizes = {"groups": 8, "group_size": 2, "steps": 200, "slots": 64, "max_staleness": limit, "ahead": ahead}
+        sizes = {"groups": 8, "steps": 200, "slots": 64, "max_staleness": limit, "ahead": ahead}
         found = model.simulate(schedule, work, **sizes)
         assert max(found.staleness) == limit
         assert found.staleness.total() == 8 * 200
