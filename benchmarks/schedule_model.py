@@ -58,8 +58,8 @@ class Simulated:
     """What a simulated run measured."""
 
     step_seconds: list[float] = field(default_factory=list[float])
-    staleness: Counter[int] = field(default_factory=Counter[int])
-    """Groups by how many steps they were behind the weights that they updated."""
+    staleness: list[Counter[int]] = field(default_factory=list[Counter[int]])
+    """For each step, its groups by how many steps they were behind the weights that they updated."""
     slot_use: float = 0.0
     """Share of the slots' time in which a turn was generated."""
 
@@ -183,7 +183,7 @@ def simulate(
         rollouts.run_for(costs.hand_over)
         rollouts.done.sort(key=lambda group: group.dispatched)
         batch, rollouts.done = rollouts.done[:groups], rollouts.done[groups:]
-        found.staleness.update(step - 1 - (group.version or 0) for group in batch)
+        found.staleness.append(Counter(step - 1 - (group.version or 0) for group in batch))
         rollouts.pause(schedule != "separate_async")
         rollouts.run_for(costs.update)
         rollouts.pause(True)

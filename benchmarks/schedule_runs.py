@@ -1,10 +1,11 @@
-"""What a run folder of `benchmarks/heavy_tail.py` says about times, for `benchmarks/schedules.py`."""
+"""What a run folder says about times, for `benchmarks/schedules.py`."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def read_measured(path: Path) -> MeasuredRun:
     metrics = {line["step"]: line for line in run.read_metrics()}
     rows = [row for file in episode_files(run) for row in read_episode_file(file) if row[0] in metrics]
     longest = {step: max(one.seconds for number, one in rows if number == step) for step in metrics}
-    phases = [(event["content"], event["time"]) for event in run.read_events() if event["kind"] == "phase"]
+    events = itertools.takewhile(lambda event: event["kind"] != "resumed", run.read_events())  # one life of it
+    phases = [(event["content"], event["time"]) for event in events if event["kind"] == "phase"]
     starts = [place for place, (name, _) in enumerate(phases) if name == "generate"]
     costs: list[StepCosts] = []
     steps: list[float] = []
@@ -62,6 +64,8 @@ def read_measured(path: Path) -> MeasuredRun:
         hand_over = max(0.0, generated - times["generate"] - longest[step])
         costs.append(StepCosts(hand_over, synced - generated, sync, max(0.0, done - synced - sync)))
         steps.append(done - times["generate"])
+    if not steps:
+        raise SystemExit(f"{path} has too few steps: the first {WARM_UP} and the last are left out.")
     training, schedule = ours["training"], ours["training"]["schedule"]
     return MeasuredRun(
         schedule,
@@ -75,18 +79,25 @@ def read_measured(path: Path) -> MeasuredRun:
     )
 
 
-def measured_workload(sync: MeasuredRun, run: MeasuredRun) -> Workload:
-    """Groups and hand-over as in the run of `sync`, updates as in `run`."""
+def measured_workload(run: MeasuredRun, turns_of: MeasuredRun | None = None) -> Workload:
+    """Draws groups as they were measured in a run, or in another one of the same environment, and its step costs."""
+    played = turns_of or run
+    seconds = _uninterrupted(played)
     groups: dict[str, list[list[Turn]]] = {}
-    for _, episode in sync.episodes:
-        turns = [Turn(turn.generate_seconds, turn.step_seconds) for turn in episode.turns]
+    for _, episode in played.episodes:
+        turns = [Turn(next(seconds), turn.step_seconds) for turn in episode.turns]
         # What an episode takes besides: building the environment, rendering, rewards.
-        more = max(0.0, episode.seconds - sum(map(sum, turns)))
-        turns[-1] = turns[-1]._replace(environment=turns[-1].environment + more)
+        more = episode.seconds - sum(turn.generate_seconds + turn.step_seconds for turn in episode.turns)
+        turns[-1] = turns[-1]._replace(environment=turns[-1].environment + max(0.0, more))
         groups.setdefault(episode.group_id, []).append(turns)
     measured = list(groups.values())
+    return Workload(lambda chance: chance.choice(measured), lambda chance, schedule: chance.choice(run.costs))
 
-    def costs(chance: random.Random, schedule: str) -> StepCosts:
-        return chance.choice(run.costs)._replace(hand_over=chance.choice(sync.costs).hand_over)
 
-    return Workload(lambda chance: chance.choice(measured), costs)
+def _uninterrupted(run: MeasuredRun) -> Iterator[float]:
+    """The times of generation of all turns, in order; one that an update may have paused is replaced by another's."""
+    seconds = [turn.generate_seconds for _, episode in run.episodes for turn in episode.turns]
+    pauses = [cost.update + cost.sync for cost in run.costs] if run.schedule == "colocate_async" else []
+    clean = [one for one in seconds if one < min(pauses, default=float("inf"))]
+    chance = random.Random(0)
+    return (one if one < min(pauses, default=float("inf")) else chance.choice(clean) for one in seconds)

@@ -1,16 +1,16 @@
 """The three schedules in a discrete-event simulation: compared with real runs, then carried to 512 GPUs.
 
-`compare FOLDER` reads the run folders that `benchmarks/heavy_tail.py` made in it: groups, with the times of generation
-and environment of each turn, and the times of update and weight sync. It draws from them, simulates every schedule that
-was run, and prints the error of the simulated time per step. Groups come from the run of `sync` alone: in the others
-the times of turns contain the pauses that the simulation is to predict. Exits 1 above 15 %.
+`compare RUN ...` reads run folders: groups, with the times of generation and environment of each turn, and the times of
+update and weight sync. It draws from them, simulates the schedule of each run, and prints the error of the simulated
+time per step. In `colocate_async` a turn that an update paused took longer: its time is replaced by that of another
+turn, or all turns are taken from another run of the same environment (`--turns`). Exits 1 above 15 %.
 
-`scale FOLDER --lengths RUN` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
-from FOLDER, the tokens of a turn from RUN, the speeds of the GPUs from the options, whose defaults are assumptions. The
+`scale RUN --lengths OTHER` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
+from RUN, the tokens of a turn from OTHER, the speeds of the GPUs from `Cluster`, whose values are assumptions. The
 ideal keeps every GPU busy all the time, so the cost is how many times as many GPU hours an episode takes. `--save` adds
 the results to a file, from which `docs/images/schedules.py` draws.
 
-Run, in the project's folder: python -m benchmarks.schedules compare FOLDER; ... scale FOLDER --lengths RUN
+Run, in the project's folder: python -m benchmarks.schedules compare RUN ...; ... scale RUN --lengths OTHER
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import json
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,25 +38,21 @@ ROUNDS = 20
 """Simulations of each run, with different random numbers."""
 
 
-def compare(folder: Path) -> float:
-    """Simulate every run in a folder and print how far off the simulation is; returns the largest error."""
-    runs = [read_measured(folder / name) for name in SCHEDULES if (folder / name / "run.json").is_file()]
-    (sync,) = (run for run in runs if run.schedule == "sync")
-    print(f"{'schedule':16}{'steps':>6}{'s/step':>8}{'simulated':>11}{'error':>8}{'staleness':>11}{'simulated':>11}")
+def compare(paths: Sequence[Path], turns_of: Path | None) -> float:
+    """Simulate each run and print how far off the simulation is; returns the largest error."""
+    print(f"{'schedule':16}{'steps':>6}{'s/step':>8}{'simulated':>12}{'error':>8}{'staleness':>11}{'simulated':>11}")
+    source = None if turns_of is None else read_measured(turns_of)
     errors: list[float] = []
-    for run in runs:
-        rounds = [_simulate_again(run, measured_workload(sync, run), seed) for seed in range(ROUNDS)]
+    for run in map(read_measured, paths):
+        rounds = [_simulate_again(run, measured_workload(run, source), seed) for seed in range(ROUNDS)]
         means = [statistics.fmean(found.step_seconds[WARM_UP:]) for found in rounds]
         real, mean = statistics.fmean(run.steps), statistics.fmean(means)
         stale = statistics.fmean(mean_staleness(found) for found in rounds)
         errors.append(mean / real - 1)
         print(
-            f"{run.schedule:16}{len(run.steps):6}{real:8.3f}{mean:7.3f}±{statistics.stdev(means):.2f}"
+            f"{run.schedule:16}{len(run.steps):6}{real:8.3f}{mean:7.3f} ±{statistics.stdev(means):.2f}"
             f"{errors[-1]:+8.1%}{run.staleness:11.2f}{stale:11.2f}"
         )
-    if len(runs) > 1:
-        real_gain = [statistics.fmean(sync.steps) / statistics.fmean(run.steps) for run in runs]
-        print("episodes/s over sync:", ", ".join(f"{r.schedule} {g:.2f}" for r, g in zip(runs, real_gain, strict=True)))
     return max(map(abs, errors))
 
 
@@ -74,8 +71,9 @@ def _simulate_again(run: MeasuredRun, work: Workload, seed: int) -> Simulated:
 
 
 def mean_staleness(found: Simulated) -> float:
-    """Of all groups."""
-    return sum(lag * count for lag, count in found.staleness.items()) / found.staleness.total()
+    """Of all groups but those of the first steps."""
+    staleness = sum(found.staleness[WARM_UP:], Counter())
+    return sum(lag * count for lag, count in staleness.items()) / staleness.total()
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,8 @@ def main() -> None:
     """Compare with real runs, or scale."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("compare", "scale"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--turns", type=Path, help="with `compare`: a run folder to take the turns from")
     parser.add_argument("--lengths", type=Path, help="a run folder whose turns have the lengths to simulate")
     parser.add_argument("--episodes", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=16_384)
@@ -194,8 +193,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="a file that the results are appended to, one JSON object per line")
     options = parser.parse_args()
     if options.what == "compare":
-        raise SystemExit(compare(options.folder) > MOST_ERROR)
-    shape = Shape.of(read_measured(options.folder / "sync"), options.lengths or options.folder / "sync")
+        raise SystemExit(compare(options.runs, options.turns) > MOST_ERROR)
+    shape = Shape.of(read_measured(options.runs[0]), options.lengths or options.runs[0])
     rows = scale(shape, Cluster(), options)
     if options.save:
         with options.save.open("a") as file:
