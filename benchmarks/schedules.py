@@ -6,7 +6,7 @@ time per step. In `colocate_async` a turn that an update paused took longer: its
 turn, or all turns are taken from another run of the same environment (`--turns`). Exits 1 above 15 %.
 
 `scale RUN --lengths OTHER` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
-from RUN, the tokens of a turn from OTHER, the speeds of the GPUs from `Cluster`, whose values are assumptions. The
+come from RUN, the shape of turn lengths from OTHER, sizes and speeds from `Cluster`, whose values are assumptions. The
 ideal keeps every GPU busy all the time, so the cost is how many times as many GPU hours an episode takes. `--save` adds
 the results to a file, from which `docs/images/schedules.py` draws.
 
@@ -28,9 +28,7 @@ from typing import Any
 from benchmarks.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
 from benchmarks.schedule_runs import WARM_UP, MeasuredRun, measured_workload, read_measured
 
-from turnsmith import RunFolder
-from turnsmith.records.episode_files import episode_files
-from turnsmith.records.episodes import read_episode_file
+from turnsmith import read_episodes
 
 SCHEDULES = ("sync", "colocate_async", "separate_async")
 MOST_ERROR = 0.15
@@ -88,6 +86,8 @@ class Cluster:
     trained_tokens_per_second: float = 7000.0
     """Of one GPU: a model of 7e9 weights at 8 FLOPs per weight and token, 40 % of 989e12 FLOPS."""
     sync_seconds: float = 5.0
+    tokens_per_turn: float = 400.0
+    """The mean; the shape of the distribution is measured."""
     environment_median: float = 2.0
     """Median time of an environment's step, in seconds."""
 
@@ -97,23 +97,25 @@ class Shape:
     """Measured distributions without their units."""
 
     turns: list[int]
-    tokens: list[int]
+    tokens: list[float]
+    """Sampled tokens of each turn over their mean."""
     latencies: list[float]
     """Times of environment steps over their median."""
 
     @classmethod
-    def of(cls, sync: MeasuredRun, lengths: Path) -> Shape:
-        """Turns and latencies of a measured run, tokens of each turn of another run folder."""
-        played = [episode for _, episode in sync.episodes]
+    def of(cls, run: Path, lengths: Path) -> Shape:
+        """Turns and latencies of the episodes of one run, tokens of each turn of another."""
+        played, said = read_episodes(run), read_episodes(lengths)
         seconds = [turn.step_seconds for episode in played for turn in episode.turns]
-        rows = [episode for file in episode_files(RunFolder.open(lengths)) for _, episode in read_episode_file(file)]
-        tokens = [turn.stop - turn.start for episode in rows for turn in episode.turns]
         middle = statistics.median(seconds)
-        return cls([len(one.turns) for one in played], tokens, [one / middle for one in seconds])
+        tokens = [turn.stop - turn.start for episode in said for turn in episode.turns]
+        mean = statistics.fmean(tokens)
+        turns = [len(episode.turns) for episode in played if episode.turns]
+        return cls(turns, [one / mean for one in tokens], [one / middle for one in seconds])
 
     def gpu_seconds(self, cluster: Cluster) -> tuple[float, float]:
         """GPU time that an episode needs at least, for generation and for training."""
-        tokens = statistics.fmean(self.turns) * statistics.fmean(self.tokens)
+        tokens = statistics.fmean(self.turns) * cluster.tokens_per_turn
         return tokens / (cluster.tokens_per_second * cluster.slots), tokens / cluster.trained_tokens_per_second
 
 
@@ -126,12 +128,12 @@ def run_at_scale(
     share = generation / (generation + training) if schedule == "separate_async" else 1.0
     generators = max(1, round(cluster.gpus * share))
     trainers = cluster.gpus - generators if schedule == "separate_async" else cluster.gpus
-    update, rate = batch * training / trainers, cluster.tokens_per_second
+    update, per_turn = batch * training / trainers, cluster.tokens_per_turn / cluster.tokens_per_second
     latencies = [cluster.environment_median * one for one in shape.latencies]
 
     def episode(chance: random.Random) -> Sequence[Turn]:
         number = chance.choice(shape.turns)
-        return [Turn(chance.choice(shape.tokens) / rate, chance.choice(latencies)) for _ in range(number)]
+        return [Turn(chance.choice(shape.tokens) * per_turn, chance.choice(latencies)) for _ in range(number)]
 
     costs = StepCosts(0.0, update, cluster.sync_seconds, 0.0)
     work = Workload(lambda chance: [episode(chance) for _ in range(group_size)], lambda chance, schedule: costs)
@@ -194,7 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "compare":
         raise SystemExit(compare(options.runs, options.turns) > MOST_ERROR)
-    shape = Shape.of(read_measured(options.runs[0]), options.lengths or options.runs[0])
+    shape = Shape.of(options.runs[0], options.lengths or options.runs[0])
     rows = scale(shape, Cluster(), options)
     if options.save:
         with options.save.open("a") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnsmith.trajectory import Trajectory
-from turnsmith.verify.check import HistoryCheck, listed
+from turnsmith.verify.check import HistoryCheck, counted, listed
 from turnsmith.verify.history import RunHistory, StepHistory
 
 
@@ -63,4 +63,4 @@ class BatchesCheck(HistoryCheck):
 
     def proved(self) -> str:
         """How many were trained on."""
-        return f"{len(self._trained):,} episodes trained on once, in {self._steps:,} steps"
+        return f"{counted(len(self._trained), 'episode')} trained on once, in {counted(self._steps, 'step')}"

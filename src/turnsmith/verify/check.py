@@ -55,3 +55,13 @@ def listed(names: list[str], most: int = 3) -> str:
     """
     names = sorted(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "step"), counted(2000, "step")
+        ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

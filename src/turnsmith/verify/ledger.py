@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from turnsmith.trajectory import Decision, Outcome
-from turnsmith.verify.check import HistoryCheck
+from turnsmith.verify.check import HistoryCheck, counted
 from turnsmith.verify.history import RunHistory, StepHistory
 
 _SETTLED = ("trained", "masked", "dropped", "filtered")
@@ -98,4 +98,4 @@ class LedgerCheck(HistoryCheck):
 
     def proved(self) -> str:
         """How many steps balance."""
-        return f"{self._steps:,} steps balance, with {self._carried} episodes in flight at the end"
+        return f"balanced after {counted(self._steps, 'step')}, with {self._carried} in flight at the end"

@@ -12,7 +12,7 @@ from turnsmith.records.run_state import RunState
 from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.evaluation.result import IN_TRAINING, PART
 from turnsmith.trajectory import Trajectory
-from turnsmith.verify.check import HistoryCheck
+from turnsmith.verify.check import HistoryCheck, counted
 from turnsmith.verify.history import RunHistory, StepHistory
 
 _NOT_IN_ROWS = ("time/waiting", "failures/retried")
@@ -104,9 +104,9 @@ class MetricsCheck(HistoryCheck):
     def proved(self) -> str:
         """How many steps and evaluations were compared."""
         if not self.history.has_episodes:
-            return f"{self._steps:,} steps in order; no episodes to compare them with"
-        more = f", {self._evaluations:,} evaluations" if self._evaluations else ""
-        return f"{self._steps:,} steps{more} agree with their episodes"
+            return f"{counted(self._steps, 'step')} in order; no episodes to compare them with"
+        more = f" and {counted(self._evaluations, 'evaluation')}" if self._evaluations else ""
+        return f"{counted(self._steps, 'step')}{more}, as recomputed from the episodes"
 
 
 def _equal(ours: Any, theirs: Any) -> bool:

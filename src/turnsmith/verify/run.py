@@ -10,7 +10,7 @@ from typing import Any
 from turnsmith.errors import RecordError
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.verify.batches import BatchesCheck
-from turnsmith.verify.check import HistoryCheck, Violation
+from turnsmith.verify.check import HistoryCheck, Violation, counted
 from turnsmith.verify.checkpoints import CheckpointsCheck
 from turnsmith.verify.episodes import EpisodesCheck
 from turnsmith.verify.history import RunHistory
@@ -62,7 +62,7 @@ class Verification:
 
     def lines(self) -> Iterator[str]:
         """The results as a table, with the first violations of each check."""
-        yield " ".join(f"{self.run.name}: {self.state}, {self.steps:,} steps".splitlines())
+        yield " ".join(f"{self.run.name}: {self.state}, {counted(self.steps, 'step')}".splitlines())
         for verdict in self.verdicts:
             yield f"{verdict.check:<13}{verdict.status:<14}{verdict.detail}"
             for violation in verdict.violations[:_MOST_SHOWN]:
@@ -83,14 +83,14 @@ def verify_run(folder: RunFolder | str | Path) -> Verification:
         >>> run.append_ledger({"step": 1, "dispatched": 8, "trained": 7, "outcomes": {"completed": 7}})
         >>> run.append_metrics({"step": 1})
         >>> print(*verify_run(run).lines(), sep="\\n")
-        demo: unclear, 1 steps
+        demo: unclear, 1 step
         files        ok            every file can be read
         episodes     not recorded  no episodes
         batches      not recorded  no trained/
         versions     not recorded  no episodes
         ledger       violated      1 violation
           step 1: 8 episodes dispatched or carried in, but 7 settled and 0 carried over.
-        metrics      ok            1 steps in order; no episodes to compare them with
+        metrics      ok            1 step in order; no episodes to compare them with
         checkpoints  not recorded  none was due yet
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
@@ -124,5 +124,5 @@ def _verdict_of(check: HistoryCheck) -> Verdict:
 def _verdict(name: str, violations: list[Violation], not_recorded: str, proved: str) -> Verdict:
     if violations:
         count = len(violations)
-        return Verdict(name, "violated", f"{count:,} violation{'' if count == 1 else 's'}", violations)
+        return Verdict(name, "violated", counted(count, "violation"), violations)
     return Verdict(name, "not recorded", not_recorded) if not_recorded else Verdict(name, "ok", proved)

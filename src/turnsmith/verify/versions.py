@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from turnsmith.trajectory import Trajectory
-from turnsmith.verify.check import HistoryCheck
+from turnsmith.verify.check import HistoryCheck, counted
 from turnsmith.verify.history import RunHistory, StepHistory
 
 
@@ -75,4 +75,5 @@ class VersionsCheck(HistoryCheck):
     def proved(self) -> str:
         """The highest staleness."""
         unlimited = f"; the limit of {self._unlimited:,} is not recorded" if self._unlimited else ""
-        return f"{self._episodes:,} episodes, at most {self._stalest} steps old, {self._limit} allowed{unlimited}"
+        oldest = f"the oldest by {counted(self._stalest, 'step')}, allowed are {self._limit}"
+        return f"{counted(self._episodes, 'episode')}, {oldest}{unlimited}"
