@@ -157,11 +157,15 @@ def simulate(
     slots: int,
     max_staleness: int = 1,
     ahead: int = 1,
+    warm_up: int = 0,
     seed: int = 0,
 ) -> Simulated:
-    """Run a schedule for some steps, each of so many groups, with so many batches dispatched `ahead`."""
+    """Run a schedule for some steps, each of so many groups, with so many batches dispatched `ahead`.
+
+    What happened in the first `warm_up` steps is not part of the result.
+    """
     chance, rollouts, found = random.Random(seed), RolloutModel(slots), Simulated()
-    is_sync = schedule == "sync"
+    is_sync, measured_from = schedule == "sync", 0.0
 
     def dispatch(step: int) -> None:
         for _ in range(groups):
@@ -177,6 +181,8 @@ def simulate(
     for _ in range(0 if is_sync else ahead):
         dispatch(0)
     for step in range(1, steps + 1):
+        if step == warm_up + 1:
+            found, rollouts.busy_seconds, measured_from = Simulated(), 0.0, rollouts.now
         began, costs = rollouts.now, work.costs(chance, schedule)
         dispatch(step)
         rollouts.run_until(lambda step=step: has_batch(step))
@@ -192,5 +198,5 @@ def simulate(
         rollouts.pause(False)
         rollouts.run_for(costs.rest)
         found.step_seconds.append(rollouts.now - began)
-    found.slot_use = rollouts.busy_seconds / (slots * rollouts.now)
+    found.slot_use = rollouts.busy_seconds / (slots * (rollouts.now - measured_from))
     return found

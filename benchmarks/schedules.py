@@ -43,7 +43,7 @@ def compare(paths: Sequence[Path], turns_of: Path | None) -> float:
     errors: list[float] = []
     for run in map(read_measured, paths):
         rounds = [_simulate_again(run, measured_workload(run, source), seed) for seed in range(ROUNDS)]
-        means = [statistics.fmean(found.step_seconds[WARM_UP:]) for found in rounds]
+        means = [statistics.fmean(found.step_seconds) for found in rounds]
         real, mean = statistics.fmean(run.steps), statistics.fmean(means)
         stale = statistics.fmean(mean_staleness(found) for found in rounds)
         errors.append(mean / real - 1)
@@ -64,13 +64,14 @@ def _simulate_again(run: MeasuredRun, work: Workload, seed: int) -> Simulated:
         slots=run.slots,
         max_staleness=run.max_staleness,
         ahead=run.ahead,
+        warm_up=WARM_UP,
         seed=seed,
     )
 
 
 def mean_staleness(found: Simulated) -> float:
-    """Of all groups but those of the first steps."""
-    staleness = sum(found.staleness[WARM_UP:], Counter())
+    """Of all groups."""
+    staleness = sum(found.staleness, Counter())
     return sum(lag * count for lag, count in staleness.items()) / staleness.total()
 
 
@@ -137,15 +138,17 @@ def run_at_scale(
 
     costs = StepCosts(0.0, update, cluster.sync_seconds, 0.0)
     work = Workload(lambda chance: [episode(chance) for _ in range(group_size)], lambda chance, schedule: costs)
+    ahead = staleness if schedule == "separate_async" else 1
     steps = max(4, episodes // batch)
     found = simulate(
         schedule,
         work,
         groups=batch // group_size,
-        steps=steps,
+        steps=steps + ahead + WARM_UP,
         slots=generators * cluster.slots,
         max_staleness=staleness,
-        ahead=staleness if schedule == "separate_async" else 1,
+        ahead=ahead,
+        warm_up=ahead + WARM_UP,
     )
     speed, ideal = batch * steps / sum(found.step_seconds), cluster.gpus / (generation + training)
     return {
