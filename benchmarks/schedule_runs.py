@@ -79,19 +79,26 @@ def read_measured(path: Path) -> MeasuredRun:
     )
 
 
-def measured_workload(run: MeasuredRun, turns_of: MeasuredRun | None = None) -> Workload:
-    """Draws groups as they were measured in a run, or in another one of the same environment, and its step costs."""
-    played = turns_of or run
-    seconds = _uninterrupted(played)
+def measured_workload(run: MeasuredRun, turns_of: MeasuredRun, sync: MeasuredRun | None) -> Workload:
+    """Draws groups as they were measured in `turns_of`, and step costs as in `run`.
+
+    Only a run of `sync` shows how long the hand-over takes: elsewhere other episodes go on meanwhile.
+    """
+    seconds = _uninterrupted(turns_of)
     groups: dict[str, list[list[Turn]]] = {}
-    for _, episode in played.episodes:
+    for _, episode in turns_of.episodes:
         turns = [Turn(next(seconds), turn.step_seconds) for turn in episode.turns]
         # What an episode takes besides: building the environment, rendering, rewards.
         more = episode.seconds - sum(turn.generate_seconds + turn.step_seconds for turn in episode.turns)
         turns[-1] = turns[-1]._replace(environment=turns[-1].environment + max(0.0, more))
         groups.setdefault(episode.group_id, []).append(turns)
     measured = list(groups.values())
-    return Workload(lambda chance: chance.choice(measured), lambda chance, schedule: chance.choice(run.costs))
+
+    def costs(chance: random.Random, schedule: str) -> StepCosts:
+        drawn = chance.choice(run.costs)
+        return drawn if sync is None else drawn._replace(hand_over=chance.choice(sync.costs).hand_over)
+
+    return Workload(lambda chance: chance.choice(measured), costs)
 
 
 def _uninterrupted(run: MeasuredRun) -> Iterator[float]:

@@ -40,9 +40,12 @@ def compare(paths: Sequence[Path], turns_of: Path | None) -> float:
     """Simulate each run and print how far off the simulation is; returns the largest error."""
     print(f"{'schedule':16}{'steps':>6}{'s/step':>8}{'simulated':>12}{'error':>8}{'staleness':>11}{'simulated':>11}")
     source = None if turns_of is None else read_measured(turns_of)
+    runs = [read_measured(path) for path in paths]
+    sync = next((run for run in runs if run.schedule == "sync"), None)
     errors: list[float] = []
-    for run in map(read_measured, paths):
-        rounds = [_simulate_again(run, measured_workload(run, source), seed) for seed in range(ROUNDS)]
+    for run in runs:
+        work = measured_workload(run, source or run, sync)
+        rounds = [_simulate_again(run, work, seed) for seed in range(ROUNDS)]
         means = [statistics.fmean(found.step_seconds) for found in rounds]
         real, mean = statistics.fmean(run.steps), statistics.fmean(means)
         stale = statistics.fmean(mean_staleness(found) for found in rounds)
