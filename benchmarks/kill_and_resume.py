@@ -2,10 +2,10 @@
 
 Every fourth moment is drawn evenly from the time that a start takes. The others are some time after one of the steps
 that are still to be made, so that kills hit episodes, optimizer steps, evaluations, saves and the end. Every process of
-the run is killed at that moment, as in a power cut. The run is resumed with `turnsmith resume`, and that may be killed
-in its turn; a run that comes to its end is compared with the whole one: metrics, evaluations, episodes, weights,
-optimizer, data position. A run that was killed before its folder was complete has nothing to resume and is started
-anew.
+the run is killed at that moment, as in a power cut, and `turnsmith runs verify` must find nothing in what is left. The
+run is resumed with `turnsmith resume`, and that may be killed in its turn; a run that comes to its end is compared with
+the whole one: metrics, evaluations, episodes, weights, optimizer, data position. A run that was killed before its
+folder was complete has nothing to resume and is started anew.
 
 Run, in the project's folder: python -m benchmarks.kill_and_resume [--kills 50] [--seed 0]
 """
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests.e2e.conftest import verification_problem
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
 from tests.e2e.watched_run import has_told_since, steps_made
@@ -125,6 +126,8 @@ def kill_until_it_ends(where: Path, name: str, moments: Moments) -> tuple[int, R
         if run_until([*TURNSMITH, "resume", str(folder)] if begun else train(where, name), folder, moment):
             return kills, RunFolder.open(folder)
         kills += 1
+        if begun and (problem := verification_problem(folder)):
+            raise SystemExit(problem)
         saved = max(saved_steps(folder / "checkpoints"), default=0)
         print(f"{name}: killed {moment}, {steps_made(folder)} made, checkpoint of step {saved}", flush=True)
 
@@ -147,7 +150,7 @@ def main() -> None:
         unlike: list[str] = []
         while sum(same) < options.kills and not unlike:
             kills, run = kill_until_it_ends(where, f"run-{len(same) + len(unlike)}", moments)
-            if found := differences(run, whole):
+            if found := differences(run, whole) or list(filter(None, [verification_problem(run.path)])):
                 unlike.append(f"{run.path.name}: {found}")
             else:
                 same.append(kills)

@@ -29,6 +29,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import warnings_in
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.terminal import printable
+from turnsmith.verify.run import verify_run
 from turnsmith.viewer.episode_html import episodes_html
 from turnsmith.viewer.episode_selection import SelectedEpisode, read_rows
 from turnsmith.viewer.evaluation_html import evaluation_html
@@ -117,6 +118,7 @@ def read_files(changed: dict[str, bytes]) -> None:
     except TurnsmithError:
         return
     printable(describe_run(view)).encode()
+    printable("\n".join(verify_run(run).lines())).encode()
     if zlib.crc32(repr(changed).encode()) % 8 == 0:  # it takes ten times as long
         view_html(view).encode()
 

@@ -1,4 +1,4 @@
-"""`turnsmith runs`: list runs, or show one in a few lines."""
+"""`turnsmith runs`: list runs, show one in a few lines, or verify its records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError
+from turnsmith.records.json_text import to_json
 from turnsmith.terminal import can_draw_live, print_line
 from turnsmith.text import wrapped
 
@@ -18,39 +19,50 @@ RUN_HELP = "a run folder, the name of a run in `runs`, or `latest`"
 _DESCRIPTION = """\
 List the runs in a folder, newest last; or show one of them in a few lines: its
 state, its metrics, why its gradient is zero if it is, and its warnings with the
-episodes to look at."""
+episodes to look at. `verify` checks that the records of a run agree with each
+other: every episode ended once, none was trained on twice or from weights that
+were too old, the ledger balances, metrics and checkpoints are what they should
+be. Its exit status is 1 if they do not."""
 
 _EXAMPLES = """\
 examples:
   turnsmith runs
   turnsmith runs /data/runs
-  turnsmith runs show MyGame-20260101-120000"""
+  turnsmith runs show MyGame-20260101-120000
+  turnsmith runs verify latest"""
 
 
 def add_runs_command(commands: Any) -> None:
     """Add `turnsmith runs` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "runs",
-        help="list runs, or show one of them",
-        usage="turnsmith runs [-h] [FOLDER]\n       turnsmith runs [-h] show RUN",
+        help="list runs, show one of them, or verify its records",
+        usage="\n       ".join(
+            f"turnsmith runs [-h] {words}" for words in ("[FOLDER]", "show RUN", "verify RUN [--json]")
+        ),
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    words = "a folder that holds runs (default: runs), or `show` and a run"
-    parser.add_argument("words", metavar="FOLDER | show RUN", nargs="*", help=words)
+    words = "a folder that holds runs (default: runs), or `show` or `verify` and a run"
+    parser.add_argument("words", metavar="FOLDER | show RUN | verify RUN", nargs="*", help=words)
+    parser.add_argument("--json", action="store_true", help="with `verify`: print the result as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """List the runs, or show one."""
+    """List the runs, or show or verify one."""
     from turnsmith.cli.run_folders import OUTPUT_DIR, find_run
     from turnsmith.viewer.summary import list_runs, show_run
 
+    if args.json and args.words[:1] != ["verify"]:
+        raise ConfigError("--json belongs to `verify`: turnsmith runs verify RUN --json.")
     match args.words:
+        case ["verify", name]:
+            return _verify(find_run(name), as_json=args.json)
         case ["show", name]:
             _print(show_run(find_run(name)), wrap=True)
-        case ["show", *_]:
-            raise ConfigError("`show` takes one run: turnsmith runs show RUN.")
+        case ["show" | "verify" as verb, *_]:
+            raise ConfigError(f"`{verb}` takes one run: turnsmith runs {verb} RUN.")
         case [] | [_]:
             folder = Path(args.words[0] if args.words else OUTPUT_DIR).expanduser()
             if (folder / "run.json").is_file():
@@ -59,9 +71,18 @@ def _run(args: argparse.Namespace) -> int:
                 _print(list_runs(folder))
         case _:
             raise ConfigError(
-                "Pass one folder, or `show` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
+                "Pass one folder, or `show` or `verify` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
             )
     return 0
+
+
+def _verify(folder: Path, *, as_json: bool) -> int:
+    """Print what the records of a run prove; 1 if they contradict each other."""
+    from turnsmith.verify.run import verify_run
+
+    verification = verify_run(folder)
+    _print(to_json(verification.as_dict()) if as_json else "\n".join(verification.lines()))
+    return 1 if verification.violations else 0
 
 
 def _print(text: str, *, wrap: bool = False) -> None:

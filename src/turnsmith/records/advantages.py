@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from turnsmith.errors import RecordError
 from turnsmith.records.files import atomic_write, make_folder
 from turnsmith.records.parquet_reader import ParquetSource, read_batches
 from turnsmith.records.run_folder import RunFolder
@@ -75,11 +76,15 @@ def parse_advantages(source: ParquetSource, episodes: Collection[str] | None = N
     Raises:
         RecordError: It is damaged.
     """
-    found = StepAdvantages()
+    found, seen = StepAdvantages(), set[str]()
     only = None if episodes is None else pc.field("episode_id").isin(pa.array(list(episodes), pa.string()))
     for batch in read_batches(source, _SCHEMA, nullable=_COLUMNS):
         table = pa.Table.from_batches([batch])
         for row in (table if only is None else table.filter(only)).to_pylist():
+            if row["episode_id"] in seen:
+                name = source if isinstance(source, Path) else "it"
+                raise RecordError(f"The Parquet file {name} is damaged: it has the episode {row['episode_id']} twice.")
+            seen.add(row["episode_id"])
             for name in _COLUMNS:
                 if row[name] is not None:
                     getattr(found, name)[row["episode_id"]] = row[name]

@@ -46,11 +46,13 @@ class LedgerStep(msgspec.Struct):
 
     step: Count
     dispatched: Count = 0
+    carried_in: Count = 0
     trained: Count = 0
     masked: Count = 0
     dropped: Count = 0
     filtered: Count = 0
     carried: list[str] = []
+    decisions: dict[str, Count] = {}
     outcomes: dict[str, Count] = {}
     given_up: dict[str, Count] = {}
     tokens: dict[str, Count] = {}

@@ -191,7 +191,10 @@ made of whole groups. Set batch_size to a multiple of group_size.
         check_fit(checkpoint, self.config, self._view.note)
         epoch_steps = steps_in_epoch(self.config, self.dataset)
         self._start(epoch_steps, 0, checkpoint.step + self.config.training.num_epochs * epoch_steps)
-        return int(self._watch(self._runner.load.remote(str(checkpoint.path))))
+        step = int(self._watch(self._runner.load.remote(str(checkpoint.path))))
+        with using(self._folder().path):
+            self._folder().append_event("loaded", step=step, content=str(checkpoint.path))
+        return step
 
     def cleanup(self) -> None:
         """Stop Ray and every process of the run, and free their memory. Safe to call twice."""

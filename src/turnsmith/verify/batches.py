@@ -1,0 +1,66 @@
+"""Each step was trained on exactly the episodes that it settled, and none was trained on twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnsmith.trajectory import Trajectory
+from turnsmith.verify.check import HistoryCheck, counted, listed
+from turnsmith.verify.history import RunHistory, StepHistory
+
+
+class BatchesCheck(HistoryCheck):
+    """Compares `trained/`, written from what the actor was about to read, with the episodes."""
+
+    name = "batches"
+
+    def __init__(self, history: RunHistory) -> None:
+        super().__init__(history)
+        self._trained: dict[str, int] = {}
+        """The step in which each episode was trained on."""
+        self._steps = 0
+        if not history.is_training:
+            self.not_recorded = "nothing was trained"
+        elif not history.has_trained:
+            self.not_recorded = "no trained/"
+        elif not history.has_episodes:
+            self.not_recorded = "no episodes"
+
+    def see(self, step: StepHistory) -> None:
+        """Compare a step's batch with its episodes."""
+        if self.not_recorded:
+            return
+        self._steps += 1
+        if step.advantages is None:
+            self.require(False, "its batch is not in trained/.", step.step)
+            return
+        batch = step.advantages.advantages
+        for name in batch:
+            before = self._trained.setdefault(name, step.step)
+            self.require(before == step.step, f"episode {name} was trained on in step {before} already.", step.step)
+        counted = {episode.episode_id: episode for episode in step.counted}
+        extra, missing = sorted(batch.keys() - counted.keys()), sorted(counted.keys() - batch.keys())
+        self.require(not extra, f"in the batch, but not among the step's episodes: {listed(extra)}.", step.step)
+        self.require(not missing, f"kept, but not in the batch: {listed(missing)}.", step.step)
+        numbers = (step.advantages.advantages, step.advantages.values, step.advantages.rewards)
+        for name in sorted(batch.keys() & counted.keys()):
+            for column in numbers:
+                if name in column:
+                    self._see_tokens(step.step, counted[name], column[name])
+            self._see_mask(step.step, counted[name], batch[name])
+
+    def _see_tokens(self, step: int, episode: Trajectory, numbers: Sequence[float]) -> None:
+        expected = len(episode.tokens) - episode.tokens.prompt_length
+        sentence = (
+            f"episode {episode.episode_id} has {len(numbers)} tokens in its batch, but sampled and read {expected}."
+        )
+        self.require(len(numbers) == expected, sentence, step)
+
+    def _see_mask(self, step: int, episode: Trajectory, advantages: Sequence[float]) -> None:
+        mask = episode.tokens.mask[episode.tokens.prompt_length :]
+        trained = any(number and not sampled for number, sampled in zip(advantages, mask, strict=False))
+        self.require(not trained, f"episode {episode.episode_id} was trained on tokens that it did not sample.", step)
+
+    def proved(self) -> str:
+        """How many were trained on."""
+        return f"{counted(len(self._trained), 'episode')} trained on once, in {counted(self._steps, 'step')}"

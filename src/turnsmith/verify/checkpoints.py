@@ -1,0 +1,99 @@
+"""Checkpoints are whole, of steps that are recorded, and the ones that should be there."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from turnsmith.errors import RecordError
+from turnsmith.records.checkpoints import best_checkpoint, open_checkpoint, read_state, saved_steps
+from turnsmith.records.run_state import RunState
+from turnsmith.verify.check import HistoryCheck
+from turnsmith.verify.history import RunHistory
+
+_SAVED = re.compile(r"global_step_(\d{1,18})")
+_BEST = "best.json"
+
+
+class CheckpointsCheck(HistoryCheck):
+    """Verifies the checksums of every checkpoint, and compares the checkpoints with metrics, evaluations and events."""
+
+    name = "checkpoints"
+
+    def __init__(self, history: RunHistory) -> None:
+        super().__init__(history)
+        self._folder = history.run.checkpoints_dir
+        self._on_disk = saved_steps(self._folder)
+        if not history.is_training:
+            self.not_recorded = "nothing was trained"
+        elif history.settings is not None and not history.settings.checkpoint.save_interval and not self._on_disk:
+            self.not_recorded = "checkpoint.save_interval=0"
+
+    def finish(self) -> None:
+        """Look at every checkpoint."""
+        if self.not_recorded:
+            return
+        last = max((int(line["step"]) for line in self.history.metrics), default=0)
+        for step in self._on_disk:
+            self._see_files(step)
+            known = step <= last or step in self.history.loaded_steps
+            self.require(known, f"it has a checkpoint, but metrics.jsonl ends at {last}.", step)
+        self._see_newest(last)
+        self._see_best()
+        if not self._on_disk and not self.violations:
+            self.not_recorded = "none was due yet"
+
+    def _see_files(self, step: int) -> None:
+        folder = self._folder / f"global_step_{step}"
+        try:
+            open_checkpoint(folder, trust=True)
+            inside = read_state(folder).get("step", step)
+        except (RecordError, OSError, ValueError, AttributeError, RecursionError) as error:
+            self.require(False, str(error), step)
+            return
+        self.require(inside == step, f"the state in its checkpoint is of step {inside}.", step)
+
+    def _see_newest(self, last: int) -> None:
+        """The newest checkpoint is never deleted: the one that the run reported last must be there."""
+        reported: list[int] = []
+        for event in self.history.events:
+            if event["kind"] == "resumed":
+                reported = [step for step in reported if step <= int(event.get("step") or 0)]
+            elif event["kind"] == "checkpoint" and (step := self._own_step(str(event.get("content")))) is not None:
+                reported.append(step)
+        if reported:
+            sentence = "its checkpoint, the newest that the run reported, is not there."
+            self.require(reported[-1] in self._on_disk, sentence, reported[-1])
+        settings, is_finished = self.history.settings, self.history.state is RunState.FINISHED
+        if is_finished and settings is not None and settings.checkpoint.save_interval and last:
+            self.require(last in self._on_disk, "the run finished with it, but there is no checkpoint of it.", last)
+
+    def _own_step(self, path: str) -> int | None:
+        """The step of a checkpoint in this run's folder, which may have been moved since; None: it is elsewhere."""
+        saved, match = Path(path), _SAVED.fullmatch(Path(path).name)
+        is_own = saved.parent.name == self._folder.name and saved.parent.parent.name == self.history.run.name
+        return int(match[1]) if match and is_own else None
+
+    def _see_best(self) -> None:
+        if not (self._folder / _BEST).exists():
+            return
+        best = best_checkpoint(self._folder)
+        if best is None:
+            self.require(False, f"{_BEST} is damaged, or names a checkpoint that is not there.")
+            return
+        name = best.metric.removeprefix("eval/")
+        values = {int(record["step"]): record.get(name) for record in self.history.evaluations}
+        recorded = values.get(best.step)
+        sentence = f"{_BEST} has {name} {best.value:g}, but its evaluation {json.dumps(recorded, default=str)}."
+        is_same = isinstance(recorded, int | float) and math.isclose(recorded, best.value, rel_tol=1e-9)
+        self.require(is_same, sentence, best.step)
+        for step in self._on_disk:
+            value = values.get(step)
+            better = isinstance(value, int | float) and value > best.value
+            self.require(not better, f"its evaluation is better than that of step {best.step} in {_BEST}.", step)
+
+    def proved(self) -> str:
+        """How many were verified."""
+        return f"{len(self._on_disk)} with all files unchanged, the newest of step {max(self._on_disk)}"

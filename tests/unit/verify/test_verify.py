@@ -1,0 +1,498 @@
+"""`turnsmith runs verify`: a sound run passes whatever happened in it, and each kind of violation is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.verify.sample_history import GROUP_SIZE, Group, Plan, sample_episode, write_run
+
+from turnsmith.cli.main import main
+from turnsmith.records.advantages import StepAdvantages, read_advantages, write_advantages
+from turnsmith.records.checkpoints import PendingCheckpoint, write_state
+from turnsmith.records.compaction import compact_episodes
+from turnsmith.records.episodes import read_episodes, write_episodes
+from turnsmith.records.rewind import rewind
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout.episode_report import report_of
+from turnsmith.trajectory import Decision, Trajectory
+from turnsmith.verify.run import Verification, verify_run
+
+KEPT, MASKED, DROPPED, PENALISED = Decision.KEPT, Decision.MASKED, Decision.DROPPED, Decision.PENALISED
+ASYNC = Plan(
+    steps=(
+        (Group(delay=1), Group(retries=(1, 0)), Group()),
+        (Group(), Group(delay=1, decisions=(KEPT, MASKED))),
+        (Group(delay=2), Group(decisions=(DROPPED, KEPT)), Group(is_lost=True)),
+        (Group(), Group(delay=1)),
+    ),
+    max_staleness=1,
+    evaluate_every=2,
+)
+
+
+def statuses(verification: Verification) -> dict[str, str]:
+    return {verdict.check: verdict.status for verdict in verification.verdicts}
+
+
+def detail(verification: Verification, check: str) -> str:
+    return next(verdict.detail for verdict in verification.verdicts if verdict.check == check)
+
+
+def groups(most_delay: int) -> st.SearchStrategy[Group]:
+    decision = st.sampled_from([KEPT, KEPT, KEPT, MASKED, DROPPED, PENALISED, Decision.FILTERED])
+    pair = st.tuples(decision, decision)
+    small = st.tuples(st.integers(0, 2), st.integers(0, 2))
+    turns = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    return st.builds(Group, st.integers(0, most_delay), pair, small, turns, st.booleans())
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    staleness = draw(st.integers(0, 2))
+    # At least one group that ends at once and is trained on: a step without any stops a run.
+    step = st.lists(groups(staleness), max_size=2).map(lambda more: (Group(), *more))
+    steps = draw(st.lists(step, min_size=1, max_size=4).map(tuple))
+    return Plan(steps, staleness, draw(st.integers(0, 2)), save=draw(st.booleans()), finish=draw(st.booleans()))
+
+
+@settings(max_examples=15, deadline=None)
+@given(plans())
+def test_a_sound_run_passes_whatever_happened_in_it(plan: Plan) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_run(Path(folder), plan)
+        found = verify_run(run)
+        assert found.violations == []
+        expected = dict.fromkeys(("files", "episodes", "batches", "versions", "ledger", "metrics"), "ok")
+        assert statuses(found) == expected | {"checkpoints": "ok" if plan.save else "not recorded"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(plans(), st.data())
+def test_no_row_of_any_run_can_be_lost_or_doubled(plan: Plan, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_run(Path(folder), replace(plan, save=False))
+        file = data.draw(st.sampled_from(sorted(run.episodes_dir.glob("*.parquet"))))
+        rows = read_episodes(file)
+        row = data.draw(st.integers(0, len(rows) - 1))
+        changed = data.draw(st.sampled_from([rows[:row] + rows[row + 1 :], [*rows, rows[row]]]))
+        _, step, part = file.stem.split("-")
+        write_episodes(run, int(step), changed, part=part)
+        assert verify_run(run).violations != []
+
+
+# Each of these changes one record of the run ASYNC, and names the check that must find it.
+
+
+def rewrite(run: RunFolder, step: int, change: Callable[[list[Trajectory]], object], place: int = -1) -> None:
+    """Change the episodes in the last file of a step, or in another."""
+    file = sorted(run.episodes_dir.glob(f"step-{step:08d}-*"))[place]
+    rows = read_episodes(file)
+    rows = change(rows) or rows
+    write_episodes(run, step, rows, part=file.stem.rpartition("-")[2])
+
+
+def change_line(run: RunFolder, file: str, step: int, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the line of a step in a `.jsonl` file; a change that returns a list replaces the line by it."""
+    path = run.path / f"{file}.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    new: list[Any] = []
+    for line in lines:
+        changed = change(line) if line["step"] == step else None
+        new += changed if isinstance(changed, list) else [line]
+    path.write_text("".join(json.dumps(line) + "\n" for line in new))
+
+
+def trained_in(run: RunFolder, step: int) -> dict[str, Any]:
+    return dict(read_advantages(run, step).advantages)
+
+
+def write_trained(run: RunFolder, step: int, advantages: dict[str, Any]) -> None:
+    write_advantages(run, step, StepAdvantages(advantages=advantages))
+
+
+def trained_twice(run: RunFolder) -> None:
+    write_trained(run, 2, trained_in(run, 2) | dict(list(trained_in(run, 1).items())[:1]))
+
+
+def ended_twice(run: RunFolder) -> None:
+    rewrite(run, 2, lambda rows: [*rows, read_episodes(run, step=1)[-1]])
+
+
+def played_and_trained_twice(run: RunFolder) -> None:
+    """All records of a later step say so: only the history knows."""
+    again = read_episodes(run, step=1)[-1]
+    ended_twice(run)
+    write_trained(run, 2, trained_in(run, 2) | {again.episode_id: trained_in(run, 1)[again.episode_id]})
+    sampled = sum(again.tokens.mask)
+
+    def count(line: dict[str, Any]) -> None:
+        for name in ("dispatched", "trained"):
+            line[name] += 1
+        line["decisions"]["kept"] += 1
+        line["outcomes"]["completed"] += 1
+        line["tokens"]["kept"] += sampled
+
+    change_line(run, "ledger", 2, count)
+    rows = [row for row in read_episodes(run, step=2) if row.decision is not Decision.RETRIED]
+    change_line(run, "metrics", 2, lambda line: line.update(report_of(rows).metrics()))
+
+
+def missing_episode(run: RunFolder) -> None:
+    rewrite(run, 2, lambda rows: rows[:-1])
+
+
+def missing_attempt(run: RunFolder) -> None:
+    for file in run.episodes_dir.glob("step-00000001-*"):
+        rows = [row for row in read_episodes(file) if row.decision is not Decision.RETRIED]
+        write_episodes(run, 1, rows, part=file.stem.rpartition("-")[2])
+
+
+def in_flight_forgotten(run: RunFolder) -> None:
+    change_line(run, "ledger", 3, lambda line: line.update(carried=["00009999-0", *line["carried"][1:]]))
+
+
+def no_outcome(run: RunFolder) -> None:
+    rewrite(run, 2, lambda rows: setattr(rows[-1], "outcome", None))
+
+
+def version_backwards(run: RunFolder) -> None:
+    def change(rows: list[Trajectory]) -> None:
+        turn = next(turn for row in rows for turn in row.turns if turn.swaps)
+        turn.weights_version, turn.swaps = turn.swaps[0][1], ((turn.swaps[0][0], turn.weights_version),)
+
+    rewrite(run, 4, change, place=0)
+
+
+def swap_outside_its_turn(run: RunFolder) -> None:
+    rewrite(run, 4, lambda rows: setattr(rows[-1].turns[0], "swaps", ((rows[-1].turns[0].stop + 1, 3),)))
+
+
+def weights_too_old(run: RunFolder) -> None:
+    rewrite(run, 4, lambda rows: setattr(rows[-1].turns[0], "weights_version", 1))
+
+
+def weights_from_the_future(run: RunFolder) -> None:
+    rewrite(run, 4, lambda rows: setattr(rows[-1].turns[-1], "weights_version", 4))
+
+
+def batch_missing(run: RunFolder) -> None:
+    (run.path / "trained" / "step-00000002.parquet").unlink()
+
+
+def batch_with_a_stranger(run: RunFolder) -> None:
+    write_trained(run, 2, trained_in(run, 2) | {"00009999-0": [0.5]})
+
+
+def batch_without_one(run: RunFolder) -> None:
+    write_trained(run, 2, dict(list(trained_in(run, 2).items())[1:]))
+
+
+def advantages_cut(run: RunFolder) -> None:
+    name, numbers = next(iter(trained_in(run, 2).items()))
+    write_trained(run, 2, trained_in(run, 2) | {name: numbers[:-1]})
+
+
+def advantage_of_a_context_token(run: RunFolder) -> None:
+    name, numbers = next(iter(trained_in(run, 2).items()))
+    write_trained(run, 2, trained_in(run, 2) | {name: [*numbers[:-1], 0.5]})
+
+
+def ledger_total(name: str) -> Callable[[RunFolder], None]:
+    def change(run: RunFolder) -> None:
+        change_line(run, "ledger", 2, lambda line: line.update({name: line[name] + 1}))
+
+    change.__name__ = f"ledger_{name}"
+    return change
+
+
+def ledger_count(name: str, kind: str) -> Callable[[RunFolder], None]:
+    def change(run: RunFolder) -> None:
+        change_line(run, "ledger", 2, lambda line: line[name].update({kind: line[name].get(kind, 0) + 1}))
+
+    change.__name__ = f"ledger_{name}"
+    return change
+
+
+def ledger_line_missing(run: RunFolder) -> None:
+    change_line(run, "ledger", 2, lambda line: [])
+
+
+def ledger_line_twice(run: RunFolder) -> None:
+    change_line(run, "ledger", 2, lambda line: [line, line])
+
+
+def ledger_masked_for_trained(run: RunFolder) -> None:
+    change_line(run, "ledger", 2, lambda line: line.update(masked=line["masked"] + 1, trained=line["trained"] - 1))
+
+
+def metric_changed(run: RunFolder) -> None:
+    change_line(run, "metrics", 2, lambda line: line.update({"reward/mean": line["reward/mean"] + 0.01}))
+
+
+def staleness_changed(run: RunFolder) -> None:
+    change_line(run, "metrics", 2, lambda line: line.update({"staleness/max": 0.0}))
+
+
+def metrics_line_missing(run: RunFolder) -> None:
+    change_line(run, "metrics", 2, lambda line: [])
+
+
+def metrics_line_twice(run: RunFolder) -> None:
+    change_line(run, "metrics", 2, lambda line: [line, line])
+
+
+def metrics_without_their_end(run: RunFolder) -> None:
+    change_line(run, "metrics", 4, lambda line: [])
+
+
+def first_metrics_missing(run: RunFolder) -> None:
+    change_line(run, "metrics", 1, lambda line: [])
+
+
+def evaluation_changed(run: RunFolder) -> None:
+    change_line(run, "evaluations", 4, lambda line: line.update({"turns/mean": 9.0}))
+
+
+def evaluation_episodes_missing(run: RunFolder) -> None:
+    (run.path / "evaluations" / "step-00000002-eval.parquet").unlink()
+
+
+def eval_metric_changed(run: RunFolder) -> None:
+    change_line(run, "metrics", 4, lambda line: line.update({"eval/turns/mean": 9.0}))
+
+
+def checkpoint_file_changed(run: RunFolder) -> None:
+    (run.checkpoints_dir / "global_step_4" / "weights.bin").write_bytes(b"\0" * 100)
+
+
+def checkpoint_file_missing(run: RunFolder) -> None:
+    (run.checkpoints_dir / "global_step_4" / "weights.bin").unlink()
+
+
+def newest_checkpoint_missing(run: RunFolder) -> None:
+    (run.checkpoints_dir / "best.json").unlink()
+    shutil.rmtree(run.checkpoints_dir / "global_step_4")
+
+
+def checkpoint_of_an_unrecorded_step(run: RunFolder) -> None:
+    pending = PendingCheckpoint(run.checkpoints_dir, 7)
+    write_state(pending.path, {"step": 7})
+    pending.seal()
+    pending.commit()
+
+
+def checkpoint_of_another_step(run: RunFolder) -> None:
+    pending = PendingCheckpoint(run.checkpoints_dir, 4)
+    write_state(pending.path, {"step": 3})
+    pending.seal()
+    pending.commit()
+
+
+def best_without_checkpoint(run: RunFolder) -> None:
+    (run.checkpoints_dir / "best.json").write_text('{"step": 2, "metric": "eval/reward/mean", "value": 9.0}')
+
+
+def best_of_another_value(run: RunFolder) -> None:
+    (run.checkpoints_dir / "best.json").write_text('{"step": 4, "metric": "eval/reward/mean", "value": 9.0}')
+
+
+def damaged_episodes(run: RunFolder) -> None:
+    next(run.episodes_dir.glob("step-00000002-*")).write_bytes(b"PAR1 nothing")
+
+
+def damaged_line(run: RunFolder) -> None:
+    path = run.path / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"step":2', '"step":"two"'))
+
+
+def damaged_settings(run: RunFolder) -> None:
+    (run.path / "config.yaml").write_text("training: {max_staleness: many}")
+
+
+def rows_in_another_file(run: RunFolder) -> None:
+    file = sorted(run.episodes_dir.glob("step-00000002-*"))[-1]
+    file.rename(file.with_name("step-00000003-9.parquet"))
+
+
+PLANTED: list[tuple[str, Callable[[RunFolder], None]]] = [
+    ("batches", trained_twice),
+    ("episodes", ended_twice),
+    ("episodes", played_and_trained_twice),
+    ("batches", played_and_trained_twice),
+    ("episodes", missing_episode),
+    ("ledger", missing_episode),
+    ("batches", missing_episode),
+    ("episodes", missing_attempt),
+    ("ledger", missing_attempt),
+    ("episodes", in_flight_forgotten),
+    ("episodes", no_outcome),
+    ("versions", version_backwards),
+    ("versions", swap_outside_its_turn),
+    ("versions", weights_too_old),
+    ("versions", weights_from_the_future),
+    ("batches", batch_missing),
+    ("batches", batch_with_a_stranger),
+    ("batches", batch_without_one),
+    ("batches", advantages_cut),
+    ("batches", advantage_of_a_context_token),
+    *(("ledger", ledger_total(name)) for name in ("dispatched", "trained", "masked", "dropped", "carried_in")),
+    ("ledger", ledger_count("outcomes", "completed")),
+    ("ledger", ledger_count("decisions", "kept")),
+    ("ledger", ledger_count("tokens", "kept")),
+    ("ledger", ledger_count("given_up", "time_limit")),
+    ("ledger", ledger_line_missing),
+    ("ledger", ledger_line_twice),
+    ("ledger", ledger_masked_for_trained),
+    ("metrics", metric_changed),
+    ("metrics", staleness_changed),
+    ("metrics", metrics_line_missing),
+    ("metrics", metrics_line_twice),
+    ("metrics", metrics_without_their_end),
+    ("checkpoints", metrics_without_their_end),
+    ("metrics", first_metrics_missing),
+    ("metrics", evaluation_changed),
+    ("metrics", evaluation_episodes_missing),
+    ("metrics", eval_metric_changed),
+    ("checkpoints", checkpoint_file_changed),
+    ("checkpoints", checkpoint_file_missing),
+    ("checkpoints", newest_checkpoint_missing),
+    ("checkpoints", checkpoint_of_an_unrecorded_step),
+    ("checkpoints", checkpoint_of_another_step),
+    ("checkpoints", best_without_checkpoint),
+    ("checkpoints", best_of_another_value),
+    ("files", damaged_episodes),
+    ("files", damaged_line),
+    ("files", damaged_settings),
+    ("files", rows_in_another_file),
+]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return write_run(tmp_path_factory.mktemp("sound"), ASYNC)
+
+
+@pytest.mark.parametrize(("check", "plant"), PLANTED, ids=[f"{name}-{one.__name__}" for name, one in PLANTED])
+def test_a_planted_violation_is_found(
+    sound: RunFolder, tmp_path: Path, check: str, plant: Callable[[RunFolder], None]
+) -> None:
+    assert verify_run(sound).violations == []
+    copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
+    plant(copy)
+    assert statuses(verify_run(copy))[check] == "violated"
+
+
+def test_a_batch_with_an_episode_twice_is_damaged(sound: RunFolder, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
+    file = copy.path / "trained" / "step-00000002.parquet"
+    table = pq.read_table(file)
+    pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), file)
+    assert statuses(verify_run(copy))["files"] == "violated"
+
+
+def test_what_is_not_recorded_is_not_called_ok(tmp_path: Path) -> None:
+    plan = Plan(missing=frozenset({"trained", "ledger", "config"}), save=False)
+    found = statuses(verify_run(write_run(tmp_path, plan)))
+    assert {check: found[check] for check in ("batches", "ledger", "versions", "checkpoints")} == dict.fromkeys(
+        ("batches", "ledger", "versions", "checkpoints"), "not recorded"
+    )
+    bare = verify_run(RunFolder.create(tmp_path, "bare"))
+    assert {status for check, status in statuses(bare).items() if check != "files"} == {"not recorded"}
+
+
+def test_an_interrupted_step_is_not_counted_and_a_resumed_run_passes(tmp_path: Path) -> None:
+    run = write_run(tmp_path, replace(ASYNC, finish=False))
+    stray = sample_episode("00000900-0", 4, 4)
+    write_episodes(run, 5, [stray])
+    write_trained(run, 5, {})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "rew')
+    found = verify_run(run)
+    assert found.violations == []
+    assert "step 5 was not finished" in detail(found, "episodes")
+    rewind(run, 3)
+    run.append_event("resumed", step=3)
+    found = verify_run(run)
+    assert (found.violations, found.steps) == ([], 3)
+
+
+def test_steps_made_again_from_a_loaded_checkpoint_are_no_violation(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    lines = {name: (run.path / f"{name}.jsonl").read_text().splitlines() for name in ("metrics", "ledger")}
+    for name, old in lines.items():
+        (run.path / f"{name}.jsonl").write_text("\n".join([*old, *old[1:]]) + "\n")
+    assert statuses(verify_run(run))["metrics"] == "violated"
+    run.append_event("loaded", step=1)
+    assert verify_run(run).violations == []
+
+
+def test_a_limit_that_was_changed_on_resuming_is_not_held_against_earlier_steps(tmp_path: Path) -> None:
+    run = write_run(tmp_path, replace(ASYNC, finish=False))
+    run.append_event("resumed", step=4, overrides=["training.max_staleness=0"])
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config.replace("max_staleness: 1", "max_staleness: 0"))
+    found = verify_run(run)
+    assert found.violations == []
+    assert "not recorded" in detail(found, "versions")
+
+
+def test_merged_episode_files_are_the_same(tmp_path: Path) -> None:
+    run = write_run(tmp_path, ASYNC)
+    before = verify_run(run).as_dict()
+    compact_episodes(run.episodes_dir, 4, most=2)
+    assert [file.name for file in run.episodes_dir.iterdir()] == ["steps-00000001-00000004.parquet"]
+    assert verify_run(run).as_dict() == before
+
+
+def test_an_evaluation_is_compared_with_its_episodes(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "eval")
+    run.append_event("evaluation", episodes=2)
+    episodes = [sample_episode(f"{n:08d}-0", 0, 0) for n in range(2)]
+    write_episodes(run, 0, episodes, part="eval")
+    run.append_metrics({"step": 0, **report_of(episodes).metrics(), "success/mean": 0.5})
+    found = statuses(verify_run(run))
+    assert (found["episodes"], found["metrics"], found["batches"]) == ("ok", "ok", "not recorded")
+    write_episodes(run, 0, episodes[:1], part="eval")
+    assert statuses(verify_run(run))["metrics"] == "violated"
+
+
+def test_text_of_a_run_stays_on_its_line_and_does_not_act_on_the_terminal(
+    sound: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
+    change_line(copy, "ledger", 3, lambda line: line.update(carried=["a\nfiles ok\x1b[2J", *line["carried"][1:]]))
+    rewrite(copy, 4, lambda rows: setattr(rows[-1], "infos", [{"tool_calls": 3}]))
+    assert main(["runs", "verify", str(copy.path)]) == 1
+    printed = capsys.readouterr().out
+    assert "never ended: a files ok" in printed
+    assert "\x1b" not in printed
+    assert "tool calls in the infos of its episodes are damaged" in printed
+
+
+def test_the_command_has_a_table_json_and_an_exit_status(
+    sound: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "verify", str(sound.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "files        ok            every file can be read",
+        f"episodes     ok            {9 * GROUP_SIZE} ended, each once and in one outcome, 2 still in flight",
+    ]
+    copy = shutil.copytree(sound.path, tmp_path / "run")
+    trained_twice(RunFolder(copy))
+    assert main(["runs", "verify", str(copy), "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["checks"]["batches"]["violations"][0]["step"] == 2
+    assert main(["runs", "verify"]) == 2
+    assert main(["runs", "--json"]) == 2
