@@ -167,23 +167,24 @@ def run_at_scale(
     }
 
 
-def scale(shape: Shape, cluster: Cluster, options: argparse.Namespace) -> list[dict[str, Any]]:
+def scale(shape: Shape, cluster: Cluster, options: argparse.Namespace) -> None:
     """Simulate the chosen schedules on the cluster, with each `max_staleness`."""
-    rows: list[dict[str, Any]] = []
+    ideal = cluster.gpus / sum(shape.gpu_seconds(cluster))
     names = f"{'limit':>6}{'episodes':>11}{'gen. GPUs':>10}{'ep./s':>8}{'slot use':>9}{'staleness':>10}{'cost':>7}"
     print(f"{'schedule':16}{names}")
     for schedule in options.schedules:
         for staleness in [0] if schedule == "sync" else options.max_staleness:
             sizes: dict[str, int] = {name: getattr(options, name) for name in ("batch", "group_size", "episodes")}
             row = run_at_scale(schedule, shape, cluster, **sizes, staleness=staleness)
-            rows.append(row)
+            if options.save:
+                with options.save.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
             print(
                 f"{schedule:16}{staleness:6}{row['episodes']:11,}{row['generating GPUs']:10}{row['episodes/s']:8.1f}"
                 f"{row['slot use']:9.1%}{row['staleness']:10.2f}{row['cost']:7.2f}",
                 flush=True,
             )
-    print(f"ideal: {rows[0]['ideal episodes/s']:.1f} episodes/s")
-    return rows
+    print(f"ideal: {ideal:.1f} episodes/s")
 
 
 def main() -> None:
@@ -203,10 +204,7 @@ def main() -> None:
     if options.what == "compare":
         raise SystemExit(compare(options.runs, options.turns) > MOST_ERROR)
     shape = Shape.of(options.runs[0], options.lengths or options.runs[0])
-    rows = scale(shape, Cluster(), options)
-    if options.save:
-        with options.save.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    scale(shape, Cluster(), options)
 
 
 if __name__ == "__main__":
