@@ -47,12 +47,13 @@ class EpisodeWorker(_VerlWorker):
         self.context = EpisodeContext(replace(plan, rollout=rollout), chat)
         set_episode_context(self.context)
 
-    async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
+    async def finish_step(self, step: int, groups: Collection[str] | None = None, update: int = 0) -> Finished:
         """Write finished episodes to the run folder, and report on them.
 
         Args:
             step: The step that trains on them.
             groups: Only episodes of these groups and of dropped groups; the others wait for their step.
+            update: Of which update of the step they are: each writes a file of its own.
         """
         finished, self.context.finished = split_settled(
             self.context.finished, groups, self.config.actor_rollout_ref.rollout.n
@@ -61,7 +62,8 @@ class EpisodeWorker(_VerlWorker):
         self.context.failing = SameFailure()
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
-            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=self.part)
+            part = f"{self.part}.{update}" if update else self.part
+            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=part)
         return Finished(
             report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
         )
