@@ -107,7 +107,8 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
                 raise RuntimeError(NOTHING_TO_TRAIN_ON)
             if partition_id != PARTITION or finish(chosen):
                 return found
-            tags = [{"is_prompt": True, "status": "finished", "global_steps": global_steps} for _ in chosen]
+            begun = buffer.prompt_global_steps[partition_id]  # as it was when they were taken: they are that old
+            tags = [{"is_prompt": True, "status": "finished", "global_steps": begun[uid]} for uid in chosen]
             transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
             replace_lost()
             time.sleep(_AGAIN_SECONDS)  # the loss of a worker may be known here a moment later

@@ -31,6 +31,18 @@ def bound_staleness(buffer: Any, limit: int, batch_size: int, updates_left: Call
     buffer._has_enough_samples = has_enough_samples
 
 
+def note_dropped(buffer: Any) -> list[str]:
+    """A list that a replay buffer adds each group to which it drops because the group got too old."""
+    evict, dropped = buffer._evict_terminal_groups, list[str]()
+
+    def note_and_evict(global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], Any, Any, Any]) -> Any:
+        dropped.extend(sorted(eviction_reasons[0]))
+        return evict(global_steps, partition_id, eviction_reasons)
+
+    buffer._evict_terminal_groups = note_and_evict
+    return dropped
+
+
 def all_in_time(begun: Mapping[str, int], step: int, limit: int, batch_size: int, room: int = 0) -> bool:
     """Whether groups can all be trained on before they are too old, oldest first.
 

@@ -33,6 +33,7 @@ from turnsmith.trainer.verl.recovery import (
 )
 from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
 from turnsmith.trainer.verl.server_pool import PooledServerManager
+from turnsmith.trainer.verl.staleness import note_dropped
 
 Emit = Callable[[str, Any], None]
 """Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
@@ -96,6 +97,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             return last_debug_time
 
         self._sampling_since = began
+        self._too_old = note_dropped(buffer)
         buffer._wait_for_next_poll = wait_for_next_poll
         keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
         return buffer
@@ -140,9 +142,12 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
         update = self.parameter_sync_step - 1 - self.updates_left
-        report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None, update)
+        report = self.agent_loop_manager.finish_step(
+            self.global_steps, groups if self.carries else None, update, self._too_old
+        )
         if report is None:
             return False
+        self._too_old.clear()
         self.train_dataset.record(report.groups)  # for the curriculum
         self.episodes += report
         return True
