@@ -337,8 +337,7 @@ class RayConfig(_Section):
     gpus_per_node: int = 1
     """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
     rollout_nodes: int = 0
-    """With `training.schedule=separate_async`: further nodes that only generate; 0: the nodes that train have GPUs that
-    only generate as well."""
+    """With `training.schedule=separate_async`: further nodes that only generate; 0: GPUs of the nodes that train do."""
     rollout_gpus_per_node: int | None = None
     """With `training.schedule=separate_async`: GPUs that generate, on each of `rollout_nodes` or, if that is 0, on each
     node that trains, besides its `gpus_per_node`. None: as many as `gpus_per_node`."""

@@ -73,7 +73,8 @@ def test_a_machine_with_eight_cores_and_a_gpu_is_enough_as_it_is() -> None:
 def test_the_cluster_that_a_layout_is_for_has_what_it_asks_for(layout: Layout) -> None:
     config = settings(*layout.settings())
     nodes = config.ray.num_nodes + config.ray.rollout_nodes
-    machines = [NodeResources(f"10.0.0.{n}", layout.gpus, 4 * layout.gpus + 4) for n in range(nodes)]
+    gpus = layout.gpus + layout.rollout_gpus
+    machines = [NodeResources(f"10.0.0.{n}", gpus, 4 * gpus + 4) for n in range(nodes)]
     assert cluster_shortage(config, machines) == ""
     assert cluster_shortage(config, [NodeResources("head", 0, 0), *machines]) == ""  # no unit is put there
     assert f"asks for {layout.nodes} node" in cluster_shortage(config, machines[1:])
