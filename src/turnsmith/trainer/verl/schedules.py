@@ -102,14 +102,15 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
 
     def send_weights(self, version: int) -> None:
         """Send the weights of `version` to all servers: of a step's beginning, if it is between two updates."""
-        if not self._is_ahead:
-            self.standalone_checkpoint_manager.update_weights(version)
-            return
         ranks: Any = self.actor_rollout_wg
+        manager: Any = self.standalone_checkpoint_manager
+        if not self._is_ahead:
+            manager.update_weights(version)
+            return
         ranks.save_model_to_cpu(_NOW)
         ranks.restore_model_from_cpu(_KEPT)
         try:
-            self.standalone_checkpoint_manager.update_weights(version)
+            manager.update_weights(version)
         finally:
             ranks.restore_model_from_cpu(_NOW)
             ranks.clear_cpu_model(_NOW)

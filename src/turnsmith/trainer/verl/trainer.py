@@ -229,8 +229,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
 
     def send_weights(self, version: int) -> None:
         """Send the weights to all rollout servers, as those of `version`."""
-        # verl decorates it: called outside an event loop, it has run when it returns.
-        self.checkpoint_manager.update_weights(version)
+        manager: Any = self.checkpoint_manager
+        manager.update_weights(version)  # verl decorates it: called outside an event loop, it has run when it returns
 
     @property
     def _is_last(self) -> bool:
