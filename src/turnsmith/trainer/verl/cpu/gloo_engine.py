@@ -19,7 +19,8 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 
 from turnsmith.trainer.config.to_verl import GLOO_ENGINE
 
-_TIMEOUT = timedelta(seconds=300)
+_TRANSFER_SECONDS = 300.0
+_TIMEOUT = timedelta(seconds=_TRANSFER_SECONDS)
 _BUCKET_BYTES = 256 << 20
 _Weights = list[tuple[str, torch.Tensor]]
 
