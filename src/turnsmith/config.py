@@ -36,9 +36,10 @@ PolicyLoss = Literal["ppo", "gspo", "cispo"]
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
-RolloutCorrection = Literal["none", "token", "sequence"]
+RolloutCorrection = Literal["auto", "none", "token", "sequence"]
 LearningRateSchedule = Literal["constant", "cosine"]
 Schedule = Literal["sync", "colocate_async", "separate_async"]
+Stragglers = Literal["wait", "drop"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
@@ -179,8 +180,9 @@ class TrainingConfig(_Section):
     """Coefficient of the KL term, in the reward or in the loss."""
     kl_target: float | None = None
     """With `use_kl_in_reward`: adapt `kl_coef` to keep the KL near this; None: fixed."""
-    rollout_correction: RolloutCorrection = "none"
-    """Correct for the difference between rollout engine and trainer with importance weights, per token or sequence."""
+    rollout_correction: RolloutCorrection = "auto"
+    """Correct for the difference between the policy that sampled a token and the one that is trained with importance
+    weights, per token or sequence; `auto`: `token` with an asynchronous schedule, else `none`."""
     max_grad_norm: float = 1.0
     """Gradient clipping: maximum norm."""
     weight_decay: float = 0.01
@@ -198,8 +200,11 @@ class TrainingConfig(_Section):
     """`sync`: generate all episodes of a step, then train on them. `colocate_async`: slow episodes continue over
     several steps, on the same GPUs. `separate_async`: other GPUs generate all the time."""
     max_staleness: int = 1
-    """With an asynchronous schedule: by how many steps an episode may lag behind the weights it is trained with. A step
-    waits for episodes that would exceed it."""
+    """With an asynchronous schedule: by how many steps any token of an episode may lag behind the weights that are
+    trained. With `separate_async`, also how many batches are generated ahead."""
+    stragglers: Stragglers = "wait"
+    """With an asynchronous schedule: a step waits for episodes that would exceed `max_staleness` if it did not, or they
+    are dropped with their group when they end, which favours short episodes."""
     seed: int = 0
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""
@@ -332,7 +337,10 @@ class RayConfig(_Section):
     gpus_per_node: int = 1
     """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
     rollout_nodes: int = 0
-    """With `training.schedule=separate_async`: further nodes that only generate, with as many GPUs each."""
+    """With `training.schedule=separate_async`: further nodes that only generate; 0: GPUs of the nodes that train do."""
+    rollout_gpus_per_node: int | None = None
+    """With `training.schedule=separate_async`: GPUs that generate, on each of `rollout_nodes` or, if that is 0, on each
+    node that trains, besides its `gpus_per_node`. None: as many as `gpus_per_node`."""
     num_actors: int | None = None
     """Processes that run episodes, spread over the nodes; 0: the task runner's own process, which starts fastest. None:
     one for every two GPUs, at least two a node; on CPUs 0, or one for each of several nodes."""

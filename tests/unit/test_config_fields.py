@@ -214,6 +214,7 @@ OBSERVED = {
     "training.warmup_steps": Seen(5, key(f"{ACTOR}.optim.lr_warmup_steps")),
     "training.schedule": Seen("colocate_async", key("trainer.v1.trainer_mode")),
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
+    "training.stragglers": Seen("drop", key("trainer.v1.sampler.max_off_policy_strategy"), APART),
     "training.seed": Seen(7, rollout(lambda it: it.sampling.seed)),
     "environment": Seen({"max_steps": 3}, rollout(lambda it: it.environment.build().max_steps)),
     "evaluation.every": Seen(3, start("evaluating")),
@@ -238,6 +239,7 @@ OBSERVED = {
     "ray.num_nodes": Seen(2, key("trainer.nnodes")),
     "ray.gpus_per_node": Seen(2, key("trainer.n_gpus_per_node")),
     "ray.rollout_nodes": Seen(2, key(f"{ROLLOUT}.nnodes"), APART),
+    "ray.rollout_gpus_per_node": Seen(2, key(f"{ROLLOUT}.n_gpus_per_node"), APART),
     "ray.num_actors": Seen(2, start("num_actors")),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),

@@ -88,6 +88,20 @@ class GroupFilter:
         return True
 
 
+def drop_groups(results: Iterable[EpisodeResult], groups: Collection[str], why: str) -> None:
+    """Drop the episodes of these groups that could be trained on; `why` becomes their error.
+
+    Example:
+        >>> slow = Trajectory("a-0", rewards=[1.0])
+        >>> drop_groups([EpisodeResult(slow)], ["a"], "too late")
+        >>> slow.decision.value, slow.error
+        ('dropped', 'too late')
+    """
+    for trajectory in (result.trajectory for result in results):
+        if group_name(trajectory.episode_id) in groups and trajectory.decision.is_counted:
+            trajectory.decision, trajectory.error = Decision.DROPPED, trajectory.error or why
+
+
 def settle_groups(results: Iterable[EpisodeResult]) -> None:
     """Where one episode is dropped, drop its whole group; the trainer replaces it by a group from another start."""
     trajectories = [result.trajectory for result in results]

@@ -78,6 +78,8 @@ class StepLedger:
     dispatched: int = 0
     carried_in: int = 0
     """Dispatched in earlier steps and not settled by then; only asynchronous schedules have such episodes."""
+    replayed: int = 0
+    """Those of them that a resumed run plays again, from their starts."""
     decisions: Counter[str] = field(default_factory=Counter[str])
     """Episodes by decision; those `kept` and `penalised` were trained on."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
@@ -94,8 +96,8 @@ class StepLedger:
     """The entries of up to 200 episodes that were retried, penalised, masked or dropped."""
 
     def __repr__(self) -> str:
-        counts = {"carried in": self.carried_in, "dispatched": self.dispatched, **self.decisions}
-        counts |= {"attempts retried": self.given_up.total(), "carried over": len(self.carried)}
+        counts = {"carried in": self.carried_in, "replayed": self.replayed, "dispatched": self.dispatched}
+        counts |= {**self.decisions, "attempts retried": self.given_up.total(), "carried over": len(self.carried)}
         parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         return f"StepLedger(step {self.step}: {parts or 'no episodes'})"
 
@@ -122,6 +124,7 @@ class StepLedger:
             "step": self.step,
             "dispatched": self.dispatched,
             "carried_in": self.carried_in,
+            "replayed": self.replayed,
             "trained": self.trained,
             **{decision.value: self.decisions[decision.value] for decision in _NOT_TRAINED},
             "carried": self.carried,
@@ -169,6 +172,7 @@ class Ledger:
         """Ended, and not yet settled by a step."""
         self._dispatched = 0
         self._carried_in = len(self._running)
+        self._replayed = 0
         self._problems: list[str] = []
 
     def dispatch(self, names: Iterable[str]) -> None:
@@ -176,6 +180,7 @@ class Ledger:
         for name in names:
             if name in self._resumed:
                 self._resumed.remove(name)
+                self._replayed += 1
                 continue
             if name in self._running or name in self._ended:
                 self._problems.append(f"Dispatched twice: {name}.")
@@ -207,7 +212,7 @@ class Ledger:
         Raises:
             TrainingFailure: The two sides differ; the message has both.
         """
-        totals = StepLedger(step, self._dispatched, self._carried_in)
+        totals = StepLedger(step, self._dispatched, self._carried_in, self._replayed)
         in_batch = Counter(trained)
         self._problems += [f"In the batch twice: {name}." for name, count in in_batch.items() if count > 1]
         for name in trained:
@@ -221,7 +226,7 @@ class Ledger:
                 totals.add(entry)
         totals.carried = [*self._running, *self._ended] if self._may_carry else []
         self._check(totals, len(trained))
-        self._dispatched, self._carried_in = 0, len(totals.carried)
+        self._dispatched, self._carried_in, self._replayed = 0, len(totals.carried), 0
         return totals
 
     def _check(self, totals: StepLedger, batch_size: int) -> None:

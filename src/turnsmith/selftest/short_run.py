@@ -41,7 +41,7 @@ def run_settings(config: ConfigStore, folder: Path, *more: str) -> ConfigStore:
         f"training.steps_per_epoch=1 training.micro_batch_size={config.training.micro_batch_size} model.lora_rank=0 "
         "inference.max_tokens=8 inference.max_turn_tokens=null inference.max_prompt_tokens=256 "
         "inference.max_episode_tokens=256 inference.temperature=1 inference.top_p=1 inference.top_k=-1 "
-        f"ray.rollout_nodes=0 checkpoint.save_interval=0 checkpoint.output_dir={folder}"
+        f"ray.rollout_nodes=0 ray.rollout_gpus_per_node=null checkpoint.save_interval=0 checkpoint.output_dir={folder}"
     )
     return apply_overrides(own, [*short.split(), *more])
 

@@ -111,6 +111,7 @@ def test_what_a_resumed_run_carried_in_is_dispatched_again_and_counts_once() -> 
     ledger.end([entry("a-0"), entry("a-1")])
     record = ledger.close(5, ["a-0", "a-1"])
     assert (record.dispatched, record.carried_in, record.trained, record.carried) == (2, 2, 2, ["b-0", "b-1"])
+    assert record.as_dict()["replayed"] == 2
     ledger.dispatch(["a-0"])
     ledger.end([entry("b-0"), entry("b-1")])
     ledger.dispatch(["b-0"])

@@ -132,6 +132,7 @@ def test_a_run_that_failed_is_not_started_again(tmp_path: Path) -> None:
         ["training.mini_batch_size=256", "training.batch_size=512", "ray.num_nodes=4", "ray.gpus_per_node=8"],
         ["training.lr_schedule=cosine", "training.warmup_steps=20"],
         ["training.schedule=separate_async", "ray.rollout_nodes=2"],
+        ["training.schedule=separate_async", "ray.rollout_gpus_per_node=2"],
         ["logging.trackers=[no_such_tracker]", "checkpoint.run_name=mine", "evaluation.every=1"],
         ["environment.board_size=3", "inference.max_turn_tokens=512", "inference.temperature=0.7"],
     ],

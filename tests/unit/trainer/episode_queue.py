@@ -13,7 +13,7 @@ import transfer_queue
 class Queue(dict[str, dict[str, Any]]):
     """The tags in TransferQueue, by key."""
 
-    def kv_list(self, partition_id: str) -> dict[str, dict[str, Any]]:
+    def kv_list(self, partition_id: str = "train") -> dict[str, dict[str, Any]]:
         return {partition_id: dict(self)} if self else {}
 
     def kv_clear(self, keys: list[str], partition_id: str) -> None:

@@ -152,6 +152,36 @@ async def test_a_worker_keeps_finished_episodes_until_their_step(
     assert (await worker.finish_step(3)).entries == []
 
 
+async def test_updates_of_one_step_have_files_of_their_own(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    worker = EpisodeWorker("7", plan, settings, engine)
+    await worker.generate_sequences(rows("a"))
+    await asyncio.gather(*worker.background_tasks)
+    await worker.finish_step(1, ["a"], 0)
+    worker = EpisodeWorker("7", plan, settings, engine)  # in place of one that was lost between the updates
+    await worker.generate_sequences(rows("b"))
+    await asyncio.gather(*worker.background_tasks)
+    await worker.finish_step(1, ["b"], 1)
+    names = [episode.episode_id for episode in read_episodes(plan.run_dir, step=1)]
+    assert sorted(names) == ["a-0", "a-1", "b-0", "b-1"]
+
+
+async def test_a_group_that_got_too_old_is_dropped_and_settled(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    worker = EpisodeWorker("7", plan, settings, engine)
+    await worker.generate_sequences(rows("a", "b"))
+    await asyncio.gather(*worker.background_tasks)
+    done = await worker.finish_step(4, ["b"], too_old=["a"])
+    decisions = {entry.episode_id: entry.decision.value for entry in done.entries}
+    assert decisions == {"a-0": "dropped", "a-1": "dropped", "b-0": "kept", "b-1": "kept"}
+    assert worker.context.finished == []
+    assert done.report.metrics()["failures/dropped"] == 2
+    (error,) = {entry.error for entry in done.entries if entry.decision.value == "dropped"}
+    assert "older than training.max_staleness allows" in error
+
+
 class Server:
     """Stands where a rollout server's handle is; what it says comes from an engine."""
 

@@ -140,7 +140,7 @@ def test_the_reports_of_all_workers_are_merged(queue: Queue) -> None:
     report = run.workers.finish_step(7, ["a"])
     assert report is not None
     assert report.outcomes == {"completed": 4}
-    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"]))] * 2
+    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"], 0, ()))] * 2
 
 
 def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,15 @@ def asked_cpus(config: ConfigStore) -> int:
     """CPUs that verl's processes ask of Ray; who asks for them is checked in `trainer/verl/seams/layouts.py`."""
     keys = keys_we_set(config)
     nodes = config.ray.num_nodes + config.ray.rollout_nodes
-    bundles = 3 * nodes * keys["trainer.n_gpus_per_node"]
+    bundles = 3 * keys["trainer.nnodes"] * keys["trainer.n_gpus_per_node"]
+    if config.training.schedule == "separate_async":
+        rollout = "actor_rollout_ref.rollout"
+        bundles += 2 * keys[f"{rollout}.nnodes"] * keys[f"{rollout}.n_gpus_per_node"]
     units = keys["transfer_queue.backend.SimpleStorage.num_data_storage_units"]
     return bundles + units + 1 + nodes  # its controller; and a rollout server, while it is placed on a node
 
 
+SPLIT = ("training.schedule=separate_async", "ray.gpus_per_node=4", "ray.rollout_gpus_per_node=4")
 EIGHT_CORES_ONE_GPU = settings("model.device=cuda")  # g5.2xlarge, g6.2xlarge, g2-standard-8
 
 
@@ -46,6 +51,7 @@ EIGHT_CORES_ONE_GPU = settings("model.device=cuda")  # g5.2xlarge, g6.2xlarge, g
     [
         EIGHT_CORES_ONE_GPU,
         *map(cpu, (1, 2, 3, 4)),
+        settings("model.device=cpu", *SPLIT),
         *(settings(*layout.settings(), "ray.address=null") for layout in LAYOUTS),
     ],
 )
@@ -56,7 +62,7 @@ def test_a_ray_of_our_own_has_as_many_cpus_as_are_asked_of_it(
     given = cluster._init_arguments(config, config.model.device)
     assert cores <= given["num_cpus"] >= asked_cpus(config)
     if config.model.device == "cpu":
-        assert given["num_gpus"] == config.ray.gpus_per_node
+        assert given["num_gpus"] == config.ray.gpus_per_node + (config.ray.rollout_gpus_per_node or 0)
 
 
 def test_a_machine_with_eight_cores_and_a_gpu_is_enough_as_it_is() -> None:
@@ -67,12 +73,32 @@ def test_a_machine_with_eight_cores_and_a_gpu_is_enough_as_it_is() -> None:
 def test_the_cluster_that_a_layout_is_for_has_what_it_asks_for(layout: Layout) -> None:
     config = settings(*layout.settings())
     nodes = config.ray.num_nodes + config.ray.rollout_nodes
-    machines = [NodeResources(f"10.0.0.{n}", layout.gpus, 4 * layout.gpus + 4) for n in range(nodes)]
+    gpus = layout.gpus + layout.rollout_gpus
+    machines = [NodeResources(f"10.0.0.{n}", gpus, 4 * gpus + 4) for n in range(nodes)]
     assert cluster_shortage(config, machines) == ""
     assert cluster_shortage(config, [NodeResources("head", 0, 0), *machines]) == ""  # no unit is put there
-    assert f"asks for {nodes} node" in cluster_shortage(config, machines[1:])
+    assert f"asks for {layout.nodes} node" in cluster_shortage(config, machines[1:])
     fewer = [NodeResources(node.name, node.gpus, 3 * layout.gpus) for node in machines]
-    assert "CPUs free on each, but 0 of" in cluster_shortage(config, fewer)
+    assert re.search("CPUs free on each.*, but 0 of", cluster_shortage(config, fewer))
+
+
+def test_a_machine_can_be_split_between_training_and_generation() -> None:
+    config = settings("model.device=cuda", *SPLIT)
+    assert cluster_shortage(config, [NodeResources("one", 8, 64)]) == ""
+    assert "1 node with 8 GPUs and 23 CPUs" in cluster_shortage(config, [NodeResources("one", 7, 64)])
+
+
+def test_small_nodes_generate_and_large_ones_train() -> None:
+    apart = ("training.schedule=separate_async", "ray.gpus_per_node=8", "ray.rollout_nodes=2")
+    config = settings("model.device=cuda", *apart, "ray.rollout_gpus_per_node=4")
+    large, small = NodeResources("large", 8, 64), NodeResources("small", 4, 32)
+    assert cluster_shortage(config, [small, large, small]) == ""
+    told = cluster_shortage(config, [small, large])
+    assert "1 node with 8 GPUs and 27 CPUs free on each and 2 that generate with 4 GPUs and 11 CPUs" in told
+    assert [" ".join(line.split()) for line in demand_table(config, [large]).splitlines()[1:3]] == [
+        "1 node with ranks, each 8 25",
+        "2 nodes with rollout servers, each 4 9",
+    ]
 
 
 def test_a_node_that_is_large_enough_hosts_the_ranks_of_two() -> None:
@@ -108,6 +134,7 @@ def test_the_table_has_one_line_for_nodes_that_are_alike() -> None:
     [
         (0, ["model.device=cuda"], "model.device=cuda trains on GPUs, but Ray finds none on this machine"),
         (4, ["model.device=cuda", "ray.gpus_per_node=8"], "set ray.gpus_per_node=4."),
+        (4, ["model.device=cuda", *SPLIT], "gpus_per_node=4 and 4 that generate, but Ray finds 4 GPUs on this machine"),
         (8, ["model.device=cuda", "ray.gpus_per_node=8", "ray.num_nodes=2"], "set ray.address to the cluster's"),
     ],
 )

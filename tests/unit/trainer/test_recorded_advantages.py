@@ -1,9 +1,8 @@
-"""What the actor trains on is written to the run folder at a cost that is linear in the episodes."""
+"""What the actor trains on is recorded at a cost that is linear in the episodes."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 import torch
 import transfer_queue
 
-from turnsmith.records.advantages import read_advantages
-from turnsmith.trainer.verl.estimators import record_advantages
+from turnsmith.records.advantages import StepAdvantages
+from turnsmith.trainer.verl.estimators import add_advantages
 
 TOKENS = 10
 
@@ -26,25 +25,24 @@ def batch_of(episodes: int) -> tuple[Any, torch.Tensor]:
     return SimpleNamespace(keys=keys, tags=tags, partition_id="train"), numbers
 
 
-def seconds(episodes: int, run: Path, monkeypatch: pytest.MonkeyPatch) -> float:
+def seconds(episodes: int, monkeypatch: pytest.MonkeyPatch, recorded: StepAdvantages | None = None) -> float:
     batch, numbers = batch_of(episodes)
     monkeypatch.setattr(transfer_queue, "kv_batch_get", lambda **asked: {"advantages": numbers})
     began = time.process_time()
-    record_advantages(batch, str(run), 1, critic=False, kl_in_reward=False)
+    add_advantages(recorded or StepAdvantages(), batch, critic=False, kl_in_reward=False)
     return time.process_time() - began
 
 
-def test_each_episode_gets_its_own_numbers_and_padding_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds(9, tmp_path, monkeypatch)
-    recorded = read_advantages(tmp_path, 1).advantages
-    assert len(recorded) == 9
-    assert recorded["00000000-0"] == [float(number) for number in range(TOKENS)]
-    assert recorded["00000001-0"] == [float(8 * TOKENS + number) for number in range(TOKENS)]
+def test_each_episode_gets_its_own_numbers_and_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = StepAdvantages({"another-0": [1.0]})  # of an update of the same step
+    seconds(9, monkeypatch, earlier)
+    recorded = earlier.advantages
+    assert len(recorded) == 10
+    assert list(recorded["00000000-0"]) == [float(number) for number in range(TOKENS)]
+    assert list(recorded["00000001-0"]) == [float(8 * TOKENS + number) for number in range(TOKENS)]
 
 
-def test_ten_times_the_episodes_cost_about_ten_times_as_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds(100, tmp_path, monkeypatch)  # whatever is imported on first use
-    few = min(seconds(200, tmp_path, monkeypatch) for _ in range(3))
-    assert seconds(2000, tmp_path, monkeypatch) < 40 * few
+def test_ten_times_the_episodes_cost_about_ten_times_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds(100, monkeypatch)  # whatever is imported on first use
+    few = min(seconds(200, monkeypatch) for _ in range(3))
+    assert seconds(2000, monkeypatch) < 40 * few

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 from tests.unit.inference import sglang_source
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
+from turnsmith.trainer.verl import server_pool
 from turnsmith.trainer.verl.server_pool import PooledServerManager, ServerPool
 from turnsmith.trainer.verl.transformers.server import ServerOutput
 
@@ -87,3 +90,69 @@ async def test_sglang_takes_every_sampling_parameter_as_verl_sends_it() -> None:
     assert sent.pop("logprobs")  # verl takes these two out of it
     read = sglang_source.sampling_params()(max_new_tokens=sent.pop("max_tokens"), **sent)
     assert (read.sampling_seed, read.temperature, read.stop_token_ids, read.max_new_tokens) == (7, 0.5, {2}, 9)
+
+
+class OwnServer(Server):
+    """One that Ray restarts; an answer of None: it is lost when it is asked."""
+
+    lacks_weights = None
+
+    async def remote(self, **request: Any) -> ServerOutput:
+        answer: Any = await super().remote(**request)
+        if answer is None:
+            raise ActorUnavailableError("restarting", None)
+        return answer
+
+
+class TheirServer(OwnServer):
+    """One that Ray does not restart."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "lacks_weights":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that passes only while the pool waits for a server."""
+    clock = SimpleNamespace(now=0.0)
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(server_pool.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(server_pool.asyncio, "sleep", sleep)
+    return clock
+
+
+async def test_a_request_to_a_lost_server_is_repeated_when_it_is_back(clock: SimpleNamespace) -> None:
+    server: Any = OwnServer(part([5], 3), None, None, part([6, 2], 4, "completed"))  # type: ignore[arg-type]
+    generation = await ServerPool([server]).generate([1], Sampling(max_tokens=9, stop_token_ids=(2,)), session="a")
+    assert server.asked == [([1], 9), ([1, 5], 8), ([1, 5], 8), ([1, 5], 8)], "it goes on from its tokens"
+    assert (generation.token_ids, generation.swaps) == ([5, 6, 2], ((1, 4),))
+
+
+async def test_it_goes_to_another_server_and_the_lost_one_gets_sessions_again_later(clock: SimpleNamespace) -> None:
+    whole = part([2], 3, "completed")
+    lost: Any = OwnServer(None, whole, whole)  # type: ignore[arg-type]
+    other: Any = OwnServer(*[whole] * 9)
+    pool = ServerPool([lost, other])
+
+    async def play(session: str) -> None:
+        await pool.generate([1], Sampling(), session=session)
+
+    await asyncio.create_task(play("a"))
+    await asyncio.create_task(play("b"))
+    assert (len(lost.asked), len(other.asked)) == (1, 2)
+    assert clock.now == 0, "nobody waited"
+    clock.now += 11
+    await asyncio.create_task(play("c"))
+    assert (len(lost.asked), len(other.asked)) == (2, 2)
+
+
+@pytest.mark.parametrize("server", [TheirServer(None), OwnServer(*[None] * 1000)])  # type: ignore[arg-type]
+async def test_a_server_that_does_not_come_back_fails_the_request(server: Any, clock: SimpleNamespace) -> None:
+    with pytest.raises(EngineFailure, match="Rollout server 0 was lost: ActorUnavailableError"):
+        await ServerPool([server]).generate([1], Sampling(), session="a")
+    assert clock.now == (0 if len(server.asked) == 1 else pytest.approx(300, abs=1))

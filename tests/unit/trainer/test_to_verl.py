@@ -48,7 +48,7 @@ def test_the_defaults_are_fine() -> None:
         (["logging.warnings=[no_such_module:check]"], r"There is no module 'no_such_module'"),
         (["training.adv_estimator=gae", "training.credit=anchored"], r"credit='anchored' does not go with"),
         (["training.policy_loss=dpo"], r"policy_loss must be one of ppo, gspo, cispo, not 'dpo'"),
-        (["training.rollout_correction=all"], r"rollout_correction must be one of none, token, sequence"),
+        (["training.rollout_correction=all"], r"rollout_correction must be one of auto, none, token, sequence"),
         (["training.group_size=0"], r"training\.group_size=0 must be at least 1"),
         (["training.batch_size=0"], r"training\.batch_size=0 must be at least 1"),
         (["training.micro_batch_size=0"], r"micro_batch_size=0 must be at least 1"),
@@ -56,9 +56,11 @@ def test_the_defaults_are_fine() -> None:
         (["inference.backend=sglang"], r"SGLang has no CPU build"),
         (["training.loss_aggregation=mean"], r"loss_aggregation must be one of token-mean, token-sum, .* not 'mean'"),
         (["training.schedule=async"], r"schedule must be one of sync, colocate_async, separate_async, not 'async'"),
+        (["training.schedule=separate_async"], r"separate_async needs GPUs that only generate: set ray\.rollout_gpus"),
+        (["training.stragglers=drop"], r"stragglers=drop is for asynchronous schedules; in 'sync' every step waits"),
         (
-            ["training.schedule=separate_async"],
-            r"'separate_async' cannot run yet: use sync or colocate_async",
+            ["ray.rollout_gpus_per_node=1"],
+            r"rollout_gpus_per_node=1 is for training\.schedule=separate_async; in 'sync'",
         ),
         (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
         (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
@@ -238,7 +240,18 @@ def test_an_asynchronous_schedule_waits_for_what_would_be_too_old(schedule: str)
     # verl counts versions of the weights: the one an episode began with, and three more.
     assert keys["trainer.v1.sampler.max_off_policy_threshold"] == 4
     assert keys["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
-    assert keys[f"trainer.v1.{schedule}.num_warmup_batches"] == 1
+    ahead = {"colocate_async": 1, "separate_async": 3}[schedule]
+    assert keys[f"trainer.v1.{schedule}.num_warmup_batches"] == ahead
+    drops = keys_of(f"training.schedule={schedule}", "training.stragglers=drop")
+    assert drops["trainer.v1.sampler.max_off_policy_strategy"] == "drop"
+
+
+def test_asynchronous_schedules_correct_for_older_weights_unless_told_otherwise() -> None:
+    name = "algorithm.rollout_correction.rollout_is"
+    assert keys_of()[name] is None
+    for schedule in ("colocate_async", "separate_async"):
+        assert keys_of(f"training.schedule={schedule}")[name] == "token"
+        assert keys_of(f"training.schedule={schedule}", "training.rollout_correction=none")[name] is None
 
 
 def test_separate_rollout_nodes_get_weights_once_a_batch() -> None:
@@ -246,7 +259,17 @@ def test_separate_rollout_nodes_get_weights_once_a_batch() -> None:
     assert keys["trainer.v1.separate_async.parameter_sync_step"] == 4
     assert keys["actor_rollout_ref.hybrid_engine"] is False
     assert keys["actor_rollout_ref.rollout.nnodes"] == 2
-    assert keys["actor_rollout_ref.rollout.checkpoint_engine.backend"] == "nccl"
+    engine = "actor_rollout_ref.rollout.checkpoint_engine"
+    assert keys[f"{engine}.backend"] == "turnsmith_gloo"
+    keys = keys_of("training.schedule=separate_async", "ray.rollout_nodes=2", "model.device=cuda")
+    assert (keys[f"{engine}.backend"], keys[f"{engine}.custom_backend_module"]) == ("nccl", None)
+
+
+def test_the_warm_up_counts_steps_however_many_updates_they_have() -> None:
+    updates = ("training.warmup_steps=5", "training.mini_batch_size=8")
+    name = "actor_rollout_ref.actor.optim.lr_warmup_steps"
+    assert keys_of(*updates)[name] == 5  # verl moves the learning rate once a batch
+    assert keys_of("training.schedule=separate_async", *updates)[name] == 20  # once a mini-batch
 
 
 def test_the_names_of_loss_aggregations_are_those_of_algo() -> None:

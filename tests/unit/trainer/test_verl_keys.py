@@ -31,7 +31,7 @@ def left_to_users() -> list[str]:
     own = [
         keys_we_set(config_on(device, schedule))
         for device in ("cpu", "cuda")
-        for schedule in ("sync", "colocate_async")
+        for schedule in ("sync", "colocate_async", "separate_async")
     ]
     leaves = [name for name in names if name not in sections]
     return [name for name in leaves if not all(_overlap(name, keys) for keys in own)]

@@ -200,6 +200,10 @@ def test_engine_and_trainer_that_disagree() -> None:
         "0.0500 in token probability on average (at most 0.900)"
         in found(record, groups([0, 1]))["rollout_mismatch"].what
     )
+    older = {**record, "staleness/max": 1.0}
+    assert "rollout_mismatch" in found(older, groups([0, 1]))
+    assert "rollout_mismatch" not in found({**older, "correction/mean": 1.01}, groups([0, 1]))
+    assert "rollout_mismatch" in found({**record, "correction/mean": 1.01}, groups([0, 1]))
 
 
 def test_turns_that_are_all_cut_unless_they_are_meant_to_be_short() -> None:

@@ -57,7 +57,7 @@ def _check_smallest(config: ConfigStore) -> None:
     smallest = {
         1: "training.batch_size training.group_size training.micro_batch_size training.updates_per_batch "
         "training.num_epochs training.steps_per_epoch training.max_staleness evaluation.episodes ray.num_nodes "
-        "ray.gpus_per_node model.tensor_parallel_size model.sequence_parallel_size",
+        "ray.gpus_per_node ray.rollout_gpus_per_node model.tensor_parallel_size model.sequence_parallel_size",
         0: "failures.stall_seconds ray.num_actors ray.rollout_nodes checkpoint.save_interval "
         "checkpoint.grace_seconds training.warmup_steps "
         "model.lora_rank evaluation.every evaluation.temperature",
@@ -152,12 +152,22 @@ def _check_filter(training: TrainingConfig) -> None:
 
 
 def _check_schedule(config: ConfigStore) -> None:
-    schedule, rollout_nodes = config.training.schedule, config.ray.rollout_nodes
-    if rollout_nodes and schedule != "separate_async":
+    schedule = config.training.schedule
+    given = {name: getattr(config.ray, name) for name in ("rollout_nodes", "rollout_gpus_per_node")}
+    given = {name: value for name, value in given.items() if value}
+    if given and schedule != "separate_async":
+        name, value = next(iter(given.items()))
         raise ConfigError(
-            f"ray.rollout_nodes={rollout_nodes} is for training.schedule=separate_async; in {schedule!r} the GPUs that "
-            "train also generate. Leave it out."
+            f"ray.{name}={value} is for training.schedule=separate_async; in {schedule!r} the GPUs that train also "
+            "generate. Leave it out."
         )
-    if schedule == "separate_async":
-        # Its keys of verl are there (`_schedule` in to_verl); the trainer for it is not.
-        raise ConfigError("training.schedule='separate_async' cannot run yet: use sync or colocate_async.")
+    if schedule == "separate_async" and not given:
+        raise ConfigError(
+            "training.schedule=separate_async needs GPUs that only generate: set ray.rollout_gpus_per_node for some on "
+            "each node that trains, or ray.rollout_nodes for nodes of their own."
+        )
+    if schedule == "sync" and config.training.stragglers != "wait":
+        raise ConfigError(
+            "training.stragglers=drop is for asynchronous schedules; in 'sync' every step waits for all of its "
+            "episodes. Leave it out."
+        )

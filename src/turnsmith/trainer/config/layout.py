@@ -7,7 +7,7 @@ in words before anything starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from turnsmith.config import ConfigStore
@@ -16,6 +16,8 @@ from turnsmith.trainer.config.auto import resolve_attention, resolve_device
 
 _CPUS_OF_A_RANK = 3
 """verl reserves this many CPUs of Ray with each GPU (`ResourcePoolManager.max_colocate_count`)."""
+_CPUS_OF_A_SERVER_GPU = 2
+"""The same for each GPU of a rollout server that has GPUs of its own (`RolloutReplica.init_standalone`)."""
 _CPUS_TO_PLACE_SERVERS = 1
 """A rollout server needs a free CPU while it is placed, and none later."""
 
@@ -25,29 +27,76 @@ class RayDemand:
     """What verl and turnsmith ask of Ray. A process that does not get it waits for it, without a word."""
 
     nodes: int
-    """Nodes with GPUs: those that train, and those that only generate."""
+    """Nodes that train."""
     gpus: int
     """GPUs of each of them."""
     cpus: int
     """CPUs of each of them, for its ranks and rollout servers."""
     storage_units: int
     """Storage processes of TransferQueue, one CPU each, spread evenly over all nodes that have CPUs."""
+    rollout_nodes: int = 0
+    """Nodes that only generate."""
+    rollout_gpus: int = 0
+    """GPUs of each of them."""
+    rollout_cpus: int = 0
+    """CPUs of each of them, for its rollout servers."""
 
     @classmethod
     def of(cls, config: ConfigStore) -> RayDemand:
-        """What a run with these settings asks for."""
-        gpus = config.ray.gpus_per_node
-        return cls(all_nodes(config), gpus, _CPUS_OF_A_RANK * gpus + _CPUS_TO_PLACE_SERVERS, storage_units(config))
+        """What a run with these settings asks for.
+
+        Example:
+            >>> config = ConfigStore()
+            >>> config.model.device, config.training.schedule = "cuda", "separate_async"
+            >>> config.ray.gpus_per_node = config.ray.rollout_gpus_per_node = 4
+            >>> RayDemand.of(config)  # one machine of eight GPUs, split
+            RayDemand(nodes=1, gpus=8, cpus=21, storage_units=2, rollout_nodes=0, rollout_gpus=0, rollout_cpus=0)
+        """
+        ray, units = config.ray, storage_units(config)
+        trainers = cls(
+            ray.num_nodes, ray.gpus_per_node, _CPUS_OF_A_RANK * ray.gpus_per_node + _CPUS_TO_PLACE_SERVERS, units
+        )
+        if config.training.schedule != "separate_async":
+            return trainers
+        nodes, gpus = rollout_layout(config)
+        cpus = _CPUS_OF_A_SERVER_GPU * gpus
+        if not ray.rollout_nodes:
+            return replace(trainers, gpus=trainers.gpus + gpus, cpus=trainers.cpus + cpus)
+        servers = cpus + _CPUS_TO_PLACE_SERVERS
+        return replace(trainers, rollout_nodes=nodes, rollout_gpus=gpus, rollout_cpus=servers)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus + self.rollout_nodes * self.rollout_gpus
 
     @property
     def total_cpus(self) -> int:
         """All CPUs, with one for TransferQueue's controller."""
-        return self.nodes * self.cpus + self.storage_units + 1
+        return self.nodes * self.cpus + self.rollout_nodes * self.rollout_cpus + self.storage_units + 1
 
 
 def all_nodes(config: ConfigStore) -> int:
     """Number of nodes with GPUs."""
     return config.ray.num_nodes + config.ray.rollout_nodes
+
+
+def rollout_layout(config: ConfigStore) -> tuple[int, int]:
+    """Number of nodes with rollout servers, and the GPUs that the servers have on each.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.ray.num_nodes, config.ray.gpus_per_node = 2, 8
+        >>> rollout_layout(config)  # those that train
+        (2, 8)
+        >>> config.training.schedule, config.ray.rollout_gpus_per_node = "separate_async", 4
+        >>> rollout_layout(config)
+        (2, 4)
+    """
+    ray = config.ray
+    if config.training.schedule != "separate_async":
+        return ray.num_nodes, ray.gpus_per_node
+    return ray.rollout_nodes or ray.num_nodes, ray.rollout_gpus_per_node or ray.gpus_per_node
 
 
 def storage_units(config: ConfigStore) -> int:
@@ -136,8 +185,7 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
 
 
 def _check_tensor_parallel(config: ConfigStore) -> None:
-    size, per_node = config.model.tensor_parallel_size, config.ray.gpus_per_node
-    nodes = config.ray.rollout_nodes or config.ray.num_nodes
+    size, (nodes, per_node) = config.model.tensor_parallel_size, rollout_layout(config)
     within_a_node = per_node % size == 0
     whole_nodes = size % per_node == 0 and nodes % (size // per_node) == 0
     if not within_a_node and not whole_nodes:

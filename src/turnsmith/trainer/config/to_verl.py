@@ -5,15 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turnsmith.config import ConfigStore, TrainingConfig
+from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, storage_units
+from turnsmith.trainer.config.auto import (
+    resolve_attention,
+    resolve_backend,
+    resolve_device,
+    resolve_dtype,
+    resolve_rollout_correction,
+)
+from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, rollout_layout, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
 AGENT_LOOP = "turnsmith"
 """The name of our agent loop in verl's registry."""
+GLOO_ENGINE = "turnsmith_gloo"
+"""The name of our checkpoint engine in verl's registry."""
 _POLICY_LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
 """Our names of policy losses, and verl's."""
 
@@ -72,7 +80,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
-        **_optimizer(training, training.learning_rate),
+        **_optimizer(config, training.learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         # verl validates this one, and uses those in fsdp_config.
@@ -95,7 +103,7 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
         "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
-        **_optimizer(training, training.critic_learning_rate),
+        **_optimizer(config, training.critic_learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         **_fsdp("fsdp", config),
@@ -114,10 +122,11 @@ def _attention(config: ConfigStore) -> dict[str, Any]:
     return keys
 
 
-def _optimizer(training: TrainingConfig, learning_rate: float) -> dict[str, Any]:
+def _optimizer(config: ConfigStore, learning_rate: float) -> dict[str, Any]:
+    training = config.training
     return {
         "optim.lr": learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps,
+        "optim.lr_warmup_steps": training.warmup_steps * updates_per_step(config),  # verl counts updates
         "optim.lr_warmup_steps_ratio": training.warmup_ratio,
         "optim.lr_scheduler_type": training.lr_schedule,
         "optim.min_lr_ratio": training.min_lr_ratio,
@@ -170,7 +179,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
 
 
 def _algorithm(config: ConfigStore) -> dict[str, Any]:
-    training = config.training
+    training, correction = config.training, resolve_rollout_correction(config)
     return {
         "algorithm.adv_estimator": f"turnsmith_{training.adv_estimator}_{training.credit}",
         "algorithm.gamma": training.gamma,
@@ -179,9 +188,7 @@ def _algorithm(config: ConfigStore) -> dict[str, Any]:
         "algorithm.kl_ctrl.kl_coef": training.kl_coef,
         "algorithm.kl_ctrl.type": "fixed" if training.kl_target is None else "adaptive",
         "algorithm.kl_ctrl.target_kl": training.kl_target or 0.1,
-        "algorithm.rollout_correction.rollout_is": None
-        if training.rollout_correction == "none"
-        else training.rollout_correction,
+        "algorithm.rollout_correction.rollout_is": None if correction == "none" else correction,
     }
 
 
@@ -218,27 +225,38 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
     training, schedule = config.training, config.training.schedule
     keys: dict[str, Any] = {
         "trainer.v1.trainer_mode": schedule,
-        # verl counts versions of the weights, the first included. It waits for slow episodes: dropping them would
-        # bias training towards short ones.
+        # verl counts versions of the weights, the first included.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
-        "trainer.v1.sampler.max_off_policy_strategy": "wait",
+        "trainer.v1.sampler.max_off_policy_strategy": training.stragglers,
         # verl then fetches starts one by one; only where groups are replaced.
         "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops
         or training.filter_groups,
     }
-    if schedule != "sync":
+    if schedule == "colocate_async":
         # One batch ahead: no rank waits for the slowest episode, and none lags more than one step behind.
-        keys[f"trainer.v1.{schedule}.num_warmup_batches"] = 1
+        keys["trainer.v1.colocate_async.num_warmup_batches"] = 1
     if schedule == "separate_async":
-        mini_batches = training.batch_size // (training.mini_batch_size or training.batch_size)
+        nodes, gpus = rollout_layout(config)
+        engine = "actor_rollout_ref.rollout.checkpoint_engine"
+        is_cpu = resolve_device(config) == "cpu"
         keys |= {
-            "trainer.v1.separate_async.parameter_sync_step": mini_batches,
+            # As far ahead as the limit allows: generation stands still only when everything allowed is generated.
+            "trainer.v1.separate_async.num_warmup_batches": training.max_staleness,
+            "trainer.v1.separate_async.parameter_sync_step": updates_per_step(config),
             "actor_rollout_ref.hybrid_engine": False,
-            "actor_rollout_ref.rollout.nnodes": config.ray.rollout_nodes,
-            "actor_rollout_ref.rollout.n_gpus_per_node": config.ray.gpus_per_node,
-            "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+            "actor_rollout_ref.rollout.nnodes": nodes,
+            "actor_rollout_ref.rollout.n_gpus_per_node": gpus,
+            f"{engine}.backend": GLOO_ENGINE if is_cpu else "nccl",
+            f"{engine}.custom_backend_module": "turnsmith.trainer.verl.cpu.gloo_engine" if is_cpu else None,
         }
     return keys
+
+
+def updates_per_step(config: ConfigStore) -> int:
+    """How often verl is asked to update the model in one step: with `separate_async`, once for each mini-batch."""
+    training = config.training
+    mini_batches = training.batch_size // (training.mini_batch_size or training.batch_size)
+    return mini_batches if training.schedule == "separate_async" else 1
 
 
 def _cpu() -> dict[str, Any]:

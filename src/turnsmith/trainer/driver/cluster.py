@@ -14,7 +14,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError, MissingDependency, TrainingFailure
 from turnsmith.threads import cores
-from turnsmith.trainer.config.layout import trainer_ranks
+from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
 from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
 from turnsmith.trainer.driver.stop_signals import starting_ray
@@ -242,7 +242,7 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
     arguments |= {"address": "local", "include_dashboard": False, "num_cpus": logical_cpus(config)}
     if device == "cpu":
         # Logical GPUs: verl places its workers by GPU, whatever they compute on.
-        arguments["num_gpus"] = trainer_ranks(config)
+        arguments["num_gpus"] = RayDemand.of(config).total_gpus
     return arguments
 
 

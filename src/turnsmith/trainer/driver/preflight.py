@@ -15,7 +15,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.threads import cores
 from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.layout import RayDemand, trainer_ranks
+from turnsmith.trainer.config.layout import RayDemand, all_nodes
 
 _WAIT_SECONDS = 4.0
 """How long the resources of a run that has just ended may take to be free again."""
@@ -63,7 +63,7 @@ def check_cluster(config: ConfigStore) -> None:
 
 def this_machine(config: ConfigStore) -> NodeResources:
     """What a Ray of our own on this machine would have."""
-    gpus, logical = (trainer_ranks(config), "GPUs and CPUs") if _is_cpu(config) else (_count_gpus(), "CPUs")
+    gpus, logical = (RayDemand.of(config).total_gpus, "GPUs and CPUs") if _is_cpu(config) else (_count_gpus(), "CPUs")
     name = f"this machine ({_count(cores(), 'core')}; the {logical} of Ray are logical)"
     return NodeResources(name, gpus, logical_cpus(config))
 
@@ -97,17 +97,9 @@ or ray.gpus_per_node, or add nodes.'
     demand = RayDemand.of(config)
     with_cpus = [node for node in nodes if node.cpus]
     units = ceil(demand.storage_units / max(1, len(with_cpus)))  # on the node that gets most of them
-    # verl puts the ranks of a node on one node, but may put those of two on one that is large enough.
-    shares = [min(node.gpus // demand.gpus, (node.cpus - units) // demand.cpus) for node in nodes]
-    if sum(share for share in shares if share > 0) < demand.nodes:
-        fitting = sum(share > 0 for share in shares)
-        cpus = demand.cpus + ceil(demand.storage_units / max(demand.nodes, len(with_cpus)))
-        logical = " Start Ray there with `--num-gpus`: on CPUs, a GPU stands for a rank." if _is_cpu(config) else ""
-        return (
-            f"The run asks for {_count(demand.nodes, 'node')} with {_count(demand.gpus, 'GPU')} and {cpus} CPUs free "
-            f"on each, but {fitting} of {_count(len(nodes), 'node')} {'has' if fitting == 1 else 'have'} them: lower "
-            f"ray.num_nodes or ray.gpus_per_node, or add nodes.{logical}"
-        )
+    kinds = [(demand.nodes, demand.gpus, demand.cpus), (demand.rollout_nodes, demand.rollout_gpus, demand.rollout_cpus)]
+    if not _fit(kinds, [(node.gpus, node.cpus - units) for node in nodes]):
+        return _too_few(config, nodes, ceil(demand.storage_units / max(1, all_nodes(config), len(with_cpus))))
     small = [node for node in with_cpus if node.cpus < units]
     if small:
         return (
@@ -117,6 +109,39 @@ or ray.gpus_per_node, or add nodes.'
     if sum(node.cpus for node in nodes) < demand.total_cpus:
         return "No CPU is left for TransferQueue's controller: the nodes need one more CPU in total."
     return ""
+
+
+def _fit(kinds: list[tuple[int, int, int]], free: list[tuple[int, int]]) -> bool:
+    """Whether nodes with these GPUs and CPUs free have room for (number, GPUs, CPUs) of each kind.
+
+    verl puts the ranks of a node on one node, but may put those of two on one that is large enough.
+    """
+    for number, gpus, cpus in sorted(kinds, key=lambda kind: kind[1], reverse=True):
+        for _ in range(number):
+            room = [place for place, (has, cores) in enumerate(free) if has >= gpus and cores >= cpus]
+            if not room:
+                return False
+            place = min(room, key=lambda place: free[place][0])
+            free[place] = (free[place][0] - gpus, free[place][1] - cpus)
+    return True
+
+
+def _too_few(config: ConfigStore, nodes: list[NodeResources], units: int) -> str:
+    demand = RayDemand.of(config)
+    fitting = sum(node.gpus >= demand.gpus and node.cpus >= demand.cpus + units for node in nodes)
+    asked = f"{_count(demand.nodes, 'node')} with {_count(demand.gpus, 'GPU')} and {demand.cpus + units} CPUs free"
+    more, fewer = "", "ray.num_nodes or ray.gpus_per_node"
+    if demand.rollout_nodes:
+        more = (
+            f" and {demand.rollout_nodes} that generate with {_count(demand.rollout_gpus, 'GPU')} and "
+            f"{demand.rollout_cpus + units} CPUs"
+        )
+        fewer = "ray.num_nodes, ray.rollout_nodes or ray.gpus_per_node"
+    logical = " Start Ray there with `--num-gpus`: on CPUs, a GPU stands for a rank." if _is_cpu(config) else ""
+    return (
+        f"The run asks for {asked} on each{more}, but {fitting} of {_count(len(nodes), 'node')} "
+        f"{'has' if fitting == 1 else 'have'} them: lower {fewer}, or add nodes.{logical}"
+    )
 
 
 def dry_run_table(config: ConfigStore) -> str:
@@ -130,7 +155,8 @@ def dry_run_table(config: ConfigStore) -> str:
 def demand_table(config: ConfigStore, nodes: list[NodeResources]) -> str:
     """What the run asks of Ray, and what the nodes have free."""
     demand = RayDemand.of(config)
-    asked = f"{_count(demand.nodes, 'node')} with ranks and rollout servers, each"
+    servers = demand.rollout_nodes
+    asked = f"{_count(demand.nodes, 'node')} with ranks{'' if servers else ' and rollout servers'}, each"
     rows: list[tuple[str, object, object]] = [
         ("asked of Ray", "GPUs", "CPUs"),
         (asked, demand.gpus, demand.cpus),
@@ -138,6 +164,10 @@ def demand_table(config: ConfigStore, nodes: list[NodeResources]) -> str:
         ("its controller", 0, 1),
         ("free", "GPUs", "CPUs"),
     ]
+    if servers:
+        rows.insert(
+            2, (f"{_count(servers, 'node')} with rollout servers, each", demand.rollout_gpus, demand.rollout_cpus)
+        )
     alike: dict[tuple[int, int], list[str]] = {}
     for node in nodes:
         alike.setdefault((node.gpus, node.cpus), []).append(node.name)
@@ -152,7 +182,7 @@ def demand_table(config: ConfigStore, nodes: list[NodeResources]) -> str:
 
 def _machine_shortage(config: ConfigStore, machine: NodeResources) -> str:
     demand = RayDemand.of(config)
-    if machine.gpus >= demand.nodes * demand.gpus:
+    if machine.gpus >= demand.total_gpus:
         return ""
     if not machine.gpus:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -161,10 +191,16 @@ def _machine_shortage(config: ConfigStore, machine: NodeResources) -> str:
             f"model.device={config.model.device} trains on GPUs, but Ray finds none on this machine{why}. Set "
             "model.device=cpu, or ray.address to a cluster that has GPUs."
         )
-    if demand.nodes > 1:
+    if all_nodes(config) > 1:
         return (
-            f"The run asks for {demand.nodes} nodes, but without ray.address Ray runs on this machine alone: set "
+            f"The run asks for {all_nodes(config)} nodes, but without ray.address Ray runs on this machine alone: set "
             "ray.address to the cluster's (`auto` on one of its nodes), or ray.num_nodes=1."
+        )
+    apart = demand.gpus - config.ray.gpus_per_node
+    if apart:
+        return (
+            f"ray.gpus_per_node={config.ray.gpus_per_node} and {apart} that generate, but Ray finds "
+            f"{_count(machine.gpus, 'GPU')} on this machine: lower ray.gpus_per_node or ray.rollout_gpus_per_node."
         )
     return (
         f"ray.gpus_per_node={demand.gpus}, but Ray finds {_count(machine.gpus, 'GPU')} on this machine: set "

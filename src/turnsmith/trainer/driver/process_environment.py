@@ -7,6 +7,7 @@ import secrets
 
 from turnsmith.config import ConfigStore
 from turnsmith.threads import cores
+from turnsmith.trainer.config.layout import RayDemand
 
 
 def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
@@ -39,7 +40,7 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "TRANSFER_QUEUE_ENABLE": "1",
     }
     if device == "cpu":
-        threads = max(1, cores() // config.ray.gpus_per_node)
+        threads = max(1, cores() // RayDemand.of(config).gpus)
         defaults |= {
             # Ray would give each actor one thread.
             "OMP_NUM_THREADS": str(threads),

@@ -10,7 +10,7 @@ from typing import Any
 import transfer_queue
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from turnsmith.records.advantages import StepAdvantages, write_advantages
+from turnsmith.records.advantages import StepAdvantages
 from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.advantages import AdvantageEstimator, AdvantageInputs
 
@@ -56,22 +56,20 @@ def extra_fields(batch: Any, *, critic: bool, anchors: bool, mask: bool) -> dict
     return {ours: data[theirs][:, :width] for ours, theirs in wanted.items()}
 
 
-def record_advantages(batch: Any, run_dir: str, step: int, *, critic: bool, kl_in_reward: bool) -> None:
-    """Write what the actor is about to train on, read back from where the actor will read it, to the run folder."""
+def add_advantages(recorded: StepAdvantages, batch: Any, *, critic: bool, kl_in_reward: bool) -> None:
+    """Add what the actor is about to train on, read back from where the actor will read it, to a step's record."""
     names = {"advantages": "advantages"}
     names |= {"values": "values"} if critic else {}
     names |= {"rewards": "token_level_rewards"} if kl_in_reward else {}
     data = _read_fields(batch, list(names.values()))
     # By unbind, and not row by row: to take one row of a nested tensor, torch unbinds all of them.
     rows = {ours: data[theirs].unbind() for ours, theirs in names.items()}
-    recorded = StepAdvantages()
     for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
         if tag.get("is_padding", False):
             continue
         uid, session, _ = key.rsplit("_", 2)
         for ours, numbers in rows.items():
             getattr(recorded, ours)[episode_name(uid, session)] = numbers[row].numpy()
-    write_advantages(run_dir, step, recorded)
 
 
 def _read_fields(batch: Any, names: list[str]) -> Any:

@@ -37,6 +37,7 @@ def register_with_verl() -> None:
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
+        _let_each_group_meet_in_its_own_file()
         if "ports" not in LOADED:
             from turnsmith.trainer.verl.transport import protect_http, protect_queue
 
@@ -76,6 +77,14 @@ def _load_value_heads_with_the_chosen_attention() -> None:
         )
 
     model.load_valuehead_model = load_valuehead_model
+
+
+def _let_each_group_meet_in_its_own_file() -> None:
+    # On one machine, ranks meet in a file (`private_variables`) that all processes are told: those of the trainer, and
+    # those beside rollout servers with GPUs of their own.
+    group, file = os.environ.get("WG_PREFIX"), os.environ.get("DIST_INIT_METHOD", "")
+    if group and file.startswith("file://") and not file.endswith(f"-{group}"):
+        os.environ["DIST_INIT_METHOD"] = f"{file}-{group}"
 
 
 def check_loaded() -> None:

@@ -107,7 +107,8 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
                 raise RuntimeError(NOTHING_TO_TRAIN_ON)
             if partition_id != PARTITION or finish(chosen):
                 return found
-            tags = [{"is_prompt": True, "status": "finished", "global_steps": global_steps} for _ in chosen]
+            begun = buffer.prompt_global_steps[partition_id]  # as it was when they were taken: they are that old
+            tags = [{"is_prompt": True, "status": "finished", "global_steps": begun[uid]} for uid in chosen]
             transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
             replace_lost()
             time.sleep(_AGAIN_SECONDS)  # the loss of a worker may be known here a moment later
@@ -146,12 +147,13 @@ class Recovery:
         self._looked = time.monotonic()
         self._trainer.agent_loop_manager.replace_lost()
         if not self._asked:
-            servers = self._trainer.llm_server_manager.server_handles
-            self._asked = [server.lacks_weights.remote() for server in servers if hasattr(server, "lacks_weights")]
+            self._asked = [
+                server.lacks_weights.remote() for server in self._trainer.servers if hasattr(server, "lacks_weights")
+            ]
         done, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
         if any(map(_answer, done)):
             self._warn("A rollout server died and was restarted; sending it the current weights.")
-            self.sync(lambda: self._trainer.checkpoint_manager.update_weights(self._version), self._version)
+            self.sync(lambda: self._trainer.send_weights(self._version), self._version)
 
     def sync(self, send: Callable[[], Any], version: int) -> None:
         """Send the weights to the rollout servers, again if one dies meanwhile."""

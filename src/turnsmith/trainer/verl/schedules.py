@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
-from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer_base
+from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer_base, trainer_separate_async
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from turnsmith.errors import TrainingFailure
+from turnsmith.trainer.verl.server_pool import PooledServerManager
+from turnsmith.trainer.verl.staleness import bound_staleness
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
 from turnsmith.trainer.verl.workers import PARTITION, put_back_groups
+
+_KEPT = 0
+"""Under this number verl keeps the weights of a step's beginning, if a step has several updates."""
+_NOW = -1
+"""Under this one we keep those of now, while the others are sent."""
 
 
 class SyncTrainer(EpisodeTrainer, PPOTrainerSync):
     """Generates all episodes of a step, then trains on them."""
 
 
-class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
-    """A step trains on the groups that finish first; the others pause during the update, then continue."""
+class AsyncTrainer(EpisodeTrainer):
+    """Generates ahead: a step trains on groups that were dispatched in it or in an earlier one.
+
+    Abstract: the two asynchronous schedules differ in where the rollout servers are.
+    """
 
     carries = True
     _is_loaded = False
@@ -26,8 +39,19 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
         """No: the groups of a failed step are neither in the dataset's position nor in the queue."""
         return False
 
+    def _build_replay_buffer(self) -> Any:
+        buffer = super()._build_replay_buffer()
+        if buffer.max_off_policy_strategy == "wait":
+            bound_staleness(buffer, self.max_staleness, self.groups_per_step, lambda: self.updates_left)
+        return buffer
+
+    @property
+    def max_staleness(self) -> int:
+        """`training.max_staleness`."""
+        return int(self.config.trainer.v1.sampler.max_off_policy_threshold) - 1
+
     def on_train_begin(self) -> None:
-        """Dispatch one batch ahead, or what is missing of it after an earlier `fit`."""
+        """Dispatch what is generated ahead, or what is missing of it after an earlier `fit`."""
         self._restored_tq_prompt_count = trainer_base._count_tq_prompt_groups()
         super().on_train_begin()
 
@@ -35,11 +59,17 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
         """Load a checkpoint. Groups that were not trained on by then are replayed from their starts."""
         if trainer_base._count_tq_prompt_groups():
             raise TrainingFailure(
-                "Episodes of this run are in flight and cannot be cancelled: with training.schedule=colocate_async, "
+                "Episodes of this run are in flight and cannot be cancelled: with an asynchronous training.schedule, "
                 "load a checkpoint before the first step, in a new trainer."
             )
         super().load(checkpoint)
-        put_back_groups()  # the records of finished ones were lost with their process
+        under_way = len(put_back_groups())  # the records of finished ones were lost with their process
+        if under_way > self.max_staleness * self.groups_per_step:
+            raise TrainingFailure(
+                f"{checkpoint.name} has {under_way} groups under way, but with training.max_staleness="
+                f"{self.max_staleness} and {self.groups_per_step} groups a step no more than "
+                f"{self.max_staleness * self.groups_per_step} can be: resume with the values that it was saved with."
+            )
         self._is_loaded = True
 
     def _reissue_inflight_prompts(self, partition_id: str = PARTITION) -> int:
@@ -48,6 +78,62 @@ class ColocatedAsyncTrainer(EpisodeTrainer, PPOTrainerColocateAsync):
         return super()._reissue_inflight_prompts(partition_id) if is_loaded else 0
 
 
+class ColocatedAsyncTrainer(AsyncTrainer, PPOTrainerColocateAsync):
+    """A step trains on the groups that finish first; the others pause during the update, then continue."""
+
+
+class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
+    """Rollout servers on GPUs of their own generate all the time, and pause only while they get new weights."""
+
+    _is_ahead = False
+    """Whether the model has been updated since its weights were sent."""
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        # As `EpisodeTrainer.__init__` does for the other servers.
+        trainer_separate_async.LLMServerManager = PooledServerManager
+        # verl 0.9.1 fails when it logs that there are no other servers: it passes the logger an argument of `print`.
+        logging.getLogger(trainer_separate_async.__name__).setLevel(logging.WARNING)
+        super().__init__(config, *args, **kwargs)
+
+    @property
+    def servers(self) -> list[Any]:
+        """Handles of the rollout servers."""
+        return self.standalone_server_manager.server_handles
+
+    def send_weights(self, version: int) -> None:
+        """Send the weights of `version` to all servers: of a step's beginning, if it is between two updates."""
+        ranks: Any = self.actor_rollout_wg
+        manager: Any = self.standalone_checkpoint_manager
+        if not self._is_ahead:
+            manager.update_weights(version)
+            return
+        ranks.save_model_to_cpu(_NOW)
+        ranks.restore_model_from_cpu(_KEPT)
+        try:
+            manager.update_weights(version)
+        finally:
+            ranks.restore_model_from_cpu(_NOW)
+            ranks.clear_cpu_model(_NOW)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._update_actor(batch, metrics)
+        bypasses = self.config.algorithm.rollout_correction.get("bypass_mode")  # then verl keeps no weights
+        self._is_ahead = not bypasses
+        return batch
+
+    def on_step_end(self) -> None:
+        """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
+        super().on_step_end()
+        self._is_ahead = False
+
+
+_TRAINERS: dict[str, type[EpisodeTrainer]] = {
+    "sync": SyncTrainer,
+    "colocate_async": ColocatedAsyncTrainer,
+    "separate_async": SeparateAsyncTrainer,
+}
+
+
 def trainer_class(schedule: str) -> type[EpisodeTrainer]:
     """The trainer class for a `training.schedule`."""
-    return ColocatedAsyncTrainer if schedule == "colocate_async" else SyncTrainer
+    return _TRAINERS[schedule]

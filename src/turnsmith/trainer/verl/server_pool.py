@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -16,6 +17,8 @@ from turnsmith.inference.engine import Generation, Sampling
 
 _RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
+_AVOID_SECONDS = 10.0
+"""How long a lost server gets no requests while others are up; its restart takes about as long."""
 _AGAIN_SECONDS = 0.05
 _INTERRUPTED = ("aborted", "abort")
 """Stop reasons of a turn that a weight update cut: vLLM's in verl, and SGLang's."""
@@ -30,8 +33,8 @@ class ServerPool:
     which saves that process and one remote call per turn. Of equally busy servers, each process prefers those that
     follow its own place among the servers, so that what none of them can see, the sum, is even as well.
 
-    A lost server fails its current requests. Later ones go to the other servers; if there is none, they wait until Ray
-    has restarted the server and the trainer has sent it weights.
+    The requests of a lost server are repeated on another one; if there is none, they wait until Ray has restarted the
+    server and the trainer has sent it weights. Then it gets new sessions again.
 
     Args:
         servers: The handles of the servers.
@@ -46,7 +49,7 @@ class ServerPool:
         self._first = place * len(servers) // workers
         self._sessions = [0] * len(servers)
         self._busy = [0] * len(servers)
-        self._lost = [False] * len(servers)
+        self._lost_until = [0.0] * len(servers)
         self._home: dict[str, int] = {}
 
     def of_worker(self, place: int, workers: int) -> ServerPool:
@@ -73,37 +76,37 @@ class ServerPool:
         )
 
     async def _continue(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Any:
-        home = self._server_of(session)
-        self._busy[home] += 1
-        try:
-            part = await self._ask(
-                home,
-                request_id=f"{session}-{len(prompt_ids)}",
-                prompt_ids=prompt_ids,
-                sampling_params=_verl_sampling(sampling, self._backend),
-            )
-        finally:
-            self._busy[home] -= 1
+        until = time.monotonic() + _RESTART_SECONDS
+        while True:
+            home = self._server_of(session)
+            self._busy[home] += 1
+            try:
+                part = await self._servers[home].generate.remote(
+                    request_id=f"{session}-{len(prompt_ids)}",
+                    prompt_ids=prompt_ids,
+                    sampling_params=_verl_sampling(sampling, self._backend),
+                )
+                break
+            except RayActorError as error:
+                self._lose(home)
+                if time.monotonic() > until or not (self._up() or any(map(_restarts, self._servers))):
+                    raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
+            finally:
+                self._busy[home] -= 1
+            if not self._up():
+                await asyncio.sleep(_LOOK_SECONDS)
+        self._lost_until[home] = 0.0
         if part.stop_reason not in (*_INTERRUPTED, *_FINISHED):  # is it a whole turn? Then it may be trained on
             raise EngineFailure(f"Rollout server {home} ended a turn with the unknown reason {part.stop_reason!r}.")
         return part
 
-    async def _ask(self, home: int, **request: Any) -> Any:
-        """Send one request; to a server that is known to be lost, retry until it answers."""
-        server, until = self._servers[home], time.monotonic() + _RESTART_SECONDS
-        while True:
-            waits = self._lost[home]
-            try:
-                output = await server.generate.remote(**request)
-            except RayActorError as error:
-                self._lost[home] = True
-                # Ray restarts only our own server.
-                if not waits or not hasattr(server, "lacks_weights") or time.monotonic() > until:
-                    raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
-                await asyncio.sleep(_LOOK_SECONDS)
-            else:
-                self._lost[home] = False
-                return output
+    def _lose(self, server: int) -> None:
+        self._lost_until[server] = time.monotonic() + _AVOID_SECONDS if _restarts(self._servers[server]) else inf
+
+    def _up(self) -> list[int]:
+        """The servers that are not known to be lost."""
+        now = time.monotonic()
+        return [place for place, until in enumerate(self._lost_until) if until <= now]
 
     def _server_of(self, session: str) -> int:
         home = self._home.get(session)
@@ -111,12 +114,11 @@ class ServerPool:
             # An episode is played in one task from its first turn to its last, so its session ends with that task.
             task: Any = asyncio.current_task()
             task.add_done_callback(lambda task: self._leave(session))
-        elif not self._lost[home]:
+        elif not self._lost_until[home]:
             return home
         else:
             self._leave(session)
-        up = [place for place, lost in enumerate(self._lost) if not lost] or range(len(self._servers))
-        home = self._home[session] = min(up, key=self._load)
+        home = self._home[session] = min(self._up() or range(len(self._servers)), key=self._load)
         self._sessions[home] += 1
         return home
 
@@ -125,6 +127,11 @@ class ServerPool:
 
     def _leave(self, session: str) -> None:
         self._sessions[self._home.pop(session)] -= 1
+
+
+def _restarts(server: Any) -> bool:
+    """Whether Ray restarts a server that is lost: only our own."""
+    return hasattr(server, "lacks_weights")
 
 
 def _verl_sampling(sampling: Sampling, backend: str) -> dict[str, Any]:

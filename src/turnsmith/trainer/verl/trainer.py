@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import get_tensordict
 
 from turnsmith.errors import TrainingFailure
+from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.checkpoints import PendingCheckpoint, prune, read_state
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.ledger import StepLedger
@@ -22,7 +23,7 @@ from turnsmith.trainer.diagnostics.monitor import StepMonitor
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
 from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.estimators import extra_fields, extra_inputs, record_advantages, register_estimator
+from turnsmith.trainer.verl.estimators import add_advantages, extra_fields, extra_inputs, register_estimator
 from turnsmith.trainer.verl.recovery import (
     NOTHING_TO_TRAIN_ON,
     Recovery,
@@ -32,6 +33,7 @@ from turnsmith.trainer.verl.recovery import (
 )
 from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
 from turnsmith.trainer.verl.server_pool import PooledServerManager
+from turnsmith.trainer.verl.staleness import note_dropped
 
 Emit = Callable[[str, Any], None]
 """Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
@@ -79,8 +81,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self._begin_step = lambda: None
         filters = plan.filtered_group_size > 0
         if plan.rollout.failures.drops or filters:
-            groups = int(config.data.train_batch_size)
-            self._begin_step = replace_groups(self.replay_buffer, groups, filters=filters)
+            self._begin_step = replace_groups(self.replay_buffer, self.groups_per_step, filters=filters)
+        self._trained: list[str] = []
+        self._advantages = StepAdvantages()
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -94,6 +97,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             return last_debug_time
 
         self._sampling_since = began
+        self._too_old = note_dropped(buffer)
         buffer._wait_for_next_poll = wait_for_next_poll
         keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
         return buffer
@@ -109,7 +113,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         # Episodes come in the order in which they finished, and sums of floats must not depend on that.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
-        self.balance = self.agent_loop_manager.ledger.close(self.global_steps, episode_names(batch))
+        self._trained += episode_names(batch)
+        if not self.updates_left:
+            self.balance = self.agent_loop_manager.ledger.close(self.global_steps, self._trained)
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def continue_until(self, step: int) -> None:
@@ -125,6 +131,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Report that a step begins."""
         super().on_step_begin()
         self._begin_step()
+        self.episodes, self._trained, self._advantages = EpisodeReport(), [], StepAdvantages()
         self.emit("phase", "generate")
 
     def on_sample_begin(self) -> None:
@@ -132,16 +139,18 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         super().on_sample_begin()
         self._sampling_since = time.monotonic()
 
-    def on_sample_end(self) -> None:
-        """Record the step's groups for the curriculum, now that all of them have finished."""
-        self.train_dataset.record(self.episodes.groups)
-        super().on_sample_end()
-
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
-        """Record the step's episodes; False: a process was lost with some of them, which are replayed."""
-        report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None)
-        self.episodes = report or EpisodeReport()
-        return report is not None
+        """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
+        update = self.parameter_sync_step - 1 - self.updates_left
+        report = self.agent_loop_manager.finish_step(
+            self.global_steps, groups if self.carries else None, update, self._too_old
+        )
+        if report is None:
+            return False
+        self._too_old.clear()
+        self.train_dataset.record(report.groups)  # for the curriculum
+        self.episodes += report
+        return True
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """One optimizer step; if every episode of the batch failed, stop the run with the first failure."""
@@ -153,7 +162,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             if not self._finish_episodes():
                 raise
             report = self.episodes
-            self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, []).as_dict())
+            self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, self._trained).as_dict())
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
                 f"({dict(report.outcomes)}). The first failure: {report.first_error or 'no turn was taken'}"
@@ -173,13 +182,11 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
         with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
-        record_advantages(
-            batch,
-            self.plan.run_dir,
-            self.global_steps,
-            critic=self.use_critic,
-            kl_in_reward=self.config.algorithm.use_kl_in_reward,
+        add_advantages(
+            self._advantages, batch, critic=self.use_critic, kl_in_reward=self.config.algorithm.use_kl_in_reward
         )
+        if not self.updates_left:
+            write_advantages(self.plan.run_dir, self.global_steps, self._advantages)
         return batch
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -204,6 +211,26 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def saves_late(self) -> bool:
         """Whether a run that fails saves the state after its last good step."""
         return bool(self.saving.every)
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups that a step trains on."""
+        return int(self.config.data.train_batch_size)
+
+    @property
+    def updates_left(self) -> int:
+        """How many more times the current step samples and updates; only `separate_async` does so more than once."""
+        return self.parameter_sync_step - 1 - self.local_trigger_step
+
+    @property
+    def servers(self) -> list[Any]:
+        """Handles of the rollout servers."""
+        return self.llm_server_manager.server_handles
+
+    def send_weights(self, version: int) -> None:
+        """Send the weights to all rollout servers, as those of `version`."""
+        manager: Any = self.checkpoint_manager
+        manager.update_weights(version)  # verl decorates it: called outside an event loop, it has run when it returns
 
     @property
     def _is_last(self) -> bool:
@@ -291,5 +318,4 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
         self.train_dataloader_it = None  # else the iterator in use would continue from where it is
-        # verl decorates it: called outside an event loop, it has run when it returns.
-        self.recovery.sync(lambda: self.checkpoint_manager.update_weights(self.global_steps), self.global_steps)
+        self.recovery.sync(lambda: self.send_weights(self.global_steps), self.global_steps)

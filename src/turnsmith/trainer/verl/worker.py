@@ -18,7 +18,7 @@ from turnsmith.inference.chat import Chat, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
-from turnsmith.rollout.episode_groups import settle_groups, split_settled
+from turnsmith.rollout.episode_groups import drop_groups, settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry
@@ -30,6 +30,7 @@ from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, Finished
 from turnsmith.trajectory import Trajectory
 
+_TOO_OLD = "When it ended it was older than training.max_staleness allows, and training.stragglers is drop."
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
@@ -47,13 +48,18 @@ class EpisodeWorker(_VerlWorker):
         self.context = EpisodeContext(replace(plan, rollout=rollout), chat)
         set_episode_context(self.context)
 
-    async def finish_step(self, step: int, groups: Collection[str] | None = None) -> Finished:
+    async def finish_step(
+        self, step: int, groups: Collection[str] | None = None, update: int = 0, too_old: Collection[str] = ()
+    ) -> Finished:
         """Write finished episodes to the run folder, and report on them.
 
         Args:
             step: The step that trains on them.
             groups: Only episodes of these groups and of dropped groups; the others wait for their step.
+            update: Of which update of the step they are: each writes a file of its own.
+            too_old: Groups that were dropped because they exceeded `training.max_staleness`.
         """
+        drop_groups(self.context.finished, too_old, _TOO_OLD)
         finished, self.context.finished = split_settled(
             self.context.finished, groups, self.config.actor_rollout_ref.rollout.n
         )
@@ -61,7 +67,8 @@ class EpisodeWorker(_VerlWorker):
         self.context.failing = SameFailure()
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
-            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=self.part)
+            part = f"{self.part}.{update}" if update else self.part
+            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=part)
         return Finished(
             report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
         )

@@ -103,17 +103,21 @@ class EpisodeWorkers:
         for answer in sent:
             _check_sent(answer)
 
-    def finish_step(self, step: int, groups: Collection[str] | None = None) -> EpisodeReport | None:
+    def finish_step(
+        self, step: int, groups: Collection[str] | None = None, update: int = 0, too_old: Collection[str] = ()
+    ) -> EpisodeReport | None:
         """Record the finished episodes of every worker, and merge their reports.
 
         Args:
             step: The step that trains on them.
-            groups: The groups of the step, with a schedule in which episodes continue over several steps.
+            groups: The groups of the update, with a schedule in which episodes continue over several steps.
+            update: Its number in the step, where a step has several.
+            too_old: Groups that were dropped because they exceeded `training.max_staleness`.
 
         Returns:
             None if a worker was lost before it could report: its groups are replayed, and this is called again.
         """
-        asked = [(slot, slot.handle.call("finish_step", step, groups)) for slot in self._slots]
+        asked = [(slot, slot.handle.call("finish_step", step, groups, update, too_old)) for slot in self._slots]
         is_whole = True
         for slot, answer in asked:
             try:

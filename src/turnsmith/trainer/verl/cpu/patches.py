@@ -1,4 +1,4 @@
-"""Patches for the three places in verl 0.9.1 that cannot run on a CPU.
+"""Patches for the four places in verl 0.9.1 that cannot run on a CPU.
 
 Applied only in processes that are to use the CPU (`plugin.asked_for_cpu`).
 """
@@ -14,6 +14,7 @@ def make_verl_run_on_cpu() -> None:
     _accept_gloo_alone()
     _register_fsdp_engines()
     _keep_the_reference_model_in_plain_memory()
+    _copy_the_weights_that_are_kept()
     from turnsmith.trainer.verl.cpu.vllm import name_the_vllm_distribution
 
     name_the_vllm_distribution()
@@ -54,3 +55,17 @@ def _keep_the_reference_model_in_plain_memory() -> None:
     from verl.workers.engine.fsdp import transformer_impl
 
     transformer_impl.CPUOffloadPolicy = lambda pin_memory: None
+
+
+def _copy_the_weights_that_are_kept() -> None:
+    # With several updates a step, verl keeps the weights of its beginning in CPU memory. Moving them there copies them,
+    # except from a CPU: they would change with every update.
+    from verl.utils import fsdp_utils
+
+    save = fsdp_utils.fsdp2_sharded_save_to_cpu
+
+    def save_copy(model: Any) -> Any:
+        kept, spec = save(model)
+        return {name: (tensor.clone(), its_spec) for name, (tensor, its_spec) in kept.items()}, spec
+
+    fsdp_utils.fsdp2_sharded_save_to_cpu = save_copy

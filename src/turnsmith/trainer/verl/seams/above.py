@@ -39,16 +39,16 @@ HOOKS = {
 
 def add_hook(name: str, wanted: list[str]) -> None:
     def check() -> None:
-        from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
+        from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
 
         from turnsmith.trainer.verl.trainer import EpisodeTrainer
 
-        same(parameters(getattr(PPOTrainerSync, name)), wanted)
-        same(parameters(getattr(PPOTrainerColocateAsync, name)), wanted)
+        for theirs in (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
+            same(parameters(getattr(theirs, name)), wanted)
         same(parameters(getattr(EpisodeTrainer, name)), wanted)
 
     check.__name__ = f"ppo_trainer.{name}"
-    check.__doc__ = f"PPOTrainerSync.{name} and PPOTrainerColocateAsync.{name} should take ({', '.join(wanted)})"
+    check.__doc__ = f"{name} of PPOTrainerSync, -ColocateAsync and -SeparateAsync should take ({', '.join(wanted)})"
     seam("EpisodeTrainer in trainer/verl/trainer.py")(check)
 
 
@@ -56,15 +56,16 @@ for hook, hook_parameters in HOOKS.items():
     add_hook(hook, hook_parameters)
 
 
-@seam("ColocatedAsyncTrainer in trainer/verl/schedules.py")
+@seam("AsyncTrainer in trainer/verl/schedules.py")
 def what_is_under_way_is_found_in_the_queue() -> None:
     """Training that begins should reissue what is in the queue, and warm up by _restored_tq_prompt_count"""
-    from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, trainer_base
+    from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, trainer_base
 
     fit = inspect.getsource(trainer_base.PPOTrainer.fit)
     holds(fit.index("self._reissue_inflight_prompts()") < fit.index("self.on_train_begin()"))
     holds("_restored_tq_prompt_count" in inspect.getsource(trainer_base.PPOTrainer._add_async_warmup_batches))
-    holds("_add_async_warmup_batches" in inspect.getsource(PPOTrainerColocateAsync.on_train_begin))
+    for theirs in (PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
+        holds("_add_async_warmup_batches" in inspect.getsource(theirs.on_train_begin))
     same(parameters(trainer_base._count_tq_prompt_groups), ["partition_id"])
 
 

@@ -20,11 +20,14 @@ class Layout:
     tensor: int = 1
     sequence: int = 1
     schedule: str = "sync"
+    rollout_gpus: int = 0
+    """With `separate_async`: GPUs on each of these nodes that only generate; 0: as many nodes again do."""
 
     @property
     def name(self) -> str:
         schedule = "" if self.schedule == "sync" else f"-{self.schedule}"
-        return f"{self.nodes}x{self.gpus}-tp{self.tensor}-sp{self.sequence}{schedule}"
+        gpus = f"{self.gpus}+{self.rollout_gpus}" if self.rollout_gpus else self.gpus
+        return f"{self.nodes}x{gpus}-tp{self.tensor}-sp{self.sequence}{schedule}"
 
     def settings(self) -> list[str]:
         """As on the command line. Two mini-batches a step, each of eight episodes a GPU."""
@@ -42,7 +45,10 @@ class Layout:
             f"ray.num_nodes={self.nodes}",
             f"ray.gpus_per_node={self.gpus}",
         ]
-        return [*settings, f"ray.rollout_nodes={self.nodes}"] if self.schedule == "separate_async" else settings
+        if self.schedule != "separate_async":
+            return settings
+        apart = f"gpus_per_node={self.rollout_gpus}" if self.rollout_gpus else f"nodes={self.nodes}"
+        return [*settings, f"ray.rollout_{apart}"]
 
 
 LAYOUTS = [
@@ -50,6 +56,7 @@ LAYOUTS = [
     Layout(1, 8),
     Layout(1, 8, tensor=2, sequence=2),
     Layout(1, 8, tensor=2, schedule="colocate_async"),
+    Layout(1, 4, tensor=2, schedule="separate_async", rollout_gpus=4),
     Layout(4, 8, tensor=4),
     Layout(4, 8, tensor=4, sequence=4),
     Layout(4, 8, tensor=4, schedule="separate_async"),
@@ -119,17 +126,20 @@ for each in LAYOUTS:
 
 @seam("RayDemand in trainer/config/layout.py")
 def cpus_of_ray() -> None:
-    """A GPU should come with 3 CPUs of Ray, each process of TransferQueue take 1, and storage only go where CPUs are"""
+    """A GPU should take 3 CPUs of Ray (2 of a server apart), TransferQueue 1 a process, storage go where CPUs are"""
     import inspect
 
     from transfer_queue.controller import TransferQueueController
     from transfer_queue.storage.bootstrap import simple_storage_bootstrap
     from transfer_queue.storage.simple_storage import SimpleStorageUnit
     from verl.single_controller.ray.base import ResourcePoolManager
+    from verl.workers.rollout.replica import RolloutReplica
 
     from turnsmith.trainer.config import layout
 
     same(ResourcePoolManager.max_colocate_count, layout._CPUS_OF_A_RANK)
+    standalone = inspect.getsource(RolloutReplica.init_standalone)
+    holds(f"max_colocate_count={layout._CPUS_OF_A_SERVER_GPU}," in standalone)
     actors: list[Any] = [TransferQueueController, SimpleStorageUnit]
     same([actor._default_options["num_cpus"] for actor in actors], [1, 1])
     holds('simple_storage_config.get("required_node_resource")' in inspect.getsource(simple_storage_bootstrap))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from turnsmith.trainer.verl.transformers.server import server_name, start_server
 
@@ -19,10 +20,10 @@ _BUCKET_BYTES = 256 << 20
 
 
 class TransformersReplica(RolloutReplica):
-    """Starts one server per replica; on a CPU a replica is one FSDP2 rank."""
+    """Starts one server per replica; on a CPU a replica is one FSDP2 rank, or has a slot of its own."""
 
     async def launch_servers(self) -> None:
-        """Start the server on the node of the rank that sends it weights."""
+        """Start the server on the node of the process that sends it weights."""
         rank: Any = self.workers[0]
         node_id = await rank.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())
         server = start_server(
@@ -53,9 +54,15 @@ class TransformersReplica(RolloutReplica):
     async def wake_up(self) -> None:
         """Nothing was freed."""
 
+    async def release_kv_cache(self) -> None:
+        """Nothing to free."""
+
+    async def resume_kv_cache(self) -> None:
+        """Nothing was freed."""
+
 
 class TransformersAdapter(BaseRollout):
-    """Runs in the trainer process and sends new weights to this rank's server."""
+    """Runs in the trainer process, or beside the server, and sends new weights to it."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -71,7 +78,7 @@ class TransformersAdapter(BaseRollout):
 
     async def update_weights(
         self,
-        weights: Generator[tuple[str, torch.Tensor], None, None],
+        weights: Any,
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
         **kwargs: Any,
@@ -79,22 +86,23 @@ class TransformersAdapter(BaseRollout):
         """Send all weights in buckets through Ray's shared memory; the last one carries the version."""
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
+        stream = ensure_async_iterator(weights)  # plain from a rank, asynchronous from a checkpoint engine
         try:
-            for bucket, is_last in _buckets(weights):
+            async for bucket, is_last in _buckets(stream):
                 await self._server.load_weights.remote(bucket, global_steps if is_last else None)
         except RayActorError:
-            for _ in weights:  # each is gathered from all ranks: stopping early would leave the others waiting
+            async for _ in stream:  # each is gathered from all ranks: stopping early would leave the others waiting
                 pass
             raise
 
 
-def _buckets(
-    weights: Iterator[tuple[str, torch.Tensor]],
-) -> Iterator[tuple[list[tuple[str, torch.Tensor]], bool]]:
+async def _buckets(
+    weights: AsyncIterator[tuple[str, torch.Tensor]],
+) -> AsyncIterator[tuple[list[tuple[str, torch.Tensor]], bool]]:
     """Weights in buckets of bounded size, and whether a bucket is the last one."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0
-    for name, tensor in weights:
+    async for name, tensor in weights:
         bucket.append((name, tensor.detach().cpu()))
         size += tensor.numel() * tensor.element_size()
         if size >= _BUCKET_BYTES:

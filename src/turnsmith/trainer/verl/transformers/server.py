@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.trainer.config.auto import resolve_backend, resolve_dtype
+from turnsmith.trainer.config.layout import rollout_layout
 
 _MOST_RESTARTS = 20
 
@@ -53,7 +55,7 @@ def start_servers_early(config: ConfigStore, cluster: Any, model_path: str) -> l
             max_concurrency=config.inference.max_concurrency,
             trust_remote_code=config.model.trust_remote_code,
         )
-        for rank in range(config.ray.gpus_per_node)
+        for rank in range(prod(rollout_layout(config)))
     ]
 
 
