@@ -48,7 +48,7 @@ replies = st.builds(
     model=st.just("tiny"),
     created=st.just(1_700_000_000),
 )
-TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
+TOOL: Any = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
 
 
 class Wire:
@@ -101,10 +101,10 @@ def with_chat(wire: Wire, *, stream: bool) -> None:
     create = openai_client(wire).chat.completions
     history: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     if stream:
-        with create.stream(model="tiny", messages=history, tools=[TOOL]) as events:  # pyright: ignore
+        with create.stream(model="tiny", messages=history, tools=[TOOL]) as events:
             message = events.get_final_completion().choices[0].message
     else:
-        message = create.create(model="tiny", messages=history, tools=[TOOL]).choices[0].message  # pyright: ignore
+        message = create.create(model="tiny", messages=history, tools=[TOOL]).choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls or ()]
     history += [message.model_dump(exclude_none=True), *results, {"role": "user", "content": "Go on"}]
     create.create(model="tiny", messages=history)
@@ -214,7 +214,9 @@ def test_a_body_is_read_or_refused(dialect: Dialect, body: bytes):
     try:
         request = dialect.read(body)
     except Refusal as refusal:
-        assert json.loads(dialect.write_error(refusal))["error"]["message"]
+        request, error = None, json.loads(dialect.write_error(refusal))["error"]
+    if request is None:
+        assert error["message"]
         return
     assert request.messages[-1].role != "assistant"
     assert all(isinstance(message.content, str) for message in request.messages)

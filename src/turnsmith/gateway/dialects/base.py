@@ -74,7 +74,7 @@ def sse(data: Any, event: str = "") -> bytes:
 
 
 def check_messages(messages: list[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """The messages, if the model has something to answer.
+    """The messages, if the model has something to answer; what the assistant said in a row is one turn.
 
     Example:
         >>> check_messages([ChatMessage("user", "Hi"), ChatMessage("assistant", "Hel")])
@@ -88,7 +88,13 @@ tool result.
         raise Refusal(
             "The last message is the assistant's own: it must be a user message or a tool result.", param="messages"
         )
-    return tuple(messages)
+    merged: list[ChatMessage] = []
+    for message in messages:
+        if message.role == "assistant" and merged and merged[-1].role == "assistant":
+            turn = merged.pop()
+            message = ChatMessage("assistant", turn.content + message.content, turn.calls + message.calls)
+        merged.append(message)
+    return tuple(merged)
 
 
 def function_tool(name: str, description: str | None, parameters: Any) -> dict[str, Any]:

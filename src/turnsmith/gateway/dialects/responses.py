@@ -114,7 +114,7 @@ class Responses:
         if isinstance(given.input, str):
             messages.append(ChatMessage("user", given.input))
         else:
-            _add_items(messages, given.input)
+            messages += _items(given.input)
         return ModelRequest(
             messages=check_messages(messages),
             tools=tuple(function_tool(tool.name, tool.description, tool.parameters) for tool in given.tools or ()),
@@ -178,20 +178,12 @@ def _refuse_unsupported(given: _ResponsesBody) -> None:
     refuse_unless_default(values, {"background": False, "top_logprobs": 0, "text.format": {"type": "text"}})
 
 
-def _add_items(messages: list[ChatMessage], items: list[Any]) -> None:
-    """Add the items of a conversation. An assistant's text and calls are items of their own, but one turn."""
-    is_same_turn = False
+def _items(items: list[Any]) -> Iterator[ChatMessage]:
     for place, raw in enumerate(items):
         typed = {"type": "message", **raw} if isinstance(raw, dict) and "role" in raw else raw
         item = convert_item(typed, _AnyItem, f"input[{place}]")  # pyright: ignore[reportArgumentType]
-        if isinstance(item, _Reasoning):  # the model's own is in the tokens that it sampled
-            continue
-        message = _read_item(item, place)
-        if message.role == "assistant" and is_same_turn:
-            turn = messages.pop()
-            message = ChatMessage("assistant", turn.content + message.content, turn.calls + message.calls)
-        messages.append(message)
-        is_same_turn = message.role == "assistant"
+        if not isinstance(item, _Reasoning):  # the model's own is in the tokens that it sampled
+            yield _read_item(item, place)
 
 
 def _read_item(item: Any, place: int) -> ChatMessage:
