@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from turnsmith.clocks import Clock, OutOfTime
+from turnsmith.clocks import Bottleneck, Clock, OutOfTime
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, WorkerLost, describe_failure
@@ -105,20 +105,29 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.outcome, trajectory.error = outcome, error
         if spec.reward_fn is not None and outcome.is_behaviour:
-            given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.thread
-            try:
-                async with Clock(None) as clock:
-                    clock.waits = episode.clock.waits
-                    trajectory.score = await compute_score(*given)
-            except (RewardFailure, Overloaded) as failure:
-                overload = isinstance(failure, Overloaded)
-                trajectory.outcome = Outcome.OVERLOADED if overload else Outcome.REWARD_FAILED
-                trajectory.error = str(failure)
+            await score_trajectory(trajectory, spec, host, episode.clock.waits)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
     trajectory.waits = {str(bottleneck): seconds for bottleneck, seconds in episode.clock.waits.items()}
     return trajectory
+
+
+async def score_trajectory(
+    trajectory: Trajectory, spec: RolloutSpec, host: Host, waits: dict[Bottleneck, float]
+) -> None:
+    """Call the run's reward function; if it fails, that is the outcome. The time that it waits is added to `waits`."""
+    if spec.reward_fn is None:
+        return
+    given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.thread
+    try:
+        async with Clock(None) as clock:
+            clock.waits = waits
+            trajectory.score = await compute_score(*given)
+    except (RewardFailure, Overloaded) as failure:
+        overload = isinstance(failure, Overloaded)
+        trajectory.outcome = Outcome.OVERLOADED if overload else Outcome.REWARD_FAILED
+        trajectory.error = str(failure)
 
 
 class _End(Exception):
@@ -290,12 +299,22 @@ class _Episode:
 
 
 def _environment_failure(error: Exception) -> _End:
+    return _End(*environment_outcome(error))
+
+
+def environment_outcome(error: Exception) -> tuple[Outcome, str]:
+    """The outcome of an episode whose environment failed, and what to say about it.
+
+    Example:
+        >>> environment_outcome(EnvironmentFailure("Game.step raised KeyError."))
+        (<Outcome.ENVIRONMENT_FAILED: 'environment_failed'>, 'Game.step raised KeyError.')
+    """
     message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
     if isinstance(error, EnvironmentTimeout):
-        return _End(Outcome.ENVIRONMENT_TIMEOUT, message)
+        return Outcome.ENVIRONMENT_TIMEOUT, message
     if isinstance(error, Overloaded):
-        return _End(Outcome.OVERLOADED, message)
-    return _End(Outcome.WORKER_LOST if isinstance(error, WorkerLost) else Outcome.ENVIRONMENT_FAILED, message)
+        return Outcome.OVERLOADED, message
+    return Outcome.WORKER_LOST if isinstance(error, WorkerLost) else Outcome.ENVIRONMENT_FAILED, message
 
 
 @lru_cache(maxsize=64)

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.rollout.agent_episode import run_agent_attempt
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.trajectory import Decision, Trajectory
+from turnsmith.trajectory import Decision, Trajectory, TurnRecord
 
 _FIRST_BACKOFF_SECONDS = 0.25
 _MAX_BACKOFF_SECONDS = 15.0
@@ -87,8 +88,9 @@ async def play_episode(
     given_up: list[Trajectory] = []
     retries: Counter[Cause] = Counter()  # each cause has its own number of retries
     attempt_spec, attempt_engine = spec, engine
+    run = run_agent_attempt if spec.environment.is_agent else run_attempt
     while True:
-        trajectory = await run_attempt(start, attempt_spec, attempt_engine, chat)
+        trajectory = await run(start, attempt_spec, attempt_engine, chat)
         trajectory.attempt = attempt = len(given_up)
         cause, policy = spec.failures.decide(trajectory)
         if failing is not None:
@@ -121,14 +123,18 @@ class _ReplayEngine:
         self.inner = engine
         self._previous = previous
         self._session_suffix = session_suffix
-        self._turns = {turn.start: turn for turn in previous.turns} if previous is not None else {}
+        self._turns: dict[int, list[TurnRecord]] = {}
+        for turn in previous.turns if previous is not None else ():
+            self._turns.setdefault(turn.start, []).append(turn)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`."""
-        turn = self._turns.get(len(prompt_ids))
-        if turn is not None and self._previous is not None:
-            tokens = self._previous.tokens
-            if tokens.ids[: turn.start] == array("i", prompt_ids):
+        prompt = array("i", prompt_ids)
+        for turn in self._turns.get(len(prompt), ()):
+            if self._previous is None:
+                break
+            tokens = self._previous.buffer(turn.branch)
+            if tokens.ids[: turn.start] == prompt:
                 return Generation(
                     token_ids=tokens.ids[turn.start : turn.stop],
                     log_probs=tokens.log_probs[turn.start : turn.stop],
