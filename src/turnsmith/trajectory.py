@@ -247,6 +247,11 @@ class Trajectory:
         """Number of turns the model took."""
         return len(self.actions)
 
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the model sampled."""
+        return sum(tokens.mask.tobytes().count(1) for tokens in (self.tokens, *self.branches))
+
     def buffer(self, branch: int) -> TokenBuffer:
         """The tokens of one branch; 0 is `tokens`."""
         return self.branches[branch - 1] if branch else self.tokens

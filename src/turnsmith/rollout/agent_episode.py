@@ -12,7 +12,7 @@ from turnsmith.gateway.server import serve_episode
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine
 from turnsmith.rollout.agent_session import AgentSession
-from turnsmith.rollout.episode import EpisodeStart, environment_outcome, score_trajectory
+from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, score_trajectory
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Outcome, Trajectory
 

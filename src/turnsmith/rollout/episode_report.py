@@ -152,7 +152,7 @@ def group_examples(report: EpisodeReport, group: str) -> list[str]:
 def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     report.rewards.append(trajectory.total_reward)
     report.turns.append(trajectory.num_turns)
-    report.model_tokens += trajectory.tokens.mask.tobytes().count(1)
+    report.model_tokens += trajectory.sampled_tokens
     cut = sum(turn.stop_reason == "length" for turn in trajectory.turns)
     report.cut_turns += cut
     if cut:

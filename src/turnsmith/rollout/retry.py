@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.rollout.agent_episode import run_agent_attempt
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import SameFailure
@@ -88,9 +87,8 @@ async def play_episode(
     given_up: list[Trajectory] = []
     retries: Counter[Cause] = Counter()  # each cause has its own number of retries
     attempt_spec, attempt_engine = spec, engine
-    run = run_agent_attempt if spec.environment.is_agent else run_attempt
     while True:
-        trajectory = await run(start, attempt_spec, attempt_engine, chat)
+        trajectory = await run_attempt(start, attempt_spec, attempt_engine, chat)
         trajectory.attempt = attempt = len(given_up)
         cause, policy = spec.failures.decide(trajectory)
         if failing is not None:

@@ -7,6 +7,8 @@ import json
 import os
 from typing import Any
 
+import openai  # here, because the import alone takes longer than some of the tests allow their agents
+
 LOOK = {
     "name": "look",
     "description": "Look at something.",
@@ -17,9 +19,7 @@ TURNS = 4
 
 async def chat_agent(task: dict[str, Any], model: Any) -> float:
     """Chat completions, streamed or not, with tools, until the model calls none."""
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
         messages: list[Any] = [
             {"role": "system", "content": "Look around."},
             {"role": "user", "content": task["question"]},
@@ -45,9 +45,7 @@ async def chat_agent(task: dict[str, Any], model: Any) -> float:
 
 def responses_agent(task: dict[str, Any], model: Any) -> float:
     """Responses, with a plain client, which blocks its thread."""
-    from openai import OpenAI
-
-    with OpenAI(base_url=model.url, api_key=model.key) as client:
+    with openai.OpenAI(base_url=model.url, api_key=model.key) as client:
         return look_around(task, client)
 
 
@@ -99,9 +97,7 @@ async def anthropic_agent(task: dict[str, Any], model: Any) -> float:
 
 async def parallel_agent(task: dict[str, Any], model: Any) -> float:
     """A subagent for each of three questions, all at once, and a summary of what they said."""
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
 
         async def ask(*texts: str) -> str:
             messages: list[Any] = [
@@ -121,17 +117,13 @@ async def parallel_agent(task: dict[str, Any], model: Any) -> float:
 
 def rewarding_agent(task: dict[str, Any], model: Any) -> None:
     """Rewards its turns one by one, and returns nothing."""
-    from openai import OpenAI
-
-    client = OpenAI(base_url=model.url, api_key=model.key)
     messages: list[Any] = [{"role": "user", "content": "Hi"}]
-    for number in range(3):
-        reply = client.chat.completions.create(model="m", messages=messages)
-        messages += [
-            {"role": "assistant", "content": reply.choices[0].message.content},
-            {"role": "user", "content": "So"},
-        ]
-        model.reward(number + 0.5)
+    with openai.OpenAI(base_url=model.url, api_key=model.key) as client:
+        for number in range(3):
+            reply = client.chat.completions.create(model="m", messages=messages)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+            messages.append({"role": "user", "content": "So"})
+            model.reward(number + 0.5)
     model.reward(10.0, turn=0)
 
 
@@ -150,9 +142,7 @@ def crashing_agent(task: dict[str, Any], model: Any) -> float:
 
 
 def endless_agent(task: dict[str, Any], model: Any) -> float:
-    from openai import OpenAI
-
-    with OpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
+    with openai.OpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
         while True:
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
 
@@ -163,8 +153,6 @@ async def sleeping_agent(task: dict[str, Any], model: Any) -> float:
 
 
 def chat_once(model: Any) -> str:
-    from openai import OpenAI
-
-    with OpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
+    with openai.OpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
         reply = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
     return reply.choices[0].message.content or ""
