@@ -125,12 +125,17 @@ class CommandAgent(AgentEnvironment):
     The program gives its reward to `TURNSMITH_REWARD_URL` in a POST request, as a number or as
     `{"value": 1.0, "turn": 0}`; the task is in `TURNSMITH_TASK`, as JSON.
 
+    Args:
+        command: The program and its arguments, as in a shell.
+        folder: The folder to run it in; empty: that of this process.
+
     Example:
         >>> CommandAgent("python my_agent.py --fast").command
         ['python', 'my_agent.py', '--fast']
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, folder: str = "") -> None:
+        self.folder = folder or None
         self.command = shlex.split(command)
         if not self.command:
             raise EnvironmentFailure("The agent's command is empty.")
@@ -141,6 +146,7 @@ class CommandAgent(AgentEnvironment):
         process = await asyncio.create_subprocess_exec(
             *self.command,
             env={**variables, "TURNSMITH_SEED": str(self.seed)},
+            cwd=self.folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,11 +21,11 @@ import orjson
 from aiohttp import web
 
 from turnsmith.errors import describe_failure
-from turnsmith.gateway.dialects import AnthropicMessages, ChatCompletions, Dialect, Responses
+from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.dialects.anthropic_messages import write_token_count
 from turnsmith.gateway.dialects.base import decode_body
-from turnsmith.gateway.forest import SampledTurn
-from turnsmith.gateway.request import ModelReply, ModelRequest, Refusal
+from turnsmith.gateway.request import ModelRequest, Refusal
+from turnsmith.gateway.served import ServedEpisode, ServedTurn
 
 logger = logging.getLogger(__name__)
 # aiohttp writes a traceback for each request that is not HTTP; an agent could fill the log with them.
@@ -39,32 +39,6 @@ BODY_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 10.0
 """A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
 _CHAT, _RESPONSES, _MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
-
-
-@dataclass(frozen=True, slots=True)
-class ServedTurn:
-    """A turn and its reply."""
-
-    reply: ModelReply
-    turn: SampledTurn
-
-
-class ServedEpisode(Protocol):
-    """What the server needs of an episode."""
-
-    model_name: str
-
-    async def take_turn(self, request: ModelRequest) -> ServedTurn:
-        """Sample the model's next turn; raises a `Refusal`."""
-        ...
-
-    def count_tokens(self, request: ModelRequest) -> int:
-        """The length of a request's prompt."""
-        ...
-
-    def add_reward(self, value: float, turn: int | None) -> None:
-        """Add a reward to a turn; raises a `Refusal` if there is no such turn."""
-        ...
 
 
 class _Reward(msgspec.Struct):
@@ -145,7 +119,7 @@ class GatewayServer:
             await runner.cleanup()
 
     def _handler(
-        self, dialect: Dialect, answer: Callable[[web.Request, _Route, Dialect], Awaitable[web.StreamResponse]]
+        self, dialect: APIDialect, answer: Callable[[web.Request, _Route, APIDialect], Awaitable[web.StreamResponse]]
     ) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
         """Find the episode, answer, and write what goes wrong in the dialect's own form."""
 
@@ -165,7 +139,7 @@ class GatewayServer:
 
         return handle
 
-    async def _turn(self, http: web.Request, route: _Route, dialect: Dialect) -> web.StreamResponse:
+    async def _turn(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         body = await _body(http)
         request = dialect.read(body)
         task = route.ask(http, body, request)
@@ -178,17 +152,17 @@ class GatewayServer:
             await response.write_eof()
         return response
 
-    async def _count(self, http: web.Request, route: _Route, dialect: Dialect) -> web.StreamResponse:
+    async def _count(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         request = dialect.read(await _body(http))
         return _json(write_token_count(route.episode.count_tokens(request)))
 
-    async def _reward(self, http: web.Request, route: _Route, dialect: Dialect) -> web.StreamResponse:
+    async def _reward(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         given = decode_body(await _body(http), float | _Reward)  # pyright: ignore[reportArgumentType]
         reward = _Reward(given) if isinstance(given, float) else given
         route.episode.add_reward(reward.value, reward.turn)
         return _json(b"{}")
 
-    async def _models(self, http: web.Request, route: _Route, dialect: Dialect) -> web.StreamResponse:
+    async def _models(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         name = route.episode.model_name
         model = {"id": name, "object": "model", "created": 0, "owned_by": "turnsmith", "type": "model"}
         model |= {"display_name": name, "created_at": "1970-01-01T00:00:00Z"}
@@ -243,7 +217,7 @@ async def _result(task: asyncio.Task[ServedTurn]) -> ServedTurn:
 
 
 async def _stream(
-    http: web.Request, dialect: Dialect, request: ModelRequest, task: asyncio.Task[ServedTurn]
+    http: web.Request, dialect: APIDialect, request: ModelRequest, task: asyncio.Task[ServedTurn]
 ) -> web.StreamResponse:
     """Send a turn as events. It is sampled whole, because an agent may not act on half a turn."""
     await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
@@ -278,7 +252,7 @@ async def _delivery(served: ServedTurn) -> AsyncGenerator[None]:
         raise
 
 
-async def _no_route(http: web.Request, route: _Route, dialect: Dialect) -> web.StreamResponse:
+async def _no_route(http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
     raise Refusal("There is no such route.", status=404)
 
 

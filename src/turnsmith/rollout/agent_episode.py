@@ -8,7 +8,6 @@ import time
 from turnsmith.clocks import Clock, OutOfTime
 from turnsmith.env.agent import NO_REWARD
 from turnsmith.env.host import Host, open_host
-from turnsmith.gateway.server import serve_episode
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine
 from turnsmith.rollout.agent_session import AgentSession
@@ -52,6 +51,8 @@ async def _play(
     """Run the agent to its end; returns the outcome, the error of a fault, and the reward that it returned."""
     outcome, error, reward = Outcome.COMPLETED, "", None
     try:
+        from turnsmith.gateway.server import serve_episode  # with aiohttp, which only agents need
+
         async with clock:
             await host.reset(start.seed, start.task)
             session.last_reply_at = time.perf_counter()

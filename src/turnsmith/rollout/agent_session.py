@@ -16,7 +16,7 @@ from turnsmith.clocks import Clock
 from turnsmith.errors import describe_failure
 from turnsmith.gateway.forest import Forest, Prompt, SampledTurn
 from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal, RequestedCall
-from turnsmith.gateway.server import ServedTurn
+from turnsmith.gateway.served import ServedTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.spec import RolloutSpec

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnsmith.gateway.dialects import AnthropicMessages, ChatCompletions, Dialect, Responses
+from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal, RequestedCall
 
-DIALECTS: list[Dialect] = [ChatCompletions(), Responses(), AnthropicMessages()]
+DIALECTS: list[APIDialect] = [ChatCompletions(), Responses(), AnthropicMessages()]
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -54,7 +54,7 @@ TOOL: Any = {"type": "function", "function": {"name": "look", "description": "Lo
 class Wire:
     """Answers what an SDK sends with one reply, through a dialect; keeps the requests."""
 
-    def __init__(self, dialect: Dialect, answer: ModelReply | Refusal, status: int = 0) -> None:
+    def __init__(self, dialect: APIDialect, answer: ModelReply | Refusal, status: int = 0) -> None:
         self.dialect, self.answer, self.status = dialect, answer, status
         self.requests: list[ModelRequest] = []
 
@@ -158,7 +158,7 @@ AGENTS: list[Callable[..., None]] = [with_chat, with_responses, with_anthropic]
 @SLOW
 @given(reply=replies)
 def test_what_was_handed_out_comes_back_equal(
-    dialect: Dialect, agent: Callable[..., None], stream: bool, reply: ModelReply
+    dialect: APIDialect, agent: Callable[..., None], stream: bool, reply: ModelReply
 ):
     if stream and agent is with_chat:  # OpenAI's client raises at the end of a stream that was cut
         reply = replace(reply, is_cut=False)
@@ -177,7 +177,7 @@ def test_what_was_handed_out_comes_back_equal(
 
 
 @each_dialect
-def test_usage_and_end_are_those_of_the_turn(dialect: Dialect):
+def test_usage_and_end_are_those_of_the_turn(dialect: APIDialect):
     reply = ModelReply("a", "cut of", is_cut=True, prompt_tokens=5, completion_tokens=3, model="tiny")
     request = ModelRequest((ChatMessage("user", "Hi"),))
     whole = json.loads(dialect.write(reply, request))
@@ -210,7 +210,7 @@ bodies = st.dictionaries(
 @each_dialect
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=bodies | st.binary(max_size=60))
-def test_a_body_is_read_or_refused(dialect: Dialect, body: bytes):
+def test_a_body_is_read_or_refused(dialect: APIDialect, body: bytes):
     try:
         request = dialect.read(body)
     except Refusal as refusal:
@@ -224,12 +224,12 @@ def test_a_body_is_read_or_refused(dialect: Dialect, body: bytes):
 
 @each_dialect
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"messages": 1, "input": 1}', b"\xff", b'{"input": [[]]}'])
-def test_a_hostile_body_is_refused(dialect: Dialect, body: bytes):
+def test_a_hostile_body_is_refused(dialect: APIDialect, body: bytes):
     with pytest.raises(Refusal):
         dialect.read(body)
 
 
-REFUSED: Iterable[tuple[Dialect, dict[str, Any]]] = [
+REFUSED: Iterable[tuple[APIDialect, dict[str, Any]]] = [
     *((DIALECTS[0], setting) for setting in ({"n": 2}, {"logit_bias": {"5": 1}}, {"stop": ["x"]}, {"logprobs": True})),
     (DIALECTS[0], {"response_format": {"type": "json_object"}}),
     (DIALECTS[0], {"presence_penalty": 0.5}),
@@ -243,7 +243,7 @@ REFUSED: Iterable[tuple[Dialect, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("dialect", "setting"), REFUSED, ids=lambda value: getattr(value, "name", str(value))[:40])
-def test_what_has_no_exact_log_probs_is_refused(dialect: Dialect, setting: dict[str, Any]):
+def test_what_has_no_exact_log_probs_is_refused(dialect: APIDialect, setting: dict[str, Any]):
     user = [{"role": "user", "content": "Hi"}]
     body = {"messages": user, "input": user, "n": 1, "stop_sequences": [], "text": {"format": {"type": "text"}}}
     dialect.read(json.dumps(body).encode())

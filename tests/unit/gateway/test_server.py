@@ -17,7 +17,8 @@ import pytest
 from turnsmith.gateway import server as gateway_server
 from turnsmith.gateway.forest import Continuation, SampledTurn
 from turnsmith.gateway.request import ChatMessage, ModelReply, ModelRequest, Refusal
-from turnsmith.gateway.server import ServedTurn, serve_episode
+from turnsmith.gateway.served import ServedTurn
+from turnsmith.gateway.server import serve_episode
 from turnsmith.inference.engine import Generation
 
 

@@ -13,7 +13,7 @@ from turnsmith.gateway.request import ChatMessage, ModelReply, ModelRequest, Ref
 Body = TypeVar("Body")
 
 
-class Dialect(Protocol):
+class APIDialect(Protocol):
     """One API, as pure functions."""
 
     name: str
