@@ -129,3 +129,11 @@ def test_the_short_forms_are_arguments_that_the_benchmarks_take(load, monkeypatc
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises(Parsed):
             load(name).main()
+
+
+def test_the_gateway_misses_above_its_cost_and_its_slope(load):
+    benchmark = load("gateway")
+    assert benchmark.misses(1.0, 1.1) == []
+    assert benchmark.misses(1.01, 1.2) == ["1.01 ms a turn > 1.0", "slope 1.20 > 1.1"]
+    assert benchmark.slope_of([(10, 1.0), (100, 10.0), (1000, 100.0)]) == pytest.approx(1.0)
+    assert benchmark.slope_of([(10, 1.0), (100, 100.0)]) == pytest.approx(2.0)

@@ -65,6 +65,8 @@ class SampledTurn:
     continuation: Continuation
     history: int
     """The history that ends with it, see `Forest`."""
+    path: array[int] | None = None
+    """All tokens up to its end, as long as no turn follows it."""
     is_delivered: bool = False
     """Whether the agent has received it. A turn that it never saw is not trained on."""
 
@@ -140,7 +142,7 @@ class Forest:
         messages = request.messages
         parent, done, history = self._deepest(request)
         groups = list(_groups(messages[done:]))
-        names = {call.id: call.name for message in messages for call in message.calls if call.id}
+        names = _call_names(messages) if any(message.role == "tool" for message in messages[done:]) else {}
         try:
             context, prompt_length = self._begin(groups[0][1], parent, request, names)
             continuation = Continuation.OPENED if parent is None else Continuation.BRIDGED
@@ -159,8 +161,8 @@ class Forest:
         except (ConfigError, ValueError) as error:
             raise Refusal(f"The model's chat template cannot show this conversation: {error}") from error
         prompt = Prompt(parent, context, prompt_length, messages[done:], continuation, history)
-        for part in _path_tokens(parent):
-            prompt.ids.extend(part)
+        if parent is not None:
+            prompt.ids = parent.path[:] if parent.path is not None else _path_tokens(parent)
         prompt.ids.extend(context)
         return prompt
 
@@ -182,6 +184,9 @@ class Forest:
             next(self._numbers),
         )
         self.turns.append(turn)
+        turn.path = prompt.ids + turn.ids
+        if turn.parent is not None:
+            turn.parent.path = None
         # Many agents drop the text of a turn that calls tools.
         keys = {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
         for key in keys:
@@ -213,16 +218,18 @@ class Forest:
         history = self._number(0, tools)  # tools are part of the prompt, so others are another history
         turn, done, numbers = None, 0, [history]
         for place, message in enumerate(request.messages):
-            key, turns = message.key, list[SampledTurn]()
+            key = message.key
+            others = [known for number in numbers if (known := self._histories.get((number, key))) is not None]
             if message.role == "assistant":
                 turns = [turn for number in numbers for turn in self._answers.get((number, key), ())]
-                turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
-            others = [self._histories[number, key] for number in numbers if (number, key) in self._histories]
-            numbers = [*others, *(turn.history for turn in turns)]
-            if not numbers:
+                if len(turns) > 1:
+                    turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
+                if turns:
+                    turn, done, history = turns[-1], place + 1, turns[-1].history
+                    others += [turn.history for turn in turns]
+            if not others:
                 break
-            if turns:
-                turn, done, history = turns[-1], place + 1, turns[-1].history
+            numbers = others
         path = turn
         while path is not None and not path.is_delivered:  # a history that repeats it shows that it was received
             path.is_delivered = True
@@ -274,10 +281,12 @@ def _path(turn: SampledTurn | None) -> Iterator[SampledTurn]:
     return reversed(path)
 
 
-def _path_tokens(turn: SampledTurn | None) -> Iterator[Sequence[int]]:
+def _path_tokens(turn: SampledTurn) -> array[int]:
+    tokens = array("i")
     for one in _path(turn):
-        yield one.context
-        yield one.ids
+        tokens.extend(one.context)
+        tokens.extend(one.ids)
+    return tokens
 
 
 def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | None, list[ChatMessage]]]:
@@ -291,6 +300,10 @@ def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | Non
         else:
             following.append(message)
     yield reply, following
+
+
+def _call_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
+    return {call.id: call.name for message in messages for call in message.calls if call.id}
 
 
 def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:

@@ -59,7 +59,7 @@ class ChatMessage:
     def key(self) -> tuple[Any, ...]:
         """What a message is compared by: agents drop white space, ids and unknown fields, and rewrite arguments."""
         if self.role == "assistant":
-            return self.role, self.content.strip(), tuple(call.key for call in self.calls)
+            return self.role, self.content.strip(), tuple([call.key for call in self.calls]) if self.calls else ()
         return self.role, self.content
 
 

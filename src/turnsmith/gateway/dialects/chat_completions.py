@@ -213,9 +213,11 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
 def _message(message: Any) -> ChatMessage:
     content = _content(message.content)
     if isinstance(message, _Assistant):
+        if not message.tool_calls:
+            return ChatMessage("assistant", content)
         calls = tuple(
             RequestedCall(call.function.name, call.function.arguments or "{}", call.id or "")
-            for call in message.tool_calls or ()
+            for call in message.tool_calls
         )
         return ChatMessage("assistant", content, calls)
     if isinstance(message, _ToolResult):
