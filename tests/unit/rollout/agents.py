@@ -95,6 +95,16 @@ async def anthropic_agent(task: dict[str, Any], model: Any) -> float:
     return float(calls)
 
 
+async def plain_agent(task: dict[str, Any], model: Any) -> float:
+    """Three turns, without tools and without a task."""
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+        messages: list[Any] = [{"role": "user", "content": "Say a"}]
+        for _ in range(3):
+            reply = await client.chat.completions.create(model="m", messages=messages)
+            messages += [reply.choices[0].message, {"role": "user", "content": "Once more"}]
+    return float(len(messages))
+
+
 async def parallel_agent(task: dict[str, Any], model: Any) -> float:
     """A subagent for each of three questions, all at once, and a summary of what they said."""
     async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
@@ -110,7 +120,7 @@ async def parallel_agent(task: dict[str, Any], model: Any) -> float:
             first = await ask(question)
             return await ask(question, first, "Really?")
 
-        answers = await asyncio.gather(*(talk(f"{task['question']} {number}") for number in range(3)))
+        answers = await asyncio.gather(*(talk(f"{task.get('question', 'What?')} {number}") for number in range(3)))
         await ask(" ".join(answers))
         return 1.0
 
