@@ -161,6 +161,8 @@ class TurnRecord:
     step_seconds: float = 0.0
     swaps: tuple[tuple[int, int], ...] = ()
     """Weight updates in the middle of the turn: (index of the first token sampled with them, their version)."""
+    branch: int = 0
+    """Which of the episode's token buffers it is in: 0 is `Trajectory.tokens`, others count `Trajectory.branches`."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -196,6 +198,9 @@ class Trajectory:
     """The conversation as chat messages, for people and tools to read. Training uses `tokens`."""
     turns: list[TurnRecord] = field(default_factory=list)
     tokens: TokenBuffer = field(default_factory=TokenBuffer)
+    branches: list[TokenBuffer] = field(default_factory=list[TokenBuffer])
+    """Further token sequences of an agent that rewrote its history or ran several conversations. Each sampled token
+    has mask 1 in exactly one of `tokens` and these."""
     outcome: Outcome | None = None
     error: str = ""
     """For a fault: what went wrong, and the line of code that raised. Never shown to the model."""
@@ -241,6 +246,15 @@ class Trajectory:
     def num_turns(self) -> int:
         """Number of turns the model took."""
         return len(self.actions)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the model sampled."""
+        return sum(tokens.mask.tobytes().count(1) for tokens in (self.tokens, *self.branches))
+
+    def buffer(self, branch: int) -> TokenBuffer:
+        """The tokens of one branch; 0 is `tokens`."""
+        return self.branches[branch - 1] if branch else self.tokens
 
     def token_versions(self) -> list[int]:
         """The version of the weights that sampled each token after the prompt; -1 on tokens the model did not sample.

@@ -182,3 +182,11 @@ def test_simulated_staleness_reaches_its_limit_and_stays_within(load):
         assert max(lag for step in found.staleness for lag in step) == limit
         assert [step.total() for step in found.staleness] == [8] * 200
         assert 0 < found.slot_use < 1
+
+
+def test_the_gateway_misses_above_its_cost_and_its_slope(load):
+    benchmark = load("gateway")
+    assert benchmark.misses(1.0, 1.1) == []
+    assert benchmark.misses(1.01, 1.2) == ["1.01 ms a turn > 1.0", "slope 1.20 > 1.1"]
+    assert benchmark.slope_of([(10, 1.0), (100, 10.0), (1000, 100.0)]) == pytest.approx(1.0)
+    assert benchmark.slope_of([(10, 1.0), (100, 100.0)]) == pytest.approx(2.0)

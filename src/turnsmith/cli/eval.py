@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+
 if TYPE_CHECKING:
     from turnsmith.cli.eval_view import EvaluationView
     from turnsmith.config import ConfigStore
@@ -21,8 +23,9 @@ _DESCRIPTION = """\
 Run episodes with a model and report its reward and success rate with 95 %
 intervals. All episodes are saved in a run folder.
 
-ENVIRONMENT is the environment class: `module:Name`, imported from the current
-folder, or `path/to/file.py:Name`."""
+ENVIRONMENT is the environment class, or an agent function: `module:Name`,
+imported from the current folder, or `path/to/file.py:Name`. An agent that is a
+program is given with --agent instead."""
 
 _EXAMPLES = """\
 examples:
@@ -41,7 +44,7 @@ def add_eval_command(commands: Any) -> None:
     )
     model = "a model folder, a run folder (its newest checkpoint), a Hugging Face id, `tiny`, `smollm2`, or a URL"
     add = parser.add_argument
-    add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
+    add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as inference.max_turns=5")
     add("--model", metavar="MODEL", help=model)
     add("--episodes", metavar="N", type=int, help=f"number of episodes (default: about {_EPISODES})")
@@ -66,8 +69,9 @@ def _run(args: argparse.Namespace) -> int:
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
+    split_agent_options(args)
     config = evaluation_config(args)
-    spec = EnvironmentSpec.of(args.environment, config.environment).isolated()
+    spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment).isolated()
     check_isolation(spec)
     plan = evaluation_plan(args, config)
     if args.compare is not None:
@@ -132,6 +136,7 @@ def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> Evaluation
         episodes=episodes,
         samples=args.samples,
         seed=seed,
+        tasks=read_data(args),
         limits=Limits.of(config.inference),
         sampling=sampling_from_config(config, seed),
         failures=FailurePolicy.of(config.failures),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.cli.agent import add_agent_options, chosen_environment, split_agent_options
 from turnsmith.terminal import print_line
 
 if TYPE_CHECKING:
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Train a model in your own environment.
 
-ENVIRONMENT is the environment class: `module:Name`, imported from the current
-folder, or `path/to/file.py:Name`."""
+ENVIRONMENT is the environment class, or an agent function: `module:Name`,
+imported from the current folder, or `path/to/file.py:Name`. An agent that is a
+program is given with --agent instead."""
 
 _EXAMPLES = """\
 examples:
   turnsmith train my_game.py:MyGame --model tiny training.learning_rate=1e-3
   turnsmith train games.chess:Chess --model Qwen/Qwen3-0.6B --config chess.yaml
   turnsmith train my_game.py:MyGame --dry-run
+  turnsmith train --agent "python my_agent.py" --data tasks.jsonl --model tiny
 
 Settings come from the defaults, then --config, then --model, then KEY=VALUE;
 later ones win. `environment.KEY=VALUE` reaches your environment as
@@ -37,7 +40,7 @@ def add_train_command(commands: Any) -> None:
     )
     model = "a model folder, a run folder (its newest checkpoint), a Hugging Face id, `tiny` or `smollm2`"
     add = parser.add_argument
-    add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
+    add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
@@ -47,16 +50,18 @@ def add_train_command(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Train or, with --dry-run, only print the settings."""
+    split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
+    environment = chosen_environment(args, config)
     if args.dry_run:
         from turnsmith.env.spec import EnvironmentSpec
 
-        EnvironmentSpec.of(args.environment, config.environment)  # raises if there is no such environment
+        EnvironmentSpec.of(environment, config.environment)  # raises if there is no such environment
         _print_settings(config)
         return 0
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer(config, args.environment)
+    trainer = RayPPOTrainer(config, environment, dataset=args.data)
     try:
         trainer.fit()
     finally:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name, import_object
@@ -25,29 +26,34 @@ class EnvironmentSpec:
         ('GuessNumber', 8)
     """
 
-    target: type | str
-    """The class, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
+    target: type | Callable[..., Any] | str
+    """The class or agent, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
     config: EnvironmentConfig | None = None
     isolation: str = ""
     """Where its environments run; overrides `config.isolation`."""
+    is_agent: bool = False
+    """Whether it runs an agent, `solve(task, model)`, which asks for the model's turns itself."""
 
     @classmethod
     def of(cls, environment: object, config: EnvironmentConfig | None = None) -> EnvironmentSpec:
-        """Make a spec from a class, `module:Name`, an object or a spec, and check that it can be built.
+        """Make a spec from a class, an agent, `module:Name`, an object or a spec, and check that it can be built.
 
-        An object stands for its class and its own config, because every episode gets a fresh object; `config` is used
-        if the environment has none of its own.
+        A function is an agent. An object stands for its class and its own config, because every episode gets a fresh
+        object; `config` is used if the environment has none of its own.
         """
         if isinstance(environment, EnvironmentSpec):
             spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
-        elif isinstance(environment, type):
+        elif isinstance(environment, type) or inspect.isroutine(environment):
             spec = cls(environment, config)
         else:
             spec = cls(type(environment), _config_of(environment) or config)
-        hint = "" if isinstance(environment, (str, type, EnvironmentSpec)) else _INSTANCE_HINT
+        is_object = not (isinstance(environment, (str, type, EnvironmentSpec)) or inspect.isroutine(environment))
+        hint = _INSTANCE_HINT if is_object else ""
         found = spec.load()
+        if issubclass(found, AgentEnvironment):
+            spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
         missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
         if missing:
             raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
@@ -96,8 +102,10 @@ class EnvironmentSpec:
         return replace(self, isolation="thread" if module.partition(".")[0] == "turnsmith" else "process")
 
     def load(self) -> type:
-        """The class itself."""
-        return _load(self.target) if isinstance(self.target, str) else self.target
+        """The class itself; for an agent, the one that runs it."""
+        if isinstance(self.target, str):
+            return _load(self.target)
+        return self.target if isinstance(self.target, type) else agent_environment(self.target)
 
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
@@ -151,6 +159,18 @@ def _arguments(environment: type, config: EnvironmentConfig, hint: str = "") -> 
 @lru_cache(maxsize=256)
 def _load(target: str) -> type:
     found = import_object(target)
+    if inspect.isroutine(found):
+        return agent_environment(found)
     if not isinstance(found, type):
-        raise ConfigError(f"{target} is not a class: an environment is a class with `reset` and `step`.")
+        raise ConfigError(
+            f"{target} is not an environment, which is a class with `reset` and `step`, nor an agent, which is a "
+            "function of a task and a model."
+        )
     return found
+
+
+def _agent_config(config: EnvironmentConfig | None) -> EnvironmentConfig:
+    """The settings with the timeout of an agent, whose one call is the whole episode."""
+    config = EnvironmentConfig() if config is None else copy.copy(config)
+    config.call_seconds = max(config.call_seconds, AGENT_SECONDS)
+    return config

@@ -16,6 +16,15 @@ _CATEGORY = pa.dictionary(pa.int8(), pa.string())
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SWAP = pa.struct([("token", pa.int32()), ("version", pa.int64())])
 
+_BRANCH = pa.struct(
+    [
+        ("prompt_length", pa.int32()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("mask", pa.list_(pa.bool_())),
+        ("log_probs", pa.list_(pa.float32())),
+    ]
+)
+
 SCHEMA: Any = pa.schema(
     [
         ("episode_id", pa.string()),
@@ -50,11 +59,13 @@ SCHEMA: Any = pa.schema(
         ("turn_weights_swaps", pa.list_(pa.list_(_SWAP))),
         ("decision", _CATEGORY),
         ("attempt", pa.int32()),
+        ("turn_branch", pa.list_(pa.int32())),
+        ("branches", pa.list_(_BRANCH)),
     ],
     metadata={"turnsmith.format": FORMAT},
 )
 
-NEWER_COLUMNS = ("reward_shares", "exact", "turn_weights_swaps", "decision", "attempt")
+NEWER_COLUMNS = ("reward_shares", "exact", "turn_weights_swaps", "decision", "attempt", "turn_branch", "branches")
 """Columns that files of earlier versions do not have."""
 NULLABLE_COLUMNS = ("outcome", "score", *NEWER_COLUMNS)
 

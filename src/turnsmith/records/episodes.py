@@ -170,6 +170,8 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "turn_weights_swaps": [[_swaps(turn) for turn in episode.turns] for episode in episodes],
         "decision": [episode.decision.value for episode in episodes],
         "attempt": [episode.attempt for episode in episodes],
+        "turn_branch": [[turn.branch for turn in episode.turns] for episode in episodes],
+        "branches": [list(map(_branch, episode.branches)) for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -184,6 +186,15 @@ def _message(message: dict[str, str]) -> dict[str, str]:
 
 def _swaps(turn: TurnRecord) -> list[dict[str, int]]:
     return [{"token": token, "version": version} for token, version in turn.swaps]
+
+
+def _branch(tokens: TokenBuffer) -> dict[str, Any]:
+    return {
+        "prompt_length": tokens.prompt_length,
+        "token_ids": tokens.ids.tolist(),
+        "mask": list(map(bool, tokens.mask)),
+        "log_probs": tokens.log_probs.tolist(),
+    }
 
 
 def _packed(arrays: list[array[Any]], kind: Any) -> Any:
@@ -227,11 +238,13 @@ def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
 
 def _check(trajectory: Trajectory) -> None:
     """Check what the types of the columns do not say; raises a ValueError."""
-    tokens = trajectory.tokens
-    if not len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask) >= tokens.prompt_length >= 0:
-        raise ValueError("the tokens of an episode do not fit together")
-    if not all(tokens.prompt_length <= turn.start <= turn.stop <= len(tokens.ids) for turn in trajectory.turns):
-        raise ValueError("a turn of an episode is not within its tokens")
+    for tokens in (trajectory.tokens, *trajectory.branches):
+        if not len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask) >= tokens.prompt_length >= 0:
+            raise ValueError("the tokens of an episode do not fit together")
+    for turn in trajectory.turns:
+        tokens = trajectory.buffer(turn.branch) if 0 <= turn.branch <= len(trajectory.branches) else TokenBuffer()
+        if not tokens.prompt_length <= turn.start <= turn.stop <= len(tokens.ids):
+            raise ValueError("a turn of an episode is not within its tokens")
     if not all(
         abs(value) < MOST_RECORDED for value in (*trajectory.rewards, trajectory.score or 0.0, trajectory.seconds)
     ):
@@ -256,6 +269,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         row["step_seconds"],
         # Files from before this column existed have none; the same goes for every `row.get` below.
         row.get("turn_weights_swaps") or [()] * len(row["turn_start"]),
+        row.get("turn_branch") or [0] * len(row["turn_start"]),
         strict=True,
     )
     return Trajectory(
@@ -266,8 +280,9 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         infos=msgspec.convert(json.loads(row["infos"]), list[dict[str, Any]]),
         reward_shares=msgspec.convert(json.loads(row.get("reward_shares") or "{}"), dict[str, Any]),
         messages=row["messages"],
-        turns=[TurnRecord(*turn, swaps=_pairs(swaps)) for *turn, swaps in turns],
+        turns=[TurnRecord(*turn, swaps=_pairs(swaps), branch=branch) for *turn, swaps, branch in turns],
         tokens=tokens,
+        branches=[_tokens_of(branch) for branch in row.get("branches") or ()],
         outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
         error=row["error"],
         score=row["score"],
@@ -279,6 +294,11 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         decision=Decision(row.get("decision") or Decision.KEPT),
         attempt=row.get("attempt") or 0,
     )
+
+
+def _tokens_of(branch: dict[str, Any]) -> TokenBuffer:
+    ids, log_probs = array("i", branch["token_ids"]), array("f", branch["log_probs"])
+    return TokenBuffer(ids, log_probs, array("b", branch["mask"]), branch["prompt_length"])
 
 
 def _pairs(swaps: Sequence[dict[str, int]]) -> tuple[tuple[int, int], ...]:

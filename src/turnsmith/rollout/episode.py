@@ -10,17 +10,18 @@ import time
 import zlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from turnsmith.clocks import Clock, OutOfTime
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, WorkerLost, describe_failure
+from turnsmith.errors import describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
+from turnsmith.rollout.agent_episode import run_agent_attempt
+from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, score_trajectory
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score
+from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
@@ -29,21 +30,6 @@ from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Outcome, Trajectory
 
 _DEFAULT_PARSER = FunctionCallingParser()
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeStart:
-    """Where an episode begins. Episodes of a group differ only in `episode_id`."""
-
-    episode_id: str
-    group_id: str = ""
-    seed: int = 0
-    task: dict[str, Any] | None = None
-    """A row of the dataset, for environments whose `reset` takes `task`."""
-    prompt: str = ""
-    """Prepended to the first observation."""
-    system_prompt: str = ""
-    """Prepended to the environment's own system prompt."""
 
 
 async def run_episode(
@@ -62,7 +48,8 @@ async def run_episode(
 
     The opening prompt offers the model `tools` and the environment's own `@tool` methods; `parser`
     (`FunctionCallingParser` by default) reads the calls in its turns. A turn with tool calls is answered with their
-    results, any other turn goes to the environment's `step`.
+    results, any other turn goes to the environment's `step`. An agent, `solve(task, model)`, has its own loop and
+    tools.
 
     Never raises, except when cancelled: a failure becomes the trajectory's `outcome` and `error`, and what was recorded
     until then is kept. The environment is built for this episode and closed after it.
@@ -94,6 +81,8 @@ async def run_episode(
 
 async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> Trajectory:
     """Play one episode once, as `run_episode` does; `spec.failures` is not used."""
+    if spec.environment.is_agent:
+        return await run_agent_attempt(start, spec, engine, chat)
     began = time.perf_counter()
     host = open_host(spec.environment)
     shared_threads().allow(spec.environment.threads)
@@ -105,15 +94,7 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.outcome, trajectory.error = outcome, error
         if spec.reward_fn is not None and outcome.is_behaviour:
-            given = spec.reward_fn, trajectory, host.environment, spec.limits.seconds, host.thread
-            try:
-                async with Clock(None) as clock:
-                    clock.waits = episode.clock.waits
-                    trajectory.score = await compute_score(*given)
-            except (RewardFailure, Overloaded) as failure:
-                overload = isinstance(failure, Overloaded)
-                trajectory.outcome = Outcome.OVERLOADED if overload else Outcome.REWARD_FAILED
-                trajectory.error = str(failure)
+            await score_trajectory(trajectory, spec, host, episode.clock.waits)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
@@ -290,12 +271,7 @@ class _Episode:
 
 
 def _environment_failure(error: Exception) -> _End:
-    message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
-    if isinstance(error, EnvironmentTimeout):
-        return _End(Outcome.ENVIRONMENT_TIMEOUT, message)
-    if isinstance(error, Overloaded):
-        return _End(Outcome.OVERLOADED, message)
-    return _End(Outcome.WORKER_LOST if isinstance(error, WorkerLost) else Outcome.ENVIRONMENT_FAILED, message)
+    return _End(*environment_outcome(error))
 
 
 @lru_cache(maxsize=64)

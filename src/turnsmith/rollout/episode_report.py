@@ -21,6 +21,8 @@ class EpisodeReport:
     outcomes: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
+    continuations: Counter[str] = field(default_factory=Counter[str])
+    """Turns of agents by how their prompts came about, see `Continuation`."""
     tool_calls: int = 0
     tool_errors: int = 0
     """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
@@ -105,6 +107,7 @@ class EpisodeReport:
         decisions = {**self.decisions, Decision.RETRIED.value: self.retried, Decision.KEPT.value: 0}
         decisions.pop(Decision.FILTERED.value, None)  # no failure: `groups/filtered` has them
         record |= {f"failures/{decision}": count for decision, count in sorted(decisions.items()) if count}
+        record |= {f"agent/turns_{how}": count for how, count in sorted(self.continuations.items())}
         if self.tool_calls or self.format_problems:
             record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
             record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
@@ -152,7 +155,7 @@ def group_examples(report: EpisodeReport, group: str) -> list[str]:
 def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     report.rewards.append(trajectory.total_reward)
     report.turns.append(trajectory.num_turns)
-    report.model_tokens += trajectory.tokens.mask.tobytes().count(1)
+    report.model_tokens += trajectory.sampled_tokens
     cut = sum(turn.stop_reason == "length" for turn in trajectory.turns)
     report.cut_turns += cut
     if cut:
@@ -171,6 +174,8 @@ def _add_tool_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
         errors = sum(not call.get("ok", True) for call in calls)
         failures = sum("failure" in call for call in calls)
         has_format_problem = "format_problem" in info
+        if how := info.get("continuation"):
+            report.continuations[str(how)] += 1
         report.tool_calls += len(calls)
         report.tool_errors += errors
         report.tool_failures += failures

@@ -32,7 +32,7 @@ class Attempt:
     def of(cls, trajectory: Trajectory) -> Self:
         """The attempt that a trajectory records."""
         outcome = trajectory.outcome or Outcome.ENGINE_FAILED
-        return cls(outcome.value, trajectory.tokens.mask.tobytes().count(1), trajectory.seconds)
+        return cls(outcome.value, trajectory.sampled_tokens, trajectory.seconds)
 
 
 @dataclass(slots=True)

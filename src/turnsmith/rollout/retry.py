@@ -18,7 +18,7 @@ from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.trajectory import Decision, Trajectory
+from turnsmith.trajectory import Decision, Trajectory, TurnRecord
 
 _FIRST_BACKOFF_SECONDS = 0.25
 _MAX_BACKOFF_SECONDS = 15.0
@@ -121,14 +121,18 @@ class _ReplayEngine:
         self.inner = engine
         self._previous = previous
         self._session_suffix = session_suffix
-        self._turns = {turn.start: turn for turn in previous.turns} if previous is not None else {}
+        self._turns: dict[int, list[TurnRecord]] = {}
+        for turn in previous.turns if previous is not None else ():
+            self._turns.setdefault(turn.start, []).append(turn)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`."""
-        turn = self._turns.get(len(prompt_ids))
-        if turn is not None and self._previous is not None:
-            tokens = self._previous.tokens
-            if tokens.ids[: turn.start] == array("i", prompt_ids):
+        prompt = array("i", prompt_ids)
+        for turn in self._turns.get(len(prompt), ()):
+            if self._previous is None:
+                break
+            tokens = self._previous.buffer(turn.branch)
+            if tokens.ids[: turn.start] == prompt:
                 return Generation(
                     token_ids=tokens.ids[turn.start : turn.stop],
                     log_probs=tokens.log_probs[turn.start : turn.stop],

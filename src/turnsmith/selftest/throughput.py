@@ -41,7 +41,7 @@ def check_throughput(config: ConfigStore) -> str:
         plan = EvaluationPlan(episodes=_EPISODES, limits=Limits(turns=2), sampling=Sampling(_TOKENS))
         result = evaluate(CountLetters, engine, plan=plan)
         seconds = time.perf_counter() - began
-    tokens = sum(sum(one.tokens.mask) for one in result.trajectories)
+    tokens = sum(one.sampled_tokens for one in result.trajectories)
     turns = sum(one.num_turns for one in result.trajectories)
     return judge_throughput(alone, tokens / seconds, tokens / turns)
 

@@ -28,15 +28,19 @@ def pack_trajectory(trajectory: Trajectory) -> bytes:
 def unpack_trajectory(packed: bytes) -> Trajectory:
     """The trajectory in the bytes of `pack_trajectory`."""
     fields = msgspec.msgpack.decode(packed)
-    tokens = fields["tokens"]
-    arrays = (array(*tokens[name]) for name in ("ids", "log_probs", "mask"))
     fields |= {
-        "tokens": TokenBuffer(*arrays, prompt_length=tokens["prompt_length"]),
+        "tokens": _tokens(fields["tokens"]),
+        "branches": list(map(_tokens, fields["branches"])),
         "turns": [TurnRecord(**turn | {"swaps": tuple(map(tuple, turn["swaps"]))}) for turn in fields["turns"]],
         "outcome": Outcome(fields["outcome"]) if fields["outcome"] else None,
         "decision": Decision(fields["decision"]),
     }
     return Trajectory(**fields)
+
+
+def _tokens(fields: dict[str, Any]) -> TokenBuffer:
+    arrays = (array(*fields[name]) for name in ("ids", "log_probs", "mask"))
+    return TokenBuffer(*arrays, prompt_length=fields["prompt_length"])
 
 
 def _encode_array(value: Any) -> Any:

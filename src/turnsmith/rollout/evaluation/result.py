@@ -133,7 +133,7 @@ class EvaluationResult:
                     record |= {f"{name}/low": estimate.low, f"{name}/high": estimate.high}
             record["tokens/prompt"] = _mean(trajectory.tokens.prompt_length for trajectory in counted)
             record["tokens/response"] = _mean(len(episode.tokens) - episode.tokens.prompt_length for episode in counted)
-            record["tokens/model"] = _mean(sum(trajectory.tokens.mask) for trajectory in counted)
+            record["tokens/model"] = _mean(trajectory.sampled_tokens for trajectory in counted)
         record["starts"] = self._num_starts
         record["time/evaluate"] = self.seconds
         return record

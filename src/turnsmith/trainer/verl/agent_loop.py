@@ -122,6 +122,12 @@ def mask_untrainable(trajectory: Trajectory) -> None:
             "Its engine returned only text, or log-probs of another distribution, so its tokens are not exact. Use "
             "such an engine for evaluation only."
         )
+    elif trajectory.branches:
+        trajectory.decision = Decision.MASKED
+        trajectory.error = (
+            f"Its agent rewrote its history or had several conversations, {len(trajectory.branches) + 1} in all; "
+            "training takes agents that only append to one. Others can be evaluated."
+        )
 
 
 def to_verl_output(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:

@@ -1,0 +1,337 @@
+"""The turns of one agent episode as trees of tokens, so that a request goes on from the tokens that were sampled.
+
+An agent sends its whole history with every request, as text. Tokenising that again would give other tokens than the
+model sampled. So each turn is kept with its tokens and with what the agent was handed out for it; a request continues
+the deepest turn whose history it repeats, and only what is new becomes tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Any
+
+import orjson
+
+from turnsmith.errors import ConfigError
+from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Generation
+from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.parsing import ActionParser
+from turnsmith.trajectory import TokenBuffer
+
+
+class Continuation(StrEnum):
+    """How a request's prompt came about.
+
+    Example:
+        >>> Continuation.BRIDGED.value
+        'bridged'
+    """
+
+    OPENED = "opened"
+    """A new conversation, or one under another system prompt or with other tools, without turns of the model."""
+    BRIDGED = "bridged"
+    """New messages after a turn of the model: no token of the history was made again."""
+    SPLICED = "spliced"
+    """A rewritten history; the model's turns in it are those that it sampled, token for token."""
+    EDITED = "edited"
+    """A history with an assistant message that the model did not write."""
+
+
+@dataclass(slots=True, eq=False)
+class SampledTurn:
+    """One turn of the model, and the tokens between it and the turn that it follows."""
+
+    number: int
+    """Place in the order of sampling."""
+    parent: SampledTurn | None
+    context: array[int]
+    """Tokens after the parent's turn, up to this one; without a parent, the whole prompt."""
+    prompt_length: int
+    """Without a parent: how many tokens of the context come before the first assistant message."""
+    ids: array[int]
+    """Its sampled tokens."""
+    generation: Generation
+    reply: ChatMessage
+    """What the agent was handed out."""
+    messages: tuple[ChatMessage, ...]
+    """What was new in the request."""
+    continuation: Continuation
+    history: int
+    """The history that ends with it, see `Forest`."""
+    path: array[int] | None = None
+    """All tokens up to its end, as long as no turn follows it."""
+    is_delivered: bool = False
+    """Whether the agent has received it. A turn that it never saw is not trained on."""
+
+
+@dataclass(slots=True)
+class Prompt:
+    """The tokens for the next turn, and where they continue."""
+
+    parent: SampledTurn | None
+    context: array[int]
+    prompt_length: int
+    messages: tuple[ChatMessage, ...]
+    continuation: Continuation
+    history: int
+    """The history that it continues, see `Forest`."""
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    """All tokens of the path, for the engine."""
+
+    @property
+    def opening_length(self) -> int:
+        """How many tokens come before the first assistant message."""
+        turn = self.parent
+        while turn is not None and turn.parent is not None:
+            turn = turn.parent
+        return self.prompt_length if turn is None else turn.prompt_length
+
+
+@dataclass(slots=True)
+class Segment:
+    """One path through the forest, as a sequence to train on."""
+
+    tokens: TokenBuffer
+    """The mask is 1 on the turns that are trained in this segment; those of an earlier one are context here."""
+    spans: list[tuple[SampledTurn, int, int]]
+    """The trained turns, each with its first token and one past its last."""
+
+
+class Forest:
+    """The turns of one episode, in order of sampling; turns are only ever added.
+
+    Example:
+        >>> from transformers import AutoTokenizer
+        >>> from turnsmith.models import resolve
+        >>> from turnsmith.tools.parsing import PlainTextParser
+        >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
+        >>> forest = Forest(chat, PlainTextParser())
+        >>> question, again = ChatMessage("user", "Hi"), ChatMessage("user", "Again")
+        >>> prompt = forest.prompt(ModelRequest((question,)))
+        >>> sampled = Generation([*chat.encode("Hello"), chat.close_id], [0.0] * 6)
+        >>> turn = forest.add(prompt, sampled, ChatMessage("assistant", "Hello"))
+        >>> prompt = forest.prompt(ModelRequest((question, ChatMessage("assistant", "Hello"), again)))
+        >>> prompt.continuation.value, prompt.parent is turn
+        ('bridged', True)
+    """
+
+    def __init__(self, chat: Chat, parser: ActionParser) -> None:
+        self._chat = chat
+        self._parser = parser
+        self.turns: list[SampledTurn] = []
+        self._histories: dict[tuple[Any, ...], int] = {}
+        """The number of each history, by that of the history without its last message and the key of that message."""
+        self._numbers = count(1)
+        self._answers: dict[tuple[Any, ...], list[SampledTurn]] = {}
+        """Turns by the history that they answer and the key of their reply; the same text may be sampled twice."""
+        self._by_reply: dict[tuple[Any, ...], SampledTurn] = {}
+
+    def prompt(self, request: ModelRequest) -> Prompt:
+        """Find where a request continues, and make tokens of what is new in it.
+
+        Raises:
+            Refusal: The chat template cannot render it.
+        """
+        messages = request.messages
+        parent, done, history = self._deepest(request)
+        groups = list(_groups(messages[done:]))
+        names = _call_names(messages) if any(message.role == "tool" for message in messages[done:]) else {}
+        try:
+            context, prompt_length = self._begin(groups[0][1], parent, request, names)
+            continuation = Continuation.OPENED if parent is None else Continuation.BRIDGED
+            for reply, following in groups[1:]:
+                assert reply is not None
+                sampled = self._by_reply.get(reply.key)
+                if sampled is None:
+                    continuation, ids = Continuation.EDITED, self._chat.encode(_write_reply(reply))
+                else:
+                    ids = sampled.ids
+                    if continuation is not Continuation.EDITED:
+                        continuation = Continuation.SPLICED
+                context.extend(ids)
+                rendered = [_render(message, names) for message in following]
+                context.extend(self._chat.bridge(rendered, closed=self._chat.is_closed(ids)))
+        except (ConfigError, ValueError) as error:
+            raise Refusal(f"The model's chat template cannot show this conversation: {error}") from error
+        prompt = Prompt(parent, context, prompt_length, messages[done:], continuation, history)
+        if parent is not None:
+            prompt.ids = parent.path[:] if parent.path is not None else _path_tokens(parent)
+        prompt.ids.extend(context)
+        return prompt
+
+    def add(self, prompt: Prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
+        """Add a sampled turn, with what the agent is handed out for it."""
+        history = prompt.history
+        for message in prompt.messages:
+            history = self._number(history, message.key)
+        turn = SampledTurn(
+            len(self.turns),
+            prompt.parent,
+            prompt.context,
+            prompt.prompt_length,
+            array("i", generation.token_ids),
+            generation,
+            reply,
+            prompt.messages,
+            prompt.continuation,
+            next(self._numbers),
+        )
+        self.turns.append(turn)
+        turn.path = prompt.ids + turn.ids
+        if turn.parent is not None:
+            turn.parent.path = None
+        # Many agents drop the text of a turn that calls tools.
+        keys = {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
+        for key in keys:
+            self._answers.setdefault((history, key), []).append(turn)
+            self._by_reply[key] = turn
+        return turn
+
+    def segments(self) -> list[Segment]:
+        """One segment for each path to a last turn; every delivered turn is trained in exactly one of them."""
+        delivered = [turn for turn in self.turns if turn.is_delivered]
+        inner = {turn.parent for turn in delivered}
+        trained: set[int] = set()
+        return [self._segment(leaf, trained) for leaf in delivered if leaf not in inner]
+
+    def counts(self) -> Counter[str]:
+        """How many turns were opened, bridged, spliced and edited."""
+        return Counter(turn.continuation.value for turn in self.turns)
+
+    def _number(self, history: int, key: tuple[Any, ...] | bytes) -> int:
+        """The number of a history with one more message."""
+        number = self._histories.get((history, key))
+        if number is None:
+            number = self._histories[history, key] = next(self._numbers)
+        return number
+
+    def _deepest(self, request: ModelRequest) -> tuple[SampledTurn | None, int, int]:
+        """The deepest turn whose history a request repeats, how many messages that is, and its history's number."""
+        tools = orjson.dumps(request.tools) if request.tools else b""
+        history = self._number(0, tools)  # tools are part of the prompt, so others are another history
+        turn, done, numbers = None, 0, [history]
+        for place, message in enumerate(request.messages):
+            key = message.key
+            others = [known for number in numbers if (known := self._histories.get((number, key))) is not None]
+            if message.role == "assistant":
+                turns = [turn for number in numbers for turn in self._answers.get((number, key), ())]
+                if len(turns) > 1:
+                    turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
+                if turns:
+                    turn, done, history = turns[-1], place + 1, turns[-1].history
+                    others += [turn.history for turn in turns]
+            if not others:
+                break
+            numbers = others
+        path = turn
+        while path is not None and not path.is_delivered:  # a history that repeats it shows that it was received
+            path.is_delivered = True
+            path = path.parent
+        return turn, done, history
+
+    def _begin(
+        self,
+        messages: Sequence[ChatMessage],
+        parent: SampledTurn | None,
+        request: ModelRequest,
+        names: dict[str, str],
+    ) -> tuple[array[int], int]:
+        rendered = [_render(message, names) for message in messages]
+        if parent is not None:
+            closed = self._chat.is_closed(parent.ids)
+            return array("i", self._chat.bridge(rendered, closed=closed)), 0
+        schemas = None
+        if request.tools:
+            if self._parser.is_native and self._chat.renders_tools:
+                schemas = list(request.tools)
+            else:
+                _add_instructions(rendered, self._parser.instructions(_definitions(request.tools)))
+        opening = array("i", self._chat.open(rendered, tools=schemas))
+        return opening, len(opening)
+
+    def _segment(self, leaf: SampledTurn, trained: set[int]) -> Segment:
+        path = list(_path(leaf))
+        root, tokens = path[0], TokenBuffer()
+        tokens.open(root.context[: root.prompt_length])
+        tokens.append_context(root.context[root.prompt_length :])
+        spans: list[tuple[SampledTurn, int, int]] = []
+        for turn in path:
+            if turn is not root:
+                tokens.append_context(turn.context)
+            if turn.number in trained:
+                tokens.append_context(turn.ids)
+                continue
+            trained.add(turn.number)
+            spans.append((turn, *tokens.append_model(turn.ids, turn.generation.log_probs)))
+        return Segment(tokens, spans)
+
+
+def _path(turn: SampledTurn | None) -> Iterator[SampledTurn]:
+    path: list[SampledTurn] = []
+    while turn is not None:
+        path.append(turn)
+        turn = turn.parent
+    return reversed(path)
+
+
+def _path_tokens(turn: SampledTurn) -> array[int]:
+    tokens = array("i")
+    for one in _path(turn):
+        tokens.extend(one.context)
+        tokens.extend(one.ids)
+    return tokens
+
+
+def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | None, list[ChatMessage]]]:
+    """Each assistant message with the messages that follow it; first those before any, with None."""
+    reply: ChatMessage | None = None
+    following: list[ChatMessage] = []
+    for message in messages:
+        if message.role == "assistant":
+            yield reply, following
+            reply, following = message, []
+        else:
+            following.append(message)
+    yield reply, following
+
+
+def _call_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
+    return {call.id: call.name for message in messages for call in message.calls if call.id}
+
+
+def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:
+    """Whether the tool calls have the ids that were handed out: some agents keep them, and then no turn is like it."""
+    return [call.id for call in reply.calls] == [call.id for call in message.calls]
+
+
+def _render(message: ChatMessage, names: dict[str, str]) -> dict[str, str]:
+    rendered = {"role": message.role, "content": message.content}
+    name = names.get(message.call_id) if message.role == "tool" else None
+    return {**rendered, "name": name} if name else rendered
+
+
+def _write_reply(reply: ChatMessage) -> str:
+    """An assistant message that the model did not write, in the form in which most models call tools."""
+    calls = [
+        f"<tool_call>\n{orjson.dumps({'name': call.name, 'arguments': call.parsed_arguments()}).decode()}\n</tool_call>"
+        for call in reply.calls
+    ]
+    return "\n".join(filter(None, [reply.content, *calls]))
+
+
+def _add_instructions(rendered: list[dict[str, str]], instructions: str) -> None:
+    if rendered and rendered[0]["role"] == "system":
+        rendered[0]["content"] = "\n\n".join(filter(None, [rendered[0]["content"], instructions]))
+    elif instructions:
+        rendered.insert(0, {"role": "system", "content": instructions})
+
+
+def _definitions(tools: Sequence[dict[str, Any]]) -> list[ToolDefinition]:
+    return [ToolDefinition(**tool["function"]) for tool in tools]

@@ -1,0 +1,35 @@
+"""The interface between the HTTP server and the episodes that it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnsmith.gateway.forest import SampledTurn
+from turnsmith.gateway.request import ModelReply, ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTurn:
+    """A turn and its reply."""
+
+    reply: ModelReply
+    turn: SampledTurn
+
+
+class ServedEpisode(Protocol):
+    """What the server needs of an episode."""
+
+    model_name: str
+
+    async def take_turn(self, request: ModelRequest) -> ServedTurn:
+        """Sample the model's next turn; raises a `Refusal`."""
+        ...
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        """The length of a request's prompt."""
+        ...
+
+    def add_reward(self, value: float, turn: int | None) -> None:
+        """Add a reward to a turn; raises a `Refusal` if there is no such turn."""
+        ...

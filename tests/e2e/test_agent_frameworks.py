@@ -1,0 +1,84 @@
+"""Agents of real frameworks, unmodified, each in an environment of its own: every turn after the first is bridged.
+
+The packages come from the package index: `uv` makes the environments.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from turnsmith import Chat, ScriptedEngine
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.engine import Sampling
+from turnsmith.rollout import EpisodeStart, run_episode
+from turnsmith.rollout.limits import Limits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+PROGRAMS = Path(__file__).parent / "frameworks"
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
+LOOKS = [CALL, f"Again. {CALL}", CALL + CALL, "I saw a door."]
+BASH = '<tool_call>{{"name": "bash", "arguments": {{"command": "{}"}}}}</tool_call>'
+SHELL = [f"A file. {BASH.format('echo hello > hello.txt')}", f"So: {BASH.format('cat hello.txt')}"]
+SHELL += [BASH.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")]
+
+
+@dataclass
+class Framework:
+    program: str
+    packages: tuple[str, ...]
+    replies: tuple[str, ...] = tuple(LOOKS)
+
+
+FRAMEWORKS = [
+    Framework("openai_agents.py responses", ("openai-agents==0.24.0",)),
+    Framework("openai_agents.py chat", ("openai-agents==0.24.0",)),
+    Framework("pydantic_ai_agent.py", ("pydantic-ai-slim[openai]==2.66.0",)),
+    Framework("langgraph_agent.py", ("langgraph==1.2.20", "langchain-openai==1.7.3")),
+    Framework("older_clients.py openai", ("openai==2.54.0", "anthropic==1.17.0")),
+    Framework("older_clients.py anthropic", ("openai==2.54.0", "anthropic==1.17.0")),
+    Framework("mini_swe.py", ("mini-swe-agent==2.4.6",), tuple(SHELL)),
+]
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+    """The Python of an environment for each set of packages."""
+    made: dict[tuple[str, ...], Path] = {}
+    for packages in {framework.packages for framework in FRAMEWORKS}:
+        folder = tmp_path_factory.mktemp("environment")
+        made[packages] = folder / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "uv", "venv", "-q", "--allow-existing", str(folder)], check=True)
+        install = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", str(made[packages]), *packages]
+        subprocess.run(install, check=True)
+    return made
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.program)
+async def test_a_framework_is_recorded_token_for_token(
+    framework: Framework, environments: dict[tuple[str, ...], Path], smollm2_folder: str, tmp_path: Path
+):
+    chat = Chat(AutoTokenizer.from_pretrained(smollm2_folder))
+    command = f"{environments[framework.packages]} {PROGRAMS / framework.program}"
+    config = EnvironmentConfig(command=command, folder=str(tmp_path))
+    trajectory = await run_episode(
+        EpisodeStart("episode-1"),
+        environment=EnvironmentSpec.of("turnsmith.env.agent:CommandAgent", config),
+        engine=ScriptedEngine(framework.replies, chat),
+        chat=chat,
+        limits=Limits(prompt_tokens=8192, tokens=8192),
+        sampling=Sampling(max_tokens=400),
+        reward_fn=lambda trajectory: 1.0,
+    )
+    assert (trajectory.error, trajectory.outcome) == ("", "completed")
+    assert trajectory.actions == list(framework.replies)
+    bridged = ["opened"] + ["bridged"] * (len(framework.replies) - 1)
+    assert [info["continuation"] for info in trajectory.infos] == bridged
+    assert trajectory.branches == []

@@ -1,0 +1,231 @@
+"""Agents with the vendors' own clients, on a scripted engine and on a real one: every token is kept as sampled."""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.rollout import agents
+from transformers import AutoTokenizer
+
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import EngineFailure
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.inference.engines.scripted_engine import ScriptedEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.rollout.agent_episode import run_agent_attempt
+from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.retry import play_episode
+from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.trajectory import Trajectory
+
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
+SDK_AGENTS = [agents.chat_agent, agents.responses_agent, agents.anthropic_agent]
+each_agent = pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agent.__name__)
+
+
+class Recorded:
+    """Keeps what the engine was asked, and what it sampled."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+        self.calls: list[tuple[array[int], Generation, Sampling]] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        generation = await self.inner.generate(prompt_ids, sampling, session=session)
+        self.calls.append((array("i", prompt_ids), generation, sampling))
+        return generation
+
+
+@pytest.fixture(scope="module")
+def chat(tiny_folder: str) -> Chat:
+    return Chat(AutoTokenizer.from_pretrained(tiny_folder))
+
+
+@pytest.fixture
+def tiny(tiny_folder: str) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(tiny_folder, max_concurrency=8)
+    yield engine
+    engine.close()
+
+
+def spec_of(agent: Any, *, config: EnvironmentConfig | None = None, **settings: Any) -> RolloutSpec:
+    limits = settings.pop("limits", Limits(prompt_tokens=2048))
+    return RolloutSpec(environment=EnvironmentSpec.of(agent, config), limits=limits, **settings)
+
+
+async def play(agent: Any, engine: Engine, chat: Chat, task: Any = None, **settings: Any) -> Trajectory:
+    start = EpisodeStart("episode-1", seed=3, task=task or {"question": "What do you see?"})
+    return await run_agent_attempt(start, spec_of(agent, **settings), engine, chat)
+
+
+def check_tokens(trajectory: Trajectory, engine: Recorded) -> None:
+    """What is trained on is what the engine saw and sampled, each turn once."""
+    seen = {call[0].tobytes(): call[1] for call in engine.calls}
+    for turn in trajectory.turns:
+        tokens = trajectory.buffer(turn.branch)
+        generation = seen[tokens.ids[: turn.start].tobytes()]
+        assert list(tokens.ids[turn.start : turn.stop]) == list(generation.token_ids)
+        assert tokens.log_probs[turn.start : turn.stop] == array("f", generation.log_probs)
+    buffers = [trajectory.tokens, *trajectory.branches]
+    assert sum(sum(tokens.mask) for tokens in buffers) == sum(turn.stop - turn.start for turn in trajectory.turns)
+
+
+@each_agent
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_agent_with_tools_is_recorded(chat: Chat, agent: Any, stream: bool):
+    engine = Recorded(
+        ScriptedEngine([CALL, "Let me look again." + CALL, CALL + CALL, "I saw it."], chat, log_prob=-1.0)
+    )
+    trajectory = await play(agent, engine, chat, {"question": "What?", "stream": stream})
+    assert (trajectory.error, trajectory.outcome) == ("", "completed")
+    assert trajectory.total_reward == 4.0
+    assert trajectory.branches == []
+    assert [info["continuation"] for info in trajectory.infos] == ["opened", "bridged", "bridged", "bridged"]
+    assert trajectory.actions == [CALL, "Let me look again." + CALL, CALL + CALL, "I saw it."]
+    check_tokens(trajectory, engine)
+
+
+@each_agent
+async def test_an_agent_on_a_real_engine_keeps_every_token(tiny: TransformersEngine, chat: Chat, agent: Any):
+    engine = Recorded(tiny)
+    trajectory = await play(agent, engine, chat, sampling=Sampling(max_tokens=16, seed=5))
+    assert (trajectory.error, trajectory.outcome) == ("", "completed")
+    assert trajectory.num_turns == agents.TURNS
+    assert {info["continuation"] for info in trajectory.infos[1:]} == {"bridged"}
+    check_tokens(trajectory, engine)
+    # Random tokens are seldom those that the tokenizer would choose: re-tokenised, the record would differ.
+    texts = [chat.text(call[1].token_ids) for call in engine.calls]
+    assert any(
+        chat.encode(text) != list(call[1].token_ids)[:-1] for text, call in zip(texts, engine.calls, strict=True)
+    )
+
+
+async def test_parallel_subagents_are_branches(tiny: TransformersEngine, chat: Chat):
+    engine = Recorded(tiny)
+    trajectory = await play(agents.parallel_agent, engine, chat, sampling=Sampling(max_tokens=8, seed=5))
+    assert (trajectory.error, trajectory.outcome, trajectory.num_turns) == ("", "completed", 7)
+    assert len(trajectory.branches) == 3
+    check_tokens(trajectory, engine)
+
+
+async def test_rewards_belong_to_their_turns(chat: Chat):
+    trajectory = await play(agents.rewarding_agent, ScriptedEngine(["a", "b", "c"], chat), chat)
+    assert (trajectory.error, trajectory.rewards) == ("", [10.5, 1.5, 2.5])
+
+
+async def test_a_reward_function_scores_the_trajectory(chat: Chat):
+    engine = ScriptedEngine(["a"], chat)
+    trajectory = await play(agents.silent_agent, engine, chat, reward_fn=lambda trajectory: len(trajectory.actions))
+    assert (trajectory.outcome, trajectory.score) == ("completed", 1.0)
+
+
+async def test_an_agent_without_a_reward_is_told_what_to_do(chat: Chat):
+    trajectory = await play(agents.silent_agent, ScriptedEngine(["a"], chat), chat)
+    assert trajectory.outcome == "environment_failed"
+    assert "silent_agent gave no reward: return a number" in trajectory.error
+
+
+async def test_an_agent_that_raises_is_a_fault_with_its_line(chat: Chat):
+    trajectory = await play(agents.failing_agent, ScriptedEngine(["a"], chat), chat)
+    assert trajectory.outcome == "environment_failed"
+    assert "KeyError: 'sword'" in trajectory.error
+    assert "agents.py line" in trajectory.error
+
+
+async def test_a_fault_is_retried_with_the_same_tokens(chat: Chat):
+    engine = Recorded(ScriptedEngine(lambda turn, prompt: f"turn {turn}", chat))
+    result = await play_episode(EpisodeStart("e"), spec_of(agents.failing_agent), engine, chat)
+    assert [attempt.actions for attempt in (*result.given_up, result.trajectory)] == [["turn 0"]] * 3
+    assert len(engine.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [
+        (Limits(turns=3), "turn_limit"),
+        (Limits(tokens=250), "token_limit"),
+        (Limits(tool_calls=2), "tool_call_limit"),
+    ],
+    ids=["turns", "tokens", "tool calls"],
+)
+@each_agent
+async def test_at_a_limit_the_agent_is_told_and_the_episode_ends_so(
+    chat: Chat, agent: Any, limits: Limits, outcome: str
+):
+
+    engine = Recorded(ScriptedEngine([CALL] * 9, chat))
+    trajectory = await play(agent, engine, chat, limits=replace(limits, prompt_tokens=2048))
+    assert (trajectory.outcome, trajectory.error) == (outcome, "")
+    assert 0 < trajectory.num_turns <= 3
+    check_tokens(trajectory, engine)
+
+
+async def test_an_opening_that_does_not_fit_is_a_fault(chat: Chat):
+    trajectory = await play(agents.chat_agent, ScriptedEngine(["a"], chat), chat, limits=Limits(prompt_tokens=20))
+    assert trajectory.outcome == "environment_failed"
+    assert "inference.max_prompt_tokens allows more" in trajectory.error
+
+
+async def test_a_failing_engine_is_not_the_agents_fault(chat: Chat):
+    trajectory = await play(agents.silent_agent, ScriptedEngine([EngineFailure("gone")], chat), chat)
+    assert trajectory.outcome == "engine_failed"
+    assert "gone" in trajectory.error
+
+
+async def test_an_agent_that_asks_for_ever_ends_at_the_time_limit(chat: Chat):
+    limits = Limits(turns=10**6, seconds=3.0)
+    trajectory = await play(agents.endless_agent, ScriptedEngine(lambda turn, prompt: "a", chat), chat, limits=limits)
+    assert trajectory.outcome == "time_limit"
+    assert len(trajectory.branches) + 1 == trajectory.num_turns > 2
+
+
+async def test_an_agent_that_hangs_is_a_fault(chat: Chat):
+    began = time.perf_counter()
+    trajectory = await play(agents.sleeping_agent, ScriptedEngine(["a"], chat), chat, limits=Limits(seconds=0.5))
+    assert trajectory.outcome == "environment_timeout"
+    assert "neither ended nor asked for a turn" in trajectory.error
+    assert time.perf_counter() - began < 10
+
+
+async def test_agents_run_in_worker_processes_too(chat: Chat):
+    config = EnvironmentConfig(isolation="process", isolation_workers=1)
+    engine = Recorded(ScriptedEngine([CALL, CALL, CALL, "I saw it."], chat))
+    trajectory = await play(agents.chat_agent, engine, chat, config=config)
+    assert (trajectory.error, trajectory.outcome, trajectory.total_reward) == ("", "completed", 3.0)
+    check_tokens(trajectory, engine)
+    crashed = await play(agents.crashing_agent, ScriptedEngine(["a"], chat), chat, config=config)
+    assert crashed.outcome == "worker_lost"
+
+
+PROGRAM = """
+import json, os, urllib.request
+from openai import OpenAI
+task = json.loads(os.environ["TURNSMITH_TASK"])
+if task.get("fails"):
+    raise SystemExit("no such file")
+reply = OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": task["question"]}])
+reward = str(float(len(reply.choices[0].message.content))).encode()
+urllib.request.urlopen(os.environ["TURNSMITH_REWARD_URL"], reward)
+"""
+
+
+async def test_a_program_is_an_agent(chat: Chat, tmp_path: Path):
+    program = tmp_path / "my_agent.py"
+    program.write_text(PROGRAM)
+    config = EnvironmentConfig(command=f"{sys.executable} {program}")
+    agent = "turnsmith.env.agent:CommandAgent"
+    trajectory = await play(agent, ScriptedEngine(["seven"], chat), chat, config=config)
+    assert (trajectory.error, trajectory.outcome, trajectory.rewards) == ("", "completed", [5.0])
+    failed = await play(agent, ScriptedEngine(["seven"], chat), chat, {"fails": True}, config=config)
+    assert failed.outcome == "environment_failed"
+    assert "exit status 1: no such file" in failed.error
