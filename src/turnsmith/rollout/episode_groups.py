@@ -92,7 +92,7 @@ def drop_groups(results: Iterable[EpisodeResult], groups: Collection[str], why: 
     """Drop the episodes of these groups that could be trained on; `why` becomes their error.
 
     Example:
-        >>> slow = Trajectory("a-0", rewards=[1.0])
+        >>> slow = Trajectory(episode_id="a-0", rewards=[1.0])
         >>> drop_groups([EpisodeResult(slow)], ["a"], "too late")
         >>> slow.decision.value, slow.error
         ('dropped', 'too late')

@@ -12,7 +12,7 @@ import transfer_queue
 from tensordict import NonTensorStack, TensorDict
 
 from turnsmith.config import ConfigStore
-from turnsmith.records.advantages import read_advantages
+from turnsmith.records.advantages import StepAdvantages, read_advantages
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import advantages_of, get_estimator
 from turnsmith.trainer.config.build import verl_config
@@ -86,7 +86,7 @@ def test_a_rejected_token_changes_no_advantage(
     trainer: Any = object.__new__(SyncTrainer)
     trainer.config = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
     trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
-    trainer.use_critic, trainer.global_steps = estimator == "gae", 1
+    trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
     register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
     batch = transfer_queue.KVBatchMeta(partition_id="train", keys=["g_0_0", "g_1_0"], tags=[{}, {}])
     trainer._compute_advantage(batch, {})
