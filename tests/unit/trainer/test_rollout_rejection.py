@@ -87,6 +87,7 @@ def test_a_rejected_token_changes_no_advantage(
     trainer.config = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
     trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
     trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
+    trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0
     register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
     batch = transfer_queue.KVBatchMeta(partition_id="train", keys=["g_0_0", "g_1_0"], tags=[{}, {}])
     trainer._compute_advantage(batch, {})
