@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 PROGRAMS = Path(__file__).parent / "frameworks"
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
 LOOKS = [CALL, f"Again. {CALL}", CALL + CALL, "I saw a door."]
+BASH = '<tool_call>{{"name": "bash", "arguments": {{"command": "{}"}}}}</tool_call>'
+SHELL = [f"A file. {BASH.format('echo hello > hello.txt')}", f"So: {BASH.format('cat hello.txt')}"]
+SHELL += [BASH.format("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")]
 
 
 @dataclass
@@ -41,6 +44,9 @@ FRAMEWORKS = [
     Framework("langgraph_agent.py", ("langgraph==1.2.20", "langchain-openai==1.7.3")),
     Framework("older_clients.py openai", ("openai==2.54.0", "anthropic==1.17.0")),
     Framework("older_clients.py anthropic", ("openai==2.54.0", "anthropic==1.17.0")),
+    Framework(
+        "mini_swe.py", ("mini-swe-agent==2.4.6", "mcp"), tuple(SHELL)
+    ),  # litellm imports mcp without asking for it
 ]
 
 
