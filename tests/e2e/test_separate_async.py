@@ -22,11 +22,11 @@ from turnsmith.trainer.verl.transformers.server import server_name
 
 pytestmark = pytest.mark.e2e
 SETTINGS = (
-    "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
-    "training.mini_batch_size=8 training.learning_rate=2e-2 training.steps_per_epoch=1 training.max_staleness=2 "
+    "model.model_name=tiny inference.max_tokens=6 training.batch_size=32 training.group_size=8 "
+    "training.mini_batch_size=16 training.learning_rate=2e-2 training.steps_per_epoch=1 training.max_staleness=2 "
     "training.schedule=separate_async ray.rollout_gpus_per_node=1 checkpoint.save_interval=0 environment.seconds=0.3"
 )
-STEPS, KILLED_AFTER = 8, 3
+BATCH, STEPS, KILLED_AFTER = 32, 10, 3
 
 
 def settings(folder: Path, *more: str) -> ConfigStore:
@@ -83,7 +83,7 @@ def weights_of_trainer(trainer: RayPPOTrainer) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """Eight steps; after the third one, with episodes under way, the rollout server is killed."""
+    """Ten steps; after the third one, with episodes under way, the rollout server is killed."""
     watched = Watched(RayPPOTrainer(settings(tmp_path_factory.mktemp("runs")), SlowLetters))
     try:
         for number in range(1, STEPS + 1):
@@ -135,36 +135,35 @@ def assert_every_episode_is_accounted_for(run: RunFolder, steps: int, ahead: int
         assert record["carried_in"] == before
         settled = record["trained"] + record["dropped"]
         assert record["dispatched"] + record["carried_in"] == settled + len(record["carried"])
-        assert record["trained"] == 16
+        assert record["trained"] == BATCH
         before = len(record["carried"])
     assert before == ahead
     counted = [episode for episode in read_episodes(run) if episode.decision.is_counted]
-    assert len({episode.episode_id for episode in counted}) == len(counted) == 16 * steps
+    assert len({episode.episode_id for episode in counted}) == len(counted) == BATCH * steps
 
 
 def test_every_episode_of_both_updates_is_recorded_once(watched: Watched) -> None:
-    assert_every_episode_is_accounted_for(watched.run, STEPS, ahead=2 * 16)
+    assert_every_episode_is_accounted_for(watched.run, STEPS, ahead=2 * BATCH)
     for step in range(1, STEPS + 1):
         assert_advantages_are_ours(watched.trainer, step)
+
+
+def fit(trainer: RayPPOTrainer, steps: int) -> RunFolder:
+    try:
+        trainer.fit(1, steps)
+    finally:
+        trainer.cleanup()
+    assert trainer.run is not None
+    return RunFolder.open(trainer.run.path)
 
 
 @pytest.mark.nightly
 def test_a_resumed_run_replays_what_was_under_way(tmp_path: Path) -> None:
     more = ("checkpoint.save_interval=100", "evaluation.every=2", "evaluation.episodes=8")
-    trainer = RayPPOTrainer(settings(tmp_path, *more), SlowLetters)
-    try:
-        trainer.fit(1, 3)
-    finally:
-        trainer.cleanup()
-    assert trainer.run is not None
-    again = RayPPOTrainer.resume(trainer.run.path, SlowLetters)
-    try:
-        again.fit(1, 3)
-    finally:
-        again.cleanup()
-    run = RunFolder.open(trainer.run.path)
-    assert [record["replayed"] for record in run.read_ledger()] == [0, 0, 0, 2 * 16, 0, 0]
-    assert_every_episode_is_accounted_for(run, 6, ahead=2 * 16)
+    first = fit(RayPPOTrainer(settings(tmp_path, *more), SlowLetters), 3)
+    run = fit(RayPPOTrainer.resume(first.path, SlowLetters), 3)
+    assert [record["replayed"] for record in run.read_ledger()] == [0, 0, 0, 2 * BATCH, 0, 0]
+    assert_every_episode_is_accounted_for(run, 6, ahead=2 * BATCH)
     # What was under way is sampled again, by the weights of the checkpoint or newer ones.
     assert [min(versions_of(run, step)) for step in range(1, 7)] == [0, 0, 0, 3, 3, 3]
     # Evaluations were made while the episodes of later steps were under way.
@@ -175,15 +174,11 @@ def test_a_resumed_run_replays_what_was_under_way(tmp_path: Path) -> None:
 def test_stragglers_are_dropped_with_their_group_and_recorded(tmp_path: Path) -> None:
     more = ("training.stragglers=drop", "training.max_staleness=1", "environment.seconds=6")
     trainer = RayPPOTrainer(settings(tmp_path, *more), SlowLetters)
-    try:
-        trainer.fit(1, 10)
-    finally:
-        trainer.cleanup()
-    assert trainer.run is not None
-    assert_every_episode_is_accounted_for(trainer.run, 10, ahead=16)
+    run = fit(trainer, 10)
+    assert_every_episode_is_accounted_for(run, 10, ahead=BATCH)
     assert max(record["staleness/max"] for record in trainer.metrics_history) <= 1
-    assert sum(record["dropped"] for record in trainer.run.read_ledger()) >= 4
-    dropped = [episode for episode in read_episodes(trainer.run) if episode.decision.value == "dropped"]
+    assert sum(record["dropped"] for record in run.read_ledger()) >= 4
+    dropped = [episode for episode in read_episodes(run) if episode.decision.value == "dropped"]
     assert all(episode.seed % 4 == 0 and "older than training.max_staleness" in episode.error for episode in dropped)
 
 
@@ -198,7 +193,7 @@ def test_two_ranks_and_two_servers(tmp_path: Path) -> None:
         watched.trainer.cleanup()
     assert watched.unequal == []
     assert watched.versions == [1, 1, 2, 2, 3, 3, 4, 4]
-    assert_every_episode_is_accounted_for(watched.run, 4, ahead=2 * 16)
+    assert_every_episode_is_accounted_for(watched.run, 4, ahead=2 * BATCH)
     assert len(set(watched.pids)) == 2
 
 
@@ -207,12 +202,7 @@ def test_two_ranks_and_two_servers(tmp_path: Path) -> None:
 def test_vllm_gets_the_weights_as_well(tmp_path: Path) -> None:
     more = ("inference.backend=vllm", "model.dtype=float32")
     trainer = RayPPOTrainer(settings(tmp_path, *more), SlowLetters)
-    try:
-        trainer.fit(1, STEPS)
-    finally:
-        trainer.cleanup()
-    assert trainer.run is not None
-    assert_every_episode_is_accounted_for(trainer.run, STEPS, ahead=2 * 16)
+    assert_every_episode_is_accounted_for(fit(trainer, STEPS), STEPS, ahead=2 * BATCH)
     assert max(record["staleness/max"] for record in trainer.metrics_history) == 2
     rewards = [record["reward/mean"] for record in trainer.metrics_history]
     assert sum(rewards[-3:]) > 2 * sum(rewards[:3])

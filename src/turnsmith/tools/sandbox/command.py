@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -76,19 +75,20 @@ def _interpreter() -> tuple[str, list[str]]:
     executable = _executable()
     home = prefix if prefix == "/usr" or prefix.startswith("/usr/") else "/python"
     options = ["--ro-bind", executable, f"{home}/bin/python"]
-    standard = Path(os.path.realpath(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix})))
+    standard = Path(os.path.realpath(os.__file__)).parent
     options += ["--ro-bind", str(standard), f"{home}/{standard.relative_to(prefix)}"]
     for packages in (standard / "site-packages", standard / "dist-packages"):
         if packages.is_dir():
             # Installed packages may reveal the user's projects. What hides them must not be writable.
             hidden = f"{home}/{packages.relative_to(prefix)}"
             options += ["--size", "4096", "--tmpfs", hidden, "--remount-ro", hidden]
-    for library in _libraries(executable):
+    libraries = _libraries(executable)
+    for library in libraries:
         file, name = (
             _moved(path, prefix, home) for path in (library.resolve(), library.parent.resolve() / library.name)
         )
         options += ["--symlink", file, name] if library.is_symlink() else ["--ro-bind", str(library), name]
-    if prefix != "/usr" and sysconfig.get_config_var("Py_ENABLE_SHARED"):
+    if prefix != "/usr" and any(library.name.startswith("libpython") for library in libraries):
         # The loader's cache is not mounted, and would name the prefix outside of the sandbox.
         options += ["--setenv", "LD_LIBRARY_PATH", f"{home}/lib"]
     return home, options
@@ -103,8 +103,9 @@ def _executable() -> str:
 
 
 _LOADED = """
-import os, sys
-for name in os.listdir(sys.argv[1]):
+import os, sysconfig
+modules = sysconfig.get_config_var("DESTSHARED")
+for name in os.listdir(modules):
     module = name.partition(".")[0]
     if module not in ("_tkinter", "_curses", "_curses_panel", "readline", "nis", "_dbm", "_gdbm"):
         try:
@@ -112,18 +113,22 @@ for name in os.listdir(sys.argv[1]):
         except ImportError:
             pass
 with open("/proc/self/maps") as maps:
-    print(*sorted({line.split()[-1] for line in maps if ".so" in line}), sep="\\n")
+    files = {line.split()[-1] for line in maps if ".so" in line}
+print(*sorted(file for file in files if not file.startswith(modules + "/")), sep="\\n")
 """
-"""Loads every module of the standard library that is not for a terminal, a screen or a database of the system."""
+"""Loads every module of the standard library that is not for a terminal, a screen or a database of the system.
+
+It asks `sysconfig` in a process of its own: in ours, a thread that calls it while another one makes the first call gets
+`None` (Python 3.11).
+"""
 
 
 @lru_cache(maxsize=1)
 def _libraries(executable: str) -> list[Path]:
     """The shared libraries that the interpreter and its standard library use, and the loader, by all their names."""
-    modules = sysconfig.get_config_var("DESTSHARED")
-    command = [executable, "-I", "-S", "-B", "-c", _LOADED, modules]
+    command = [executable, "-I", "-S", "-B", "-c", _LOADED]
     output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-    files = {Path(line) for line in output.splitlines() if not line.startswith(f"{modules}/")}
+    files = {Path(line) for line in output.splitlines()}
     places = {file.parent for file in files} | {Path("/lib"), Path("/lib64")}
     names = {file.name.partition(".so")[0] for file in files}
     # Programs ask for libz.so.1 and the loader by a path of its own, both of which are links.

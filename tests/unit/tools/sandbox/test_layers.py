@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.unit.tools.sandbox.programs import FORBIDDEN, HEAD
 
 from turnsmith.errors import SandboxFailure
 from turnsmith.tools.sandbox import ProgramResult, SandboxLimits
+from turnsmith.tools.sandbox import command as command_module
 from turnsmith.tools.sandbox.command import Command, command_for
 from turnsmith.tools.sandbox.process import SandboxProcess
 from turnsmith.tools.sandbox.seccomp import IOCTL, MACHINES, SOCKETPAIR, allowed_calls, filter_program
@@ -92,6 +94,16 @@ async def test_filter_that_does_not_load_runs_nothing(kind: type[Command]) -> No
     command = command_for(LIMITS)
     with pytest.raises(SandboxFailure, match=r"did not start: bwrap: .*seccomp"):
         await run(kind(command.before, command.python, command.limits), "print('ESCAPED')")
+
+
+def test_command_does_not_ask_sysconfig_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 hands an unfinished table to a thread that asks while another one makes it."""
+    monkeypatch.setattr(sysconfig, "_CONFIG_VARS", {})
+    asked_anew = SandboxLimits(seconds=17.25)
+    command_module._libraries.cache_clear()
+    command = command_for(asked_anew)
+    assert command.before == command_for(LIMITS).before
+    assert all(isinstance(word, str) for word in command.line(3, 4))
 
 
 async def test_limits_that_cannot_be_set_run_nothing() -> None:
