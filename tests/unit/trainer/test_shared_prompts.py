@@ -74,7 +74,7 @@ def test_the_gradient_at_a_place_that_many_episodes_share_is_the_same_every_time
         row = torch.arange(3).repeat_interleave(160)
         column = torch.cat([torch.zeros(120, dtype=torch.long), torch.arange(40)]).repeat(3)
         gradients: list[torch.Tensor] = []
-        for _ in range(2000):  # plain indexing differed in 33 of them
+        for _ in range(500):  # plain indexing differed in 33 of 2,000: 500 miss it once in 4,000 times
             leaf = logits.clone().requires_grad_()
             (logits_at(leaf, row, column) * weights).sum().backward()
             assert leaf.grad is not None
