@@ -1,4 +1,4 @@
-"""How to build an environment in any process on any node: a class or `module:Name`, and its config."""
+"""How to build an environment in any process on any node: a class, a factory or `module:Name`, and its config."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
@@ -27,7 +27,7 @@ class EnvironmentSpec:
     """
 
     target: type | Callable[..., Any] | str
-    """The class or agent, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
+    """The class, factory or agent, or where to import it from: `package.module:Name` or `path/to/file.py:Name`."""
     config: EnvironmentConfig | None = None
     isolation: str = ""
     """Where its environments run; overrides `config.isolation`."""
@@ -36,38 +36,51 @@ class EnvironmentSpec:
 
     @classmethod
     def of(cls, environment: object, config: EnvironmentConfig | None = None) -> EnvironmentSpec:
-        """Make a spec from a class, an agent, `module:Name`, an object or a spec, and check that it can be built.
+        """Make a spec from a class, a factory, an agent, `module:Name`, an object or a spec, and check that it works.
 
-        A function is an agent. An object stands for its class and its own config, because every episode gets a fresh
-        object; `config` is used if the environment has none of its own.
+        A function of two required parameters, `(task, model)`, is an agent; any other function, a `functools.partial`
+        too, is a factory: it returns a fresh environment and may take `config`, or settings by name. To see what a
+        factory returns, it is called once here, and once in each process that runs episodes. An object stands for its
+        class and its own config, because every episode gets a fresh object; `config` is used if the environment has
+        none of its own.
+
+        Example:
+            >>> from turnsmith.env.examples import GuessNumber
+            >>> EnvironmentSpec.of(lambda highest=4: GuessNumber({"highest": highest})).build().config.highest
+            4
         """
         if isinstance(environment, EnvironmentSpec):
             spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
-        elif isinstance(environment, type) or inspect.isroutine(environment):
+        elif isinstance(environment, type) or (callable(environment) and not hasattr(environment, "reset")):
             spec = cls(environment, config)
         else:
             spec = cls(type(environment), _config_of(environment) or config)
-        is_object = not (isinstance(environment, (str, type, EnvironmentSpec)) or inspect.isroutine(environment))
-        hint = _INSTANCE_HINT if is_object else ""
+        is_object = spec.target is type(environment)
+        config = spec.config or EnvironmentConfig()
+        _arguments(spec.maker(), config, _INSTANCE_HINT if is_object else "")
         found = spec.load()
         if issubclass(found, AgentEnvironment):
             spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
         missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
+        if missing and found is not spec.maker():
+            raise ConfigError(
+                f"{spec.name} returned {found.__name__}, which is not an environment: it has no method "
+                f"{' and no '.join(missing)}. A function of two parameters, task and model, would be an agent."
+            )
         if missing:
             raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
         abstract = sorted(getattr(found, "__abstractmethods__", ()))
         if abstract:
             raise ConfigError(f"{spec.name} cannot be built: it lacks the method {' and '.join(abstract)}.")
-        _arguments(found, spec.config or EnvironmentConfig(), hint)
         Isolation.of(spec.config, spec.isolation)
         return spec
 
     @property
     def name(self) -> str:
-        """The class's name."""
-        return self.target.rpartition(":")[2] if isinstance(self.target, str) else self.target.__name__
+        """The name of the class or function."""
+        return self.target.rpartition(":")[2] if isinstance(self.target, str) else _name_of(self.target)
 
     @property
     def mode(self) -> str:
@@ -101,17 +114,21 @@ class EnvironmentSpec:
         module = self.target.partition(":")[0] if isinstance(self.target, str) else self.target.__module__
         return replace(self, isolation="thread" if module.partition(".")[0] == "turnsmith" else "process")
 
+    def maker(self) -> Callable[..., Any]:
+        """What is called for a fresh environment: the class, the factory or, for an agent, the class that runs it."""
+        found = _imported(self.target) if isinstance(self.target, str) else self.target
+        return agent_environment(found) if not isinstance(found, type) and _is_agent(found) else found
+
     def load(self) -> type:
-        """The class itself; for an agent, the one that runs it."""
-        if isinstance(self.target, str):
-            return _load(self.target)
-        return self.target if isinstance(self.target, type) else agent_environment(self.target)
+        """The class of its environments."""
+        maker = self.maker()
+        return maker if isinstance(maker, type) else _class_made_by(maker, self)
 
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
-        found = self.load()
+        maker = self.maker()
         config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
-        return found(**_arguments(found, config))
+        return maker(**_arguments(maker, config))
 
 
 _INSTANCE_HINT = (
@@ -128,43 +145,66 @@ def _config_of(environment: object) -> EnvironmentConfig | None:
 
 
 @lru_cache(maxsize=256)
-def _parameters(environment: type) -> tuple[inspect.Parameter, ...]:
-    if environment.__init__ is object.__init__:
+def _parameters(maker: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    if isinstance(maker, type) and maker.__init__ is object.__init__:
         return ()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(p for p in inspect.signature(environment).parameters.values() if p.kind in named)
+    return tuple(p for p in inspect.signature(maker).parameters.values() if p.kind in named)
 
 
-def _arguments(environment: type, config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
-    """Arguments for the class: the config as `config`, and settings of the config by name."""
+def _is_agent(function: Callable[..., Any]) -> bool:
+    if isinstance(function, partial) and isinstance(function.func, type):
+        return False
+    return sum(parameter.default is inspect.Parameter.empty for parameter in _parameters(function)) == 2
+
+
+def _name_of(maker: Callable[..., Any]) -> str:
+    function = maker.func if isinstance(maker, partial) else maker
+    return getattr(function, "__name__", type(function).__name__)
+
+
+_made_by: dict[int, tuple[Callable[..., Any], type]] = {}
+"""The classes of what factories return; the factory is kept so that no other object gets its id."""
+
+
+def _class_made_by(factory: Callable[..., Any], spec: EnvironmentSpec) -> type:
+    if id(factory) not in _made_by:
+        made = spec.build()
+        close = getattr(made, "close", None)
+        returned = close() if callable(close) else None
+        if inspect.iscoroutine(returned):
+            returned.close()  # there is no event loop here to await it in
+        _made_by[id(factory)] = factory, type(made)
+    return _made_by[id(factory)][1]
+
+
+def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
+    """Arguments for the class or factory: the config as `config`, and settings of the config by name."""
     given: dict[str, Any] = {}
     needed: list[str] = []
-    for parameter in _parameters(environment):
+    for parameter in _parameters(maker):
         if parameter.name == "config":
             given["config"] = config
         elif parameter.name in vars(config):
             given[parameter.name] = vars(config)[parameter.name]
         elif parameter.default is inspect.Parameter.empty:
             needed.append(parameter.name)
-    if len(needed) == 1 and not given and _parameters(environment)[0].name == needed[0]:
+    if len(needed) == 1 and not given and _parameters(maker)[0].name == needed[0]:
         return {needed[0]: config}  # `def __init__(self, cfg)`: the config under another name
     if needed:
         settings = " ".join(f"environment.{name}=..." for name in needed)
-        raise ConfigError(
-            f"{environment.__name__} cannot be built: its __init__ needs {', '.join(needed)}. Set {settings}.{hint}"
-        )
+        what = "its __init__" if isinstance(maker, type) else "it"
+        raise ConfigError(f"{_name_of(maker)} cannot be built: {what} needs {', '.join(needed)}. Set {settings}.{hint}")
     return given
 
 
 @lru_cache(maxsize=256)
-def _load(target: str) -> type:
+def _imported(target: str) -> Callable[..., Any]:
     found = import_object(target)
-    if inspect.isroutine(found):
-        return agent_environment(found)
-    if not isinstance(found, type):
+    if not callable(found):
         raise ConfigError(
-            f"{target} is not an environment, which is a class with `reset` and `step`, nor an agent, which is a "
-            "function of a task and a model."
+            f"{target} is not an environment, which is a class with `reset` and `step` or a function that returns one, "
+            "nor an agent, which is a function of a task and a model."
         )
     return found
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.examples.guess_number import GuessNumber
+from turnsmith.env.host import open_host
+from turnsmith.env.isolation.pool import close_workers
 from turnsmith.errors import ConfigError
 
 
@@ -119,3 +124,79 @@ def test_a_spec_of_a_spec_keeps_its_config():
     spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(highest=4))
     assert EnvironmentSpec.of(spec, EnvironmentConfig(highest=9)) == spec
     assert EnvironmentSpec.of(EnvironmentSpec(GuessNumber), EnvironmentConfig(highest=9)).build().highest == 9
+
+
+class Board(BaseEnvironment):
+    def __init__(self, size: int, colour: str = "red") -> None:
+        super().__init__()
+        self.size, self.colour, self.is_closed = size, colour, False
+        made.append(self)
+
+    def reset(self) -> str:
+        return f"{self.size} {self.colour}"
+
+    def step(self, action: str):
+        return "", 1.0, True, {}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+made: list[Board] = []
+
+
+def make_board(config: EnvironmentConfig) -> Board:
+    return Board(config.size)
+
+
+def make_nothing() -> str:
+    return "a board"
+
+
+SIZED = partial(Board, 7)
+
+
+@pytest.mark.parametrize(
+    ("factory", "name", "first"),
+    [
+        (lambda: Board(5), "<lambda>", "5 red"),
+        (lambda size, colour="blue": Board(size, colour), "<lambda>", "3 blue"),
+        (make_board, "make_board", "3 red"),
+        (partial(Board, 4, colour="green"), "Board", "4 green"),
+        (f"{__name__}:make_board", "make_board", "3 red"),
+        (f"{__name__}:SIZED", "SIZED", "7 red"),
+    ],
+)
+def test_a_factory_is_accepted_where_a_class_is(factory: Any, name: str, first: str) -> None:
+    made.clear()
+    spec = EnvironmentSpec.of(factory, EnvironmentConfig(size=3))
+    assert (spec.name, spec.is_agent, spec.load()) == (name, False, Board)
+    assert [board.is_closed for board in made] in ([True], []), "what was made to look at it is closed again"
+    one, other = spec.build(), spec.build()
+    assert one is not other
+    assert one.reset() == other.reset() == first
+
+
+async def test_episodes_of_a_factory_are_the_same_in_threads_and_in_worker_processes() -> None:
+    config = EnvironmentConfig(isolation_workers=1)
+    for mode in ("thread", "process"):
+        host = open_host(replace(EnvironmentSpec.of(partial(Board, 4), config), isolation=mode))
+        try:
+            assert await host.reset() == "4 red"
+            assert (await host.step("")).reward == 1.0
+        finally:
+            await host.close()
+    await close_workers()
+
+
+def test_a_factory_that_returns_something_else_is_told_in_words() -> None:
+    with pytest.raises(
+        ConfigError, match="make_nothing returned str, which is not an environment: it has no method reset"
+    ):
+        EnvironmentSpec.of(make_nothing)
+    with pytest.raises(ConfigError, match=r"Keyed cannot be built: it needs api_key\. Set environment\.api_key=\.\.\."):
+        EnvironmentSpec.of(partial(Keyed), EnvironmentConfig(size=2))
+
+
+def test_a_function_of_two_required_parameters_is_an_agent() -> None:
+    assert EnvironmentSpec.of(lambda task, model, retries=3: 1.0).is_agent
