@@ -1,4 +1,4 @@
-"""The options `--agent` and `--data`, which several commands share."""
+"""The options that say what is played, which several commands share: an environment, an agent, or rows of data."""
 
 from __future__ import annotations
 
@@ -6,36 +6,62 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.importing import absolute_name
+
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
 
 _COMMAND_AGENT = "turnsmith.env.agent:CommandAgent"
+_QUESTION_ANSWER = "turnsmith.env.adapters.question_answer:QuestionAnswer"
 
 
 def add_agent_options(parser: argparse.ArgumentParser) -> None:
-    """Add ENVIRONMENT, which an agent replaces, and the two options."""
+    """Add ENVIRONMENT, and the options that can replace it."""
     add = parser.add_argument
     add("environment", metavar="ENVIRONMENT", nargs="?", help="module:Name or path/to/file.py:Name")
     add("--agent", metavar="COMMAND", help="a program that asks the model for its turns itself, instead of ENVIRONMENT")
-    add("--data", metavar="FILE", help="a .jsonl or .parquet file with a task in each row")
+    add(
+        "--data",
+        metavar="FILE",
+        help="a .jsonl, .json, .csv or .parquet file, or a saved dataset: a task in each row",
+    )
+    rows = parser.add_argument_group("rows of --data that are a question and an answer, without ENVIRONMENT")
+    rows.add_argument("--prompt", metavar="COLUMN", help="the column with the question")
+    rows.add_argument("--answer", metavar="COLUMN", help="the column with the right answer")
+    scores = "exact, number, choice, regex, json_schema, tests, or module:function; several are added up"
+    rows.add_argument("--reward", metavar="NAME", action="append", help=scores)
     parser.set_defaults(usage_error=parser.error)
 
 
 def split_agent_options(args: argparse.Namespace) -> None:
-    """Put the first KEY=VALUE in its place if `--agent` replaces ENVIRONMENT; exits if there is neither of the two."""
-    if args.agent is not None and args.environment is not None:
+    """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if there is nothing to play."""
+    has_rows = args.agent is None and args.data is not None
+    if args.environment is not None and (args.agent is not None or (has_rows and _is_setting(args.environment))):
         args.overrides.insert(0, args.environment)
         args.environment = None
-    if args.agent is None and (args.environment is None or "=" in args.environment):
-        args.usage_error("name an environment, module:Name, or an agent, --agent COMMAND")
+    if args.agent is None and not has_rows and (args.environment is None or _is_setting(args.environment)):
+        args.usage_error("name an environment, module:Name, an agent, --agent COMMAND, or questions, --data FILE")
+    if (args.environment or args.agent) and (args.prompt or args.answer or args.reward):
+        args.usage_error("--prompt, --answer and --reward are for --data without an environment or agent")
+
+
+def _is_setting(word: str) -> bool:
+    return "=" in word
 
 
 def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str:
-    """The environment to import; an agent's command goes to its settings."""
-    if args.agent is None:
+    """The environment to import; what the options say goes to its settings."""
+    if args.environment is not None:
         return args.environment
-    vars(config.environment).update(command=args.agent, folder=str(Path.cwd()))
-    return _COMMAND_AGENT
+    settings = vars(config.environment)
+    if args.agent is not None:
+        settings.update(command=args.agent, folder=str(Path.cwd()))
+        return _COMMAND_AGENT
+    rewards = [absolute_name(name) for name in args.reward or ()]
+    if any(":" in name for name in rewards) and config.environment.isolation == "auto":
+        settings["isolation"] = "process"  # as for any code of the user's
+    settings.update(prompt=args.prompt or "", answer=args.answer or "", reward=rewards)
+    return _QUESTION_ANSWER
 
 
 def read_data(args: argparse.Namespace) -> list[dict[str, Any]] | None:

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Train a model in your own environment.
 
-ENVIRONMENT is the environment class, or an agent function: `module:Name`,
+ENVIRONMENT is the environment class, a function that returns an environment, or
+an agent function: `module:Name`,
 imported from the current folder, or `path/to/file.py:Name`. An agent that is a
-program is given with --agent instead."""
+program is given with --agent instead; rows of questions and answers need only
+--data."""
 
 _EXAMPLES = """\
 examples:
@@ -26,6 +28,7 @@ examples:
   turnsmith train games.chess:Chess --model Qwen/Qwen3-0.6B --config chess.yaml
   turnsmith train my_game.py:MyGame --dry-run
   turnsmith train --agent "python my_agent.py" --data tasks.jsonl --model tiny
+  turnsmith train --data gsm8k.jsonl --reward number --model Qwen/Qwen3-0.6B
 
 Settings come from the defaults, then --config, then --model, then KEY=VALUE;
 later ones win. `environment.KEY=VALUE` reaches your environment as

@@ -64,7 +64,8 @@ class _About(TypedDict):
 
 
 Tasks = Iterable[Mapping[str, Any]] | str | Path
-"""Mappings (a list, a Hugging Face dataset), or the path of a `.jsonl` or `.parquet` file."""
+"""Mappings (a list, a Hugging Face dataset), or the path of a `.jsonl`, `.json`, `.csv` or `.parquet` file or of a
+saved Hugging Face dataset."""
 Curriculum = Callable[[int, tuple[FinishedGroup, ...]], Mapping[str, Any]]
 """`curriculum(index, history)` returns `{"task": {...}}`, `{"seed": 5}` or both. If it depends on nothing else,
 resuming is exact."""
@@ -78,7 +79,7 @@ class CustomEnvironmentDataset:
     Args:
         environment: With `tokenizer`, a row also shows the opening prompt of its episodes. Training uses neither.
         tokenizer: A Hugging Face tokenizer with a chat template.
-        tasks: A list of mappings, a Hugging Face `Dataset`, or the path of a `.jsonl` or `.parquet` file.
+        tasks: A list of mappings, a Hugging Face `Dataset`, or the path of a file or of a saved dataset (see `Tasks`).
         seeds: The seeds to use, instead of tasks.
         curriculum: Instead of both, a function that chooses each row from its index and the results of earlier groups.
         shuffle: Shuffle the rows anew for each pass.

@@ -5,6 +5,7 @@ Does not know what a row means.
 
 from __future__ import annotations
 
+import csv
 import json
 import mmap
 import tempfile
@@ -14,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.records.files import atomic_write
 
 
@@ -56,7 +57,7 @@ class TaskFile:
 
 
 def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
-    """The tasks in an iterable of mappings (a list, a Hugging Face dataset) or in a `.jsonl` or `.parquet` file.
+    """The tasks in an iterable of mappings (a list, a Hugging Face dataset), in a file, or in a saved dataset's folder.
 
     Example:
         >>> list(read_tasks([{"a": 1}]))
@@ -64,13 +65,14 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
-        read = _READERS.get(path.suffix)
+        if not path.exists():
+            raise ConfigError(f"There is no dataset {str(path)!r}.")
+        read = _read_folder if path.is_dir() else _READERS.get(path.suffix)
         if read is None:
             raise ConfigError(
-                f"The dataset {str(path)!r} cannot be read: use a file that ends in {' or '.join(_READERS)}."
+                f"The dataset {str(path)!r} cannot be read: use a file that ends in {', '.join(_READERS)}, or the "
+                "folder of a saved Hugging Face dataset."
             )
-        if not path.is_file():
-            raise ConfigError(f"There is no dataset {str(path)!r}.")
         source = read(path)
     for number, row in enumerate(source):
         if not isinstance(row, Mapping):
@@ -97,7 +99,40 @@ def _read_parquet(path: Path) -> Iterator[Any]:
             yield from batch.to_pylist()
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {".jsonl": _read_lines, ".parquet": _read_parquet}
+def _read_list(path: Path) -> Iterator[Any]:
+    try:
+        rows = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path} holds no list of rows.")
+    yield from rows
+
+
+def _read_csv(path: Path) -> Iterator[Any]:
+    csv.field_size_limit(2**31 - 1)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _read_folder(path: Path) -> Iterator[Any]:
+    if (path / "dataset_dict.json").is_file():
+        raise ConfigError(f"{path} holds several splits: pass the folder of one, such as {path / 'train'}.")
+    if not (path / "state.json").is_file():
+        raise ConfigError(f"{path} is not a saved Hugging Face dataset: pass its folder, or a file.")
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise MissingDependency("Reading a Hugging Face dataset needs datasets: pip install datasets.") from error
+    yield from load_from_disk(str(path))
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    ".jsonl": _read_lines,
+    ".json": _read_list,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
 
 
 def _line(number: int, row: Mapping[str, Any]) -> str:

@@ -36,14 +36,33 @@ def as_hugging_face(folder: Path) -> Any:
     return pytest.importorskip("datasets").Dataset.from_list(TASKS)
 
 
-@pytest.mark.parametrize(
-    "made", [lambda folder: TASKS, lambda folder: iter(TASKS), as_jsonl, as_parquet, as_hugging_face]
-)
+def as_json(folder: Path) -> Path:
+    (folder / "tasks.json").write_text(json.dumps(TASKS))
+    return folder / "tasks.json"
+
+
+def as_saved_dataset(folder: Path) -> Path:
+    as_hugging_face(folder).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+SOURCES = [lambda _: TASKS, lambda _: iter(TASKS), as_jsonl, as_json, as_parquet, as_hugging_face, as_saved_dataset]
+
+
+@pytest.mark.parametrize("made", SOURCES)
 def test_tasks_come_from_a_list_an_iterator_a_file_or_hugging_face(made: Callable[[Path], Any], tmp_path: Path) -> None:
     dataset = CustomEnvironmentDataset(tasks=made(tmp_path))
     assert len(dataset) == 5
     assert [dataset.start(index)["task"] for index in range(7)] == [*TASKS, *TASKS[:2]]
     assert [dataset.start(index)["seed"] for index in (0, 6)] == [0, 6]
+
+
+def test_all_columns_of_a_csv_file_are_text(tmp_path: Path) -> None:
+    (tmp_path / "tasks.csv").write_text('\ufeffquestion,answer\n"1 + 1,\nor so?",2\n')
+    dataset = CustomEnvironmentDataset(tasks=tmp_path / "tasks.csv")
+    assert [dataset.start(index)["task"] for index in range(len(dataset))] == [
+        {"question": "1 + 1,\nor so?", "answer": "2"}
+    ]
 
 
 def test_without_a_source_only_the_seeds_differ() -> None:
@@ -113,7 +132,8 @@ def test_mistakes_are_told_in_words(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"a": 1}\n{"a": \n')
     for tasks, told in (
-        (tmp_path / "tasks.csv", r"ends in \.jsonl or \.parquet"),
+        (Path(__file__), r"ends in \.jsonl, \.json, \.csv, \.parquet, or the folder of a saved"),
+        (tmp_path, "is not a saved Hugging Face dataset"),
         (tmp_path / "none.jsonl", "There is no dataset"),
         (broken, "Line 2 of .* is not JSON"),
         ([{"a": 1}, "b"], "Row 1 of the dataset is 'b', not a mapping"),

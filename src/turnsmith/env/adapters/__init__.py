@@ -1,0 +1,6 @@
+"""Tasks and environments that come in another shape than a class with `reset` and `step`.
+
+- `question_answer`: rows with a question and an answer, played in one turn
+- `scorers`: calls a scoring function in the way that it was written for: ours, TRL's or verl's
+- `answers`: the scoring functions that ship with turnsmith
+"""
