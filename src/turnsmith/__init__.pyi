@@ -12,6 +12,7 @@ from .config import LoggingConfig as LoggingConfig
 from .config import ModelConfig as ModelConfig
 from .config import RayConfig as RayConfig
 from .config import TrainingConfig as TrainingConfig
+from .env.adapters.question_answer import QuestionAnswer as QuestionAnswer
 from .env.base import BaseEnvironment as BaseEnvironment
 from .env.examples import CustomGameEnvironment as CustomGameEnvironment
 from .env.examples import SimpleGameEnvironment as SimpleGameEnvironment
