@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.adapters.gymnasium import GymnasiumEnvironment, is_gymnasium
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
@@ -53,6 +54,8 @@ class EnvironmentSpec:
             spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
+        elif is_gymnasium(type(environment)):
+            spec = cls(_made_again(environment), config)
         elif isinstance(environment, type) or (callable(environment) and not hasattr(environment, "reset")):
             spec = cls(environment, config)
         else:
@@ -64,7 +67,7 @@ class EnvironmentSpec:
         if issubclass(found, AgentEnvironment):
             spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
         missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
-        if missing and found is not spec.maker():
+        if missing and not isinstance(spec.maker(), type):
             raise ConfigError(
                 f"{spec.name} returned {found.__name__}, which is not an environment: it has no method "
                 f"{' and no '.join(missing)}. A function of two parameters, task and model, would be an agent."
@@ -122,19 +125,31 @@ class EnvironmentSpec:
     def load(self) -> type:
         """The class of its environments."""
         maker = self.maker()
-        return maker if isinstance(maker, type) else _class_made_by(maker, self)
+        if not isinstance(maker, type):
+            return _class_made_by(maker, self)
+        return GymnasiumEnvironment if is_gymnasium(maker) else maker
 
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
         maker = self.maker()
         config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
-        return maker(**_arguments(maker, config))
+        made = maker(**_arguments(maker, config))
+        return GymnasiumEnvironment(made, config) if is_gymnasium(type(made)) else made
 
 
 _INSTANCE_HINT = (
     " An environment object is rebuilt from its class for every episode: "
     "let `__init__` take only `config`, and put what it needs into the config."
 )
+
+
+def _made_again(environment: Any) -> Callable[..., Any]:
+    if environment.spec is None:
+        raise ConfigError(
+            f"{type(environment).__name__} was not made by gymnasium.make, so it can't be made again for each episode: "
+            "pass its class, or a function that makes it."
+        )
+    return partial(GymnasiumEnvironment, environment.spec)
 
 
 def _config_of(environment: object) -> EnvironmentConfig | None:
@@ -200,6 +215,9 @@ def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str =
 
 @lru_cache(maxsize=256)
 def _imported(target: str) -> Callable[..., Any]:
+    prefix, _, name = target.partition(":")
+    if prefix == "gymnasium":
+        return partial(GymnasiumEnvironment, name)
     found = import_object(target)
     if not callable(found):
         raise ConfigError(

@@ -3,4 +3,7 @@
 - `question_answer`: rows with a question and an answer, played in one turn
 - `scorers`: calls a scoring function in the way that it was written for: ours, TRL's or verl's
 - `answers`: the scoring functions that ship with turnsmith
+- `gymnasium`, `spaces`: Gymnasium's environments, in words
+
+An adapter that needs a package imports it when an environment is made.
 """
