@@ -11,10 +11,14 @@ from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.gymnasium import GymnasiumEnvironment, is_gymnasium
+from turnsmith.env.adapters.reasoning_gym import ReasoningGymEnvironment
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name, import_object
+
+ADAPTERS = {"gymnasium": GymnasiumEnvironment, "reasoning_gym": ReasoningGymEnvironment}
+"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name is their first argument."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,8 @@ def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str =
 @lru_cache(maxsize=256)
 def _imported(target: str) -> Callable[..., Any]:
     prefix, _, name = target.partition(":")
-    if prefix == "gymnasium":
-        return partial(GymnasiumEnvironment, name)
+    if prefix in ADAPTERS:
+        return partial(ADAPTERS[prefix], name)
     found = import_object(target)
     if not callable(found):
         raise ConfigError(

@@ -4,6 +4,7 @@
 - `scorers`: calls a scoring function in the way that it was written for: ours, TRL's or verl's
 - `answers`: the scoring functions that ship with turnsmith
 - `gymnasium`, `spaces`: Gymnasium's environments, in words
+- `reasoning_gym`: the tasks of reasoning-gym
 
 An adapter that needs a package imports it when an environment is made.
 """

