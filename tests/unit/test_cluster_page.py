@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.kuberay_schema import problems
 
 from turnsmith.cli.main import main
 from turnsmith.config_sources import load
@@ -64,6 +65,29 @@ def test_kuberay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
     assert gpus_of(theirs) == (workers["replicas"], gpus, "cuda")
     assert load(tmp_path / "cluster.yaml").ray.address == "auto"
+
+
+def test_the_manifest_is_one_of_kuberay() -> None:
+    job = yaml.safe_load(file("rayjob.yaml"))
+    assert problems(job) == []
+    cluster = job["spec"]["rayClusterSpec"]
+    cluster["headGroupSpec"]["rayStartParams"]["num-gpus"] = 0
+    (workers,) = cluster["workerGroupSpecs"]
+    workers["replica"] = workers.pop("replicas")
+    del cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["name"]
+    wrong_type, missing, unknown = sorted(problems(job))
+    assert wrong_type.endswith(".rayStartParams.num-gpus: 0 is not of type 'string'")
+    assert unknown.endswith("Additional properties are not allowed ('replica' was unexpected)")
+    assert missing.endswith("'name' is a required property")
+
+
+def test_skypilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    task = yaml.safe_load(file("sky.yaml"))
+    assert subprocess.run(["bash", "-n"], input=task["run"], text=True, check=False).returncode == 0
+    command = task["run"].replace("\\\n", " ").partition(" -- ")[2].strip()
+    theirs = dry_run(command.replace("/shared/cluster.yaml", "cluster.yaml"), tmp_path, monkeypatch, capsys)
+    gpus = int(task["resources"]["accelerators"].partition(":")[2])
+    assert gpus_of(theirs) == (task["num_nodes"], gpus, "cuda")
 
 
 def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

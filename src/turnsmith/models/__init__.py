@@ -24,12 +24,14 @@ BUILT_MODELS: dict[str, str] = {"tiny": "tiny-v1", "smollm2": "smollm2-135m-inst
 model built by an older version is not mistaken for the new one."""
 
 
-def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
+def resolve(model_name_or_path: str, local_path: str | None = None, shared: Path | None = None) -> str:
     """Find the folder or Hugging Face id to load a model from; `tiny` and `smollm2` are built if needed.
 
     Args:
         model_name_or_path: `tiny`, `smollm2`, a folder, or a Hugging Face id.
         local_path: A folder that takes precedence over the name.
+        shared: A folder that other machines can read too. A model that is built is then used from there, because the
+            cache of this machine is out of their reach.
 
     Returns:
         The folder of a model on this machine, or the Hugging Face id unchanged.
@@ -49,7 +51,8 @@ def resolve(model_name_or_path: str, local_path: str | None = None) -> str:
     if local_path is not None:
         return _check_folder(local_path)
     if model_name_or_path in BUILT_MODELS:
-        return str(_build_once(model_name_or_path))
+        built = _build_once(model_name_or_path)
+        return str(built if shared is None else _copy_once(built, shared.expanduser().absolute() / built.name))
     if Path(model_name_or_path).expanduser().is_dir() or _is_explicit_path(model_name_or_path):
         return _check_folder(model_name_or_path)
     if "/" not in model_name_or_path:
@@ -95,20 +98,30 @@ def _check_folder(path: str) -> str:
 
 
 def _build_once(name: str) -> Path:
-    """The folder of the cached model, which is built now if it does not exist.
-
-    It is built in a temporary folder and renamed, so a folder under the final name is always complete. If several
-    processes build the same model at once, the first to finish wins and the others use its folder.
-    """
+    """The folder of the cached model, which is built now if it does not exist."""
     folder = cache_folder() / BUILT_MODELS[name]
-    if folder.is_dir():
-        return folder
-    # Imported here: building a model needs torch, using a cached one does not.
-    build: Callable[[Path], None] = getattr(import_module(f"turnsmith.models.{name}"), f"build_{name}")
+    if not folder.is_dir():
+        # Imported here: building a model needs torch, using a cached one does not.
+        _make_once(folder, getattr(import_module(f"turnsmith.models.{name}"), f"build_{name}"))
+    return folder
+
+
+def _copy_once(source: Path, folder: Path) -> Path:
+    """`folder`, to which `source` is copied now if it does not exist."""
+    if not folder.is_dir():
+        _make_once(folder, lambda temporary: shutil.copytree(source, temporary, dirs_exist_ok=True))
+    return folder
+
+
+def _make_once(folder: Path, make: Callable[[Path], object]) -> None:
+    """Make a folder in a temporary one and rename it, so that a folder under the final name is always complete.
+
+    If several processes do so at once, the first to finish wins and the others use its folder.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        build(temporary)
+        make(temporary)
         # mkdtemp's folder is readable by its owner only; a shared cache must be readable by others.
         temporary.chmod(0o755)
         try:
@@ -118,4 +131,3 @@ def _build_once(name: str) -> Path:
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return folder

@@ -243,7 +243,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
 
         config = self.config
         self._view.phase("resolving model")
-        model_path = resolve(config.model.model_name, config.model.local_path)
+        # Other machines do not see the cache of this one.
+        shared = Path(config.checkpoint.output_dir) / ".models" if config.ray.address else None
+        model_path = resolve(config.model.model_name, config.model.local_path, shared)
         check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run

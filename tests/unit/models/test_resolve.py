@@ -20,6 +20,20 @@ def test_a_local_path_wins_over_the_name(tmp_path: Path) -> None:
     assert models.resolve("tiny", str(tmp_path)) == str(tmp_path)
 
 
+def test_a_built_model_is_copied_to_where_other_machines_can_read_it(tmp_path: Path) -> None:
+    built = Path(models.resolve("tiny"))
+    shared = Path(models.resolve("tiny", shared=tmp_path / "models"))
+    assert shared == tmp_path / "models" / built.name
+    assert {file.name: file.read_bytes() for file in shared.iterdir()} == {
+        file.name: file.read_bytes() for file in built.iterdir()
+    }
+    (shared / "config.json").touch()
+    before = (shared / "config.json").stat().st_mtime_ns
+    assert models.resolve("tiny", shared=tmp_path / "models") == str(shared)
+    assert (shared / "config.json").stat().st_mtime_ns == before, "it is copied once"
+    assert [one.name for one in (tmp_path / "models").iterdir()] == [built.name]
+
+
 def test_a_folder_is_taken_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")

@@ -100,11 +100,10 @@ class Cluster:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options: dict[str, Any] = {
-            "num_cpus": 0,
-            "max_concurrency": threads,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node_id(), soft=True),
-        }
+        # Not soft: for an actor without CPUs Ray would then take any node. Here are the user's files, such as the key
+        # that checkpoints are signed with.
+        here = NodeAffinitySchedulingStrategy(self.node_id(), soft=False)
+        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": threads, "scheduling_strategy": here}
         if not self.is_local:
             options["runtime_env"] = {"env_vars": self._variables}  # processes that this actor starts inherit them
         self._actors.append(ray.remote(cls).options(**options).remote())

@@ -108,7 +108,8 @@ def local_worker(plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHa
 def start_actor(place: int, plan: EpisodePlan, config: Any, engine: Any) -> EpisodeWorkerHandle:
     """Start a worker in a Ray actor; workers are spread over the nodes that have CPUs."""
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-    node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
+    # Not soft: for an actor without CPUs Ray would then take any node.
+    node = NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=False)
     actor: Any = ray.remote(EpisodeWorker).options(num_cpus=0, scheduling_strategy=node)
     actor = actor.remote(str(place), plan, config, engine)
 
