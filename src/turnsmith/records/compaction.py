@@ -6,6 +6,7 @@ it was made of from that moment on, whether or not they have been deleted.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,9 +21,12 @@ from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import WRITER_OPTIONS
 from turnsmith.records.files import atomic_write
 
-_MOST_SMALL_FILES = 256
-_SMALL_BYTES = 32 * 2**20
+_MOST_SMALL_FILES = 64
+_SMALL_BYTES = 8 * 2**20
 _BLOCK_BYTES = 64 * 2**20
+_MOST_TABLES = 16
+_SHARED_BYTES = 2**18
+"""Short steps share a row group up to this size: each row group takes about 26 kB of memory, whatever is in it."""
 
 
 class EpisodeCompactor:
@@ -111,19 +115,23 @@ def _write(folder: Path, files: list[Path], last_step: int | None = None) -> Non
 
 
 def _blocks(files: Iterable[Path]) -> Iterator[Any]:
-    """The rows of the files in tables of bounded size, each of one step, so that readers can skip the others."""
+    """The rows of the files in tables of bounded size, each of one step if it is not short, so that readers can skip
+    the others.
+    """
     held: list[Any] = []
     size, step = 0, None
     for file in files:
-        with pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(batch_size=64):
-                table = pa.Table.from_batches([batch])
-                for one in batch.column("step").unique().to_pylist():
-                    if held and (one != step or size >= _BLOCK_BYTES):
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            for batch in parquet.iter_batches(batch_size=64, use_threads=False):
+                table, row = pa.Table.from_batches([batch]), 0
+                for one, rows in itertools.groupby(batch.column("step").to_pylist()):
+                    if held and size >= (_BLOCK_BYTES if one == step else _SHARED_BYTES):
                         yield pa.concat_tables(held)
                         held, size = [], 0
-                    held.append(table.filter(pc.field("step") == one))
-                    size, step = size + held[-1].nbytes, one
+                    held.append(table.slice(row, len(list(rows))))
+                    row, size, step = row + len(held[-1]), size + held[-1].nbytes, one
+                    if len(held) == _MOST_TABLES:
+                        held = [pa.concat_tables(held).combine_chunks()]
     if held:
         yield pa.concat_tables(held)
 
