@@ -7,8 +7,10 @@ it was made of from that moment on, whether or not they have been deleted.
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ _SHARED_BYTES = 2**18
 class EpisodeCompactor:
     """Merges the episode files of a run in a thread, while the run writes more of them.
 
+    Always the same thread: what it has freed it can use again, but other threads cannot.
+
     Args:
         folder: The folder of the episodes.
         warn: Called with a sentence if it fails; the files then stay as they are.
@@ -40,21 +44,32 @@ class EpisodeCompactor:
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder = folder
         self._warn = warn
+        self._done: queue.Queue[int] = queue.Queue(1)
         self._thread: threading.Thread | None = None
 
     def step_done(self, step: int) -> None:
         """Note that no more episodes of this step will be written."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._compact, args=(step,), daemon=True, name="compaction")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="compaction")
             self._thread.start()
+        with suppress(queue.Full):  # it is busy, and will be told after a later step
+            self._done.put_nowait(step)
 
-    def _compact(self, step: int) -> None:
-        try:
-            compact_episodes(self._folder, step)
-        except (OSError, pa.ArrowException) as error:
-            self._warn(
-                f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
-            )
+    def wait(self) -> None:
+        """Wait until it has nothing to do."""
+        self._done.join()
+
+    def _work(self) -> None:
+        while True:
+            step = self._done.get()
+            try:
+                compact_episodes(self._folder, step)
+            except (OSError, pa.ArrowException) as error:
+                self._warn(
+                    f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
+                )
+            finally:
+                self._done.task_done()
 
 
 def compact_episodes(folder: Path, last_step: int, most: int = _MOST_SMALL_FILES) -> None:

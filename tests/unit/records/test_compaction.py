@@ -89,7 +89,7 @@ compactor = EpisodeCompactor(folder / "episodes", print)
 for step in range(1, 521):
     write_episodes(folder, step, [Trajectory(episode_id=f"{step}-{n}", actions=["a"]) for n in range(4)])
     compactor.step_done(step)
-    compactor._thread.join()
+    compactor.wait()
     if step in (130, 520):
         print(private_bytes("self"))
 """
@@ -260,13 +260,12 @@ def test_the_compactor_works_beside_the_run_and_warns_if_it_cannot(
     fill(run, range(1, 3))
     compactor = EpisodeCompactor(run.episodes_dir, told.append)
     compactor.step_done(2)
-    assert compactor._thread is not None
-    compactor._thread.join()
+    compactor.wait()
     assert told == [
         f"The episode files in {run.episodes_dir} could not be merged: disk full. They can be read as they are."
     ]
     monkeypatch.undo()
     monkeypatch.setattr(compact_episodes, "__defaults__", (3,))
     compactor.step_done(2)
-    compactor._thread.join()
+    compactor.wait()
     assert len(episode_files(run)) == 1
