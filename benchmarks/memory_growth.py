@@ -62,7 +62,7 @@ def sample(mark: str) -> Counter[str]:
     return found
 
 
-def private_bytes(pid: int) -> int:
+def private_bytes(pid: int | str) -> int:
     """What a process has written to and shares with no other."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(int(kilobytes) for kilobytes in re.findall(r"^(?:Private_Dirty|Swap): +(\d+) kB", text, re.M))

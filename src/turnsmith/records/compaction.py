@@ -6,8 +6,11 @@ it was made of from that moment on, whether or not they have been deleted.
 
 from __future__ import annotations
 
+import itertools
+import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,18 @@ from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import WRITER_OPTIONS
 from turnsmith.records.files import atomic_write
 
-_MOST_SMALL_FILES = 256
-_SMALL_BYTES = 32 * 2**20
+_MOST_SMALL_FILES = 64
+_SMALL_BYTES = 8 * 2**20
 _BLOCK_BYTES = 64 * 2**20
+_MOST_TABLES = 16
+_SHARED_BYTES = 2**18
+"""Short steps share a row group up to this size: each row group takes about 26 kB of memory, whatever is in it."""
 
 
 class EpisodeCompactor:
     """Merges the episode files of a run in a thread, while the run writes more of them.
+
+    Always the same thread: what it has freed it can use again, but other threads cannot.
 
     Args:
         folder: The folder of the episodes.
@@ -36,21 +44,32 @@ class EpisodeCompactor:
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder = folder
         self._warn = warn
+        self._done: queue.Queue[int] = queue.Queue(1)
         self._thread: threading.Thread | None = None
 
     def step_done(self, step: int) -> None:
         """Note that no more episodes of this step will be written."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._compact, args=(step,), daemon=True, name="compaction")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="compaction")
             self._thread.start()
+        with suppress(queue.Full):  # it is busy, and will be told after a later step
+            self._done.put_nowait(step)
 
-    def _compact(self, step: int) -> None:
-        try:
-            compact_episodes(self._folder, step)
-        except (OSError, pa.ArrowException) as error:
-            self._warn(
-                f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
-            )
+    def wait(self) -> None:
+        """Wait until it has nothing to do."""
+        self._done.join()
+
+    def _work(self) -> None:
+        while True:
+            step = self._done.get()
+            try:
+                compact_episodes(self._folder, step)
+            except (OSError, pa.ArrowException) as error:
+                self._warn(
+                    f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
+                )
+            finally:
+                self._done.task_done()
 
 
 def compact_episodes(folder: Path, last_step: int, most: int = _MOST_SMALL_FILES) -> None:
@@ -111,19 +130,23 @@ def _write(folder: Path, files: list[Path], last_step: int | None = None) -> Non
 
 
 def _blocks(files: Iterable[Path]) -> Iterator[Any]:
-    """The rows of the files in tables of bounded size, each of one step, so that readers can skip the others."""
+    """The rows of the files in tables of bounded size, each of one step if it is not short, so that readers can skip
+    the others.
+    """
     held: list[Any] = []
     size, step = 0, None
     for file in files:
-        with pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(batch_size=64):
-                table = pa.Table.from_batches([batch])
-                for one in batch.column("step").unique().to_pylist():
-                    if held and (one != step or size >= _BLOCK_BYTES):
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            for batch in parquet.iter_batches(batch_size=64, use_threads=False):
+                table, row = pa.Table.from_batches([batch]), 0
+                for one, rows in itertools.groupby(batch.column("step").to_pylist()):
+                    if held and size >= (_BLOCK_BYTES if one == step else _SHARED_BYTES):
                         yield pa.concat_tables(held)
                         held, size = [], 0
-                    held.append(table.filter(pc.field("step") == one))
-                    size, step = size + held[-1].nbytes, one
+                    held.append(table.slice(row, len(list(rows))))
+                    row, size, step = row + len(held[-1]), size + held[-1].nbytes, one
+                    if len(held) == _MOST_TABLES:
+                        held = [pa.concat_tables(held).combine_chunks()]
     if held:
         yield pa.concat_tables(held)
 

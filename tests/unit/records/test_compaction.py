@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,8 +61,45 @@ def test_many_files_become_one_with_the_same_episodes(run: RunFolder) -> None:
     assert files(run) == [*(f"step-00000005-{part}.parquet" for part in range(3)), "steps-00000001-00000004.parquet"]
     assert read_episodes(run) == before
     assert names(run, 3) == [f"s3w{part}n{n}" for part in range(3) for n in range(2)]
-    # Readers skip the other steps.
-    assert pq.ParquetFile(run.episodes_dir / "steps-00000001-00000004.parquet").num_row_groups == 4
+
+
+def test_readers_can_skip_the_other_steps_unless_all_are_short(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(run, range(1, 5))
+    compact_episodes(run.episodes_dir, 4, most=3)
+    merged = run.episodes_dir / "steps-00000001-00000004.parquet"
+    assert pq.ParquetFile(merged).num_row_groups == 1
+    fill(run, range(5, 9))
+    before = read_episodes(run)
+    monkeypatch.setattr(compaction, "_SHARED_BYTES", 1)
+    compact_episodes(run.episodes_dir, 8, most=3)
+    assert pq.ParquetFile(run.episodes_dir / "steps-00000001-00000008.parquet").num_row_groups == 8
+    assert read_episodes(run) == before
+
+
+_MERGE_AGAIN_AND_AGAIN = """
+import sys
+from pathlib import Path
+from benchmarks.memory_growth import private_bytes
+from turnsmith.records.compaction import EpisodeCompactor
+from turnsmith.records.episodes import write_episodes
+from turnsmith.trajectory import Trajectory
+
+folder = Path(sys.argv[1])
+compactor = EpisodeCompactor(folder / "episodes", print)
+for step in range(1, 521):
+    write_episodes(folder, step, [Trajectory(episode_id=f"{step}-{n}", actions=["a"]) for n in range(4)])
+    compactor.step_done(step)
+    compactor.wait()
+    if step in (130, 520):
+        print(private_bytes("self"))
+"""
+
+
+def test_merging_takes_no_more_memory_the_longer_a_run_is(tmp_path: Path) -> None:
+    # Of its own process: what a thread has freed stays with its process.
+    asked = subprocess.run([sys.executable, "-c", _MERGE_AGAIN_AND_AGAIN, tmp_path], capture_output=True, text=True)
+    early, late = map(int, asked.stdout.split())
+    assert late - early < 390 * 13_000, asked.stderr
 
 
 def test_the_number_of_files_does_not_grow_with_workers_and_steps(
@@ -221,13 +260,12 @@ def test_the_compactor_works_beside_the_run_and_warns_if_it_cannot(
     fill(run, range(1, 3))
     compactor = EpisodeCompactor(run.episodes_dir, told.append)
     compactor.step_done(2)
-    assert compactor._thread is not None
-    compactor._thread.join()
+    compactor.wait()
     assert told == [
         f"The episode files in {run.episodes_dir} could not be merged: disk full. They can be read as they are."
     ]
     monkeypatch.undo()
     monkeypatch.setattr(compact_episodes, "__defaults__", (3,))
     compactor.step_done(2)
-    compactor._thread.join()
+    compactor.wait()
     assert len(episode_files(run)) == 1

@@ -19,6 +19,7 @@ from turnsmith.trainer.driver.process_environment import environment_variables
         ("VLLM_NO_USAGE_STATS", "cuda"),
         ("TOKENIZERS_PARALLELISM", "cuda"),
         ("TQ_PERF_LOG_FLUSH_INTERVAL", "cuda"),
+        ("MALLOC_ARENA_MAX", "cuda"),
         ("OMP_NUM_THREADS", "cpu"),
         ("TORCHDYNAMO_DISABLE", "cpu"),
     ],

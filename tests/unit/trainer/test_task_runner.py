@@ -85,7 +85,7 @@ class Trainer(SyncTrainer):
             self.recovery.step_done()
         self.global_steps += 1
 
-    def _on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
+    def on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
         return [function(0)]
 
     def _save_checkpoint(self) -> None:

@@ -32,6 +32,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "RAY_enable_metrics_collection": "0",
         # TransferQueue keeps the duration of every request until it logs them, after 5 minutes by default.
         "TQ_PERF_LOG_FLUSH_INTERVAL": "60",
+        # glibc gives threads up to eight pools of memory a core, and each keeps the most that it ever needed.
+        "MALLOC_ARENA_MAX": "4",
     }
     # By these our plugin knows a run, verl its data path, and both and vLLM the CPU.
     needed = {

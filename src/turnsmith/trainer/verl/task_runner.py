@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +100,10 @@ class TaskRunner:
             self._warn,
         )
         self._workers.meanwhile = self._trainer.recovery.look
+        # Python looks for garbage among old objects only when a quarter of them are new, and imports alone make half a
+        # million: without them it looks often, and finds little.
+        gc.freeze()
+        self._trainer.on_every_rank(lambda rank: gc.freeze())
         self._emit("phase", "ready")
 
     def train_until(self, step: int) -> bool:

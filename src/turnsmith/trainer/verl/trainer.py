@@ -292,11 +292,11 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             self._save_checkpoint()
         finally:
             self.config.trainer.default_local_dir = usual
-        pending.add_checksums(complete(pending.path, self.saving, self.state(), self._on_every_rank))
+        pending.add_checksums(complete(pending.path, self.saving, self.state(), self.on_every_rank))
         pending.seal(lambda sentence: self.emit("warning", sentence))
         return pending
 
-    def _on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
+    def on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function with the number of each rank, in that rank's process."""
         ranks: Any = self.actor_rollout_wg.workers
         # Ray calls it with the actor itself first.
@@ -314,7 +314,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Load the checkpoint in this folder and send its weights to the rollout servers."""
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
-        self._on_every_rank(load_from_any_number_of_ranks)
+        self.on_every_rank(load_from_any_number_of_ranks)
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
         self.train_dataloader_it = None  # else the iterator in use would continue from where it is
