@@ -21,6 +21,7 @@ from turnsmith import BaseEnvironment, Chat, ScriptedEngine
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.gateway.dialects import ChatCompletions
+from turnsmith.gateway.dialects.base import KnownMessages
 from turnsmith.gateway.forest import Forest
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.models import resolve
@@ -84,14 +85,14 @@ def conversation_seconds(chat: Chat, turns: int, text: str) -> tuple[int, float]
     """Tokens of a conversation, and the CPU time of reading its requests and making their prompts."""
     import orjson
 
-    dialect, forest = ChatCompletions(), Forest(chat, FunctionCallingParser())
+    dialect, forest, known = ChatCompletions(), Forest(chat, FunctionCallingParser()), KnownMessages()
     messages: list[dict[str, str]] = []
     ids, spent, length = [*chat.encode("All right"), chat.close_id], 0.0, 0
     for _ in range(turns):
         messages.append({"role": "user", "content": text})
         body = orjson.dumps({"messages": messages})
         began = time.process_time()
-        prompt = forest.prompt(request := dialect.read(body))
+        prompt = forest.prompt(request := dialect.read(body, known))
         reply = type(request.messages[0])("assistant", chat.text(ids))
         forest.add(prompt, Generation(ids, [0.0] * len(ids)), reply)
         spent += time.process_time() - began

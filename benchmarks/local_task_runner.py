@@ -31,7 +31,7 @@ from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.diagnostics.metrics import report_of
-from turnsmith.trainer.verl.agent_loop import to_verl_output
+from turnsmith.trainer.verl.agent_loop import to_verl_outputs
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished
 from turnsmith.trajectory import Decision
@@ -83,7 +83,7 @@ class LocalWorker:
 
     def __init__(self, queue: LocalQueue, played: list[Trajectory], group_size: int) -> None:
         self._queue, self._played, self._group_size = queue, played, group_size
-        self._rows = [to_verl_output(one).as_dict() for one in played]
+        self._rows = [output.as_dict() for one in played for output in to_verl_outputs(one)]
         self._waiting: list[Any] = []
         self._finished = Finished()
 

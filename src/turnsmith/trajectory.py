@@ -200,7 +200,7 @@ class Trajectory:
     tokens: TokenBuffer = field(default_factory=TokenBuffer)
     branches: list[TokenBuffer] = field(default_factory=list[TokenBuffer])
     """Further token sequences of an agent that rewrote its history or ran several conversations. Each sampled token
-    has mask 1 in exactly one of `tokens` and these."""
+    has mask 1 in exactly one of `tokens` and these, and is trained there."""
     outcome: Outcome | None = None
     error: str = ""
     """For a fault: what went wrong, and the line of code that raised. Never shown to the model."""
@@ -250,11 +250,41 @@ class Trajectory:
     @property
     def sampled_tokens(self) -> int:
         """How many tokens the model sampled."""
-        return sum(tokens.mask.tobytes().count(1) for tokens in (self.tokens, *self.branches))
+        return sum(tokens.mask.tobytes().count(1) for tokens in self.segments)
+
+    @property
+    def segments(self) -> list[TokenBuffer]:
+        """All its token sequences: `tokens`, then `branches`.
+
+        Numbers for "each token after the prompt" are those of all segments, one segment after another.
+        """
+        return [self.tokens, *self.branches]
 
     def buffer(self, branch: int) -> TokenBuffer:
         """The tokens of one branch; 0 is `tokens`."""
         return self.branches[branch - 1] if branch else self.tokens
+
+    def response_mask(self) -> list[int]:
+        """For each token after the prompt, whether the model sampled it and is trained on it there."""
+        return [sampled for tokens in self.segments for sampled in tokens.mask[tokens.prompt_length :]]
+
+    def turn_spans(self) -> list[tuple[int, int]]:
+        """Where each turn is among the tokens after the prompt: its first one, and one past its last.
+
+        Example:
+            >>> trajectory = Trajectory(branches=[TokenBuffer()])
+            >>> for branch, tokens in enumerate(trajectory.segments):
+            ...     tokens.open([5, 6])
+            ...     span = tokens.append_model([7, 8, 9], [-0.5] * 3)
+            ...     trajectory.turns.append(TurnRecord(*span, "stop", 0, branch=branch))
+            >>> trajectory.turn_spans()
+            [(0, 3), (3, 6)]
+        """
+        shifts, before = list[int](), 0
+        for tokens in self.segments:
+            shifts.append(before - tokens.prompt_length)
+            before += len(tokens) - tokens.prompt_length
+        return [(turn.start + shifts[turn.branch], turn.stop + shifts[turn.branch]) for turn in self.turns]
 
     def token_versions(self) -> list[int]:
         """The version of the weights that sampled each token after the prompt; -1 on tokens the model did not sample.
@@ -268,13 +298,13 @@ class Trajectory:
             >>> trajectory.token_versions()
             [3, 4, 4, -1]
         """
-        first = self.tokens.prompt_length
-        versions = [-1] * (len(self.tokens) - first)
-        for turn in self.turns:
+        versions = [-1] * self._response_length
+        for turn, (first, _) in zip(self.turns, self.turn_spans(), strict=True):
+            shift = first - turn.start
             starts = ((turn.start, turn.weights_version), *turn.swaps)
             stops = (*(index for index, _ in turn.swaps), turn.stop)
             for (start, version), stop in zip(starts, stops, strict=True):
-                versions[start - first : stop - first] = [version] * (stop - start)
+                versions[start + shift : stop + shift] = [version] * (stop - start)
         return versions
 
     def token_rewards(self) -> list[float]:
@@ -282,15 +312,19 @@ class Trajectory:
 
         A `score` replaces the environment's rewards, and is on the last model token of the episode.
         """
-        rewards = [0.0] * (len(self.tokens) - self.tokens.prompt_length)
-        if not self.turns:
+        rewards, spans = [0.0] * self._response_length, self.turn_spans()
+        if not spans:
             return rewards
         if self.score is not None:
-            rewards[self.turns[-1].stop - 1 - self.tokens.prompt_length] = self.score
+            rewards[spans[-1][1] - 1] = self.score
             return rewards
-        for turn, reward in zip(self.turns, self.rewards, strict=False):
-            rewards[turn.stop - 1 - self.tokens.prompt_length] += reward
+        for (_, stop), reward in zip(spans, self.rewards, strict=False):
+            rewards[stop - 1] += reward
         return rewards
+
+    @property
+    def _response_length(self) -> int:
+        return sum(len(tokens) - tokens.prompt_length for tokens in self.segments)
 
 
 @dataclass(slots=True, repr=False)

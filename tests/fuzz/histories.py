@@ -1,26 +1,37 @@
 """An agent that rewrites its history in every way that agents do, on an engine that samples any tokens at all.
 
-`python -m tests.fuzz.histories 1000000` makes that many requests; the unit tests make a few thousand.
+`python -m tests.fuzz.histories 1000000 --seed 1` makes that many requests, in a thousand seconds or so; the unit tests
+make a few thousand.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
+import time
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import orjson
+from transformers import AutoTokenizer
 
-from turnsmith.gateway.forest import Continuation, Forest, SampledTurn
+from turnsmith.gateway.dialects.base import check_messages
+from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import ChatMessage, ModelRequest, RequestedCall
+from turnsmith.gateway.turns import Continuation, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
+from turnsmith.models import resolve
 from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.trainer.segments import places_in_episode
+from turnsmith.trajectory import Trajectory, TurnRecord
 
 TOOLS = ({"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}},)
 REWRITES = ("edit", "drop", "reorder", "fork", "compact", "subagent", "tools", "reserialise", "twice", "undelivered")
+PROGRESS_SECONDS = 20.0
 OPERATIONS = ("append",) * 6 + REWRITES
 
 
@@ -40,16 +51,19 @@ class FuzzedAgent:
 
     chat: Chat
     rng: random.Random
-    seen: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    vocabulary: int
+    """How many tokens there are to sample from; to ask the tokenizer takes longer than an episode."""
+    seen: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])
     """By turn: the prompt that the engine got."""
     append_only: int = 0
     bridged: int = 0
+    trained: int = 0
+    """Sampled tokens that are trained."""
 
     def __post_init__(self) -> None:
         self.forest = Forest(self.chat, FunctionCallingParser())
         self.drops_text = self.rng.random() < 0.5
         self.conversations = [Conversation([ChatMessage("system", "Be kind."), ChatMessage("user", "Hi")])]
-        self.vocabulary = len(self.chat._tokenizer)  # pyright: ignore[reportPrivateUsage]
 
     def request(self) -> None:
         """Change one of the conversations and ask for the next turn."""
@@ -64,7 +78,7 @@ class FuzzedAgent:
                 self.bridged += prompt.continuation is Continuation.BRIDGED
             generation = self.sample()
             turn = self.forest.add(prompt, generation, self.hand_out(generation))
-            self.seen[turn.number] = list(prompt.ids)
+            self.seen[turn.number] = prompt.ids[:]
             if operation == "undelivered":
                 continue
             turn.is_delivered = True
@@ -144,57 +158,91 @@ class FuzzedAgent:
         return replace(message, content="") if message.calls and self.drops_text else message
 
     def check(self) -> None:
-        """Every path's tokens are those that the engine saw, and every delivered turn is trained exactly once."""
-        trained: list[int] = []
-        for segment in self.forest.segments():
+        """Every path's tokens are those that the engine saw, and every delivered token is trained exactly once."""
+        segments = self.forest.segments()
+        trained: dict[int, TurnRecord] = {}
+        for branch, segment in enumerate(segments):
             tokens = segment.tokens
             for turn, start, stop in segment.spans:
-                assert list(tokens.ids[:start]) == self.seen[turn.number]
+                assert tokens.ids[:start] == self.seen[turn.number]
                 assert list(tokens.ids[start:stop]) == list(turn.generation.token_ids)
                 assert tokens.log_probs[start:stop] == array("f", turn.generation.log_probs)
-                trained.append(turn.number)
+                assert turn.number not in trained
+                trained[turn.number] = TurnRecord(start, stop, "stop", 0, branch=branch)
             assert sum(tokens.mask) == sum(stop - start for _, start, stop in segment.spans)
             assert not any(tokens.mask[: tokens.prompt_length])
-        assert sorted(trained) == [turn.number for turn in self.forest.turns if turn.is_delivered]
+        delivered = [turn for turn in self.forest.turns if turn.is_delivered]
+        assert sorted(trained) == [turn.number for turn in delivered]
+        self.check_training([trained[turn.number] for turn in delivered], segments)
         assert self.bridged == self.append_only
+        replies: set[bytes] = set()
         for turn in self.forest.turns:
-            check_splice(turn, self.forest)
+            check_splice(turn, replies)
+            replies.add(turn.ids.tobytes())
+
+    def check_training(self, turns: list[TurnRecord], segments: list[Segment]) -> None:
+        """What the estimator and the loss get of it: each sampled token once, in the order of sampling."""
+        if not segments:
+            return
+        buffers = [segment.tokens for segment in segments]
+        trajectory = Trajectory(tokens=buffers[0], branches=buffers[1:], turns=turns)
+        sampled = [token for turn in self.forest.turns if turn.is_delivered for token in turn.ids]
+        self.trained += len(sampled)
+        ids = [token for buffer in buffers for token in buffer.ids[buffer.prompt_length :]]
+        in_loss = zip(places_in_episode(trajectory), trajectory.response_mask(), ids, strict=True)
+        rows = sorted((place, token) for place, is_trained, token in in_loss if is_trained)
+        assert [token for _, token in rows] == sampled
+        assert len({place for place, _ in rows}) == len(sampled)
 
 
-def check_splice(turn: SampledTurn, forest: Forest) -> None:
+def check_splice(turn: SampledTurn, sampled: set[bytes]) -> None:
     """Where a history was rewritten, what the model had sampled is in it as sampled."""
     if turn.continuation is not Continuation.SPLICED:
         return
-    sampled = [one.ids.tobytes() for one in forest.turns[: turn.number]]
-    replies = [message for message in turn.messages if message.role == "assistant"]
-    assert replies
-    assert any(ids in turn.context.tobytes() for ids in sampled)
+    assert any(message.role == "assistant" for message in turn.messages)
+    context = turn.context.tobytes()
+    assert any(ids in context for ids in sampled)
 
 
 def merge(messages: list[ChatMessage]) -> list[ChatMessage]:
     """As the dialects do: what the assistant says in a row is one turn."""
-    from turnsmith.gateway.dialects.base import check_messages
-
     return list(check_messages([*messages, ChatMessage("user", "")]))[:-1]
 
 
-def run(chat: Chat, requests: int, seed: int, per_episode: int = 40) -> tuple[int, int]:
-    """Play episodes with so many requests in all; returns how many were append-only, and how many of those bridged."""
-    append_only = bridged = 0
+def make_chat(folder: str) -> tuple[Chat, int]:
+    """A chat that tokenises each text once, because the agent says few different things; and how many tokens it has."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    chat: Any = Chat(tokenizer)
+    chat._encode = lru_cache(10_000)(chat._encode)
+    return chat, len(tokenizer)
+
+
+def run(chat: Chat, vocabulary: int, requests: int, seed: int, per_episode: int = 40) -> Counter[str]:
+    """Play episodes with so many requests in all, and check each; returns what was counted."""
+    counts, began, told = Counter[str](), time.monotonic(), time.monotonic()
     for episode in range(requests // per_episode):
-        agent = FuzzedAgent(chat, random.Random(f"{seed}/{episode}"))
+        agent = FuzzedAgent(chat, random.Random(f"{seed}/{episode}"), vocabulary)
         for _ in range(per_episode):
             agent.request()
         agent.check()
-        append_only, bridged = append_only + agent.append_only, bridged + agent.bridged
-    return append_only, bridged
+        counts.update(requests=per_episode, append_only=agent.append_only, bridged=agent.bridged, trained=agent.trained)
+        if time.monotonic() - told > PROGRESS_SECONDS:
+            told = time.monotonic()
+            print(f"{counts['requests']:,} of {requests:,} requests after {told - began:.0f} s", flush=True)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fuzz what agents do to their histories.")
+    parser.add_argument("requests", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    counts = run(*make_chat(resolve("smollm2")), asked.requests, asked.seed)
+    print(
+        f"seed {asked.seed}: {counts['requests']:,} requests, {counts['append_only']:,} of them append-only and "
+        f"{counts['bridged']:,} of those bridged; {counts['trained']:,} tokens trained, each once"
+    )
 
 
 if __name__ == "__main__":
-    from transformers import AutoTokenizer
-
-    from turnsmith.models import resolve
-
-    requests = int(sys.argv[1])
-    found = run(Chat(AutoTokenizer.from_pretrained(resolve("smollm2"))), requests, seed=1)
-    print(f"{requests} requests: {found[0]} append-only, {found[1]} of them bridged")
+    main()

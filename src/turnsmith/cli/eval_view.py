@@ -169,7 +169,7 @@ def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, str, str]]:
     problems = f"{report.format_problems} in all" if report.format_problems else ""
     yield "format problems", number(report.format_problems / episodes if episodes else None), "", problems
     yield "outcomes", "", "", ", ".join(f"{count} {name}" for name, count in report.outcomes.most_common())
-    model_tokens = sum(sum(trajectory.tokens.mask) for trajectory in result.trajectories)
+    model_tokens = sum(trajectory.sampled_tokens for trajectory in result.trajectories)
     speed = f", {model_tokens / result.seconds:.0f} tokens/s" if result.seconds else ""
     yield "time", "", "", f"{duration(result.seconds)}{speed}"
 

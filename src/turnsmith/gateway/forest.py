@@ -10,98 +10,19 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import count
 from typing import Any
 
 import orjson
 
 from turnsmith.errors import ConfigError
+from turnsmith.gateway.histories import History, KnownHistories, MessageKey
 from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal
+from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.trajectory import TokenBuffer
-
-
-class Continuation(StrEnum):
-    """How a request's prompt came about.
-
-    Example:
-        >>> Continuation.BRIDGED.value
-        'bridged'
-    """
-
-    OPENED = "opened"
-    """A new conversation, or one under another system prompt or with other tools, without turns of the model."""
-    BRIDGED = "bridged"
-    """New messages after a turn of the model: no token of the history was made again."""
-    SPLICED = "spliced"
-    """A rewritten history; the model's turns in it are those that it sampled, token for token."""
-    EDITED = "edited"
-    """A history with an assistant message that the model did not write."""
-
-
-@dataclass(slots=True, eq=False)
-class SampledTurn:
-    """One turn of the model, and the tokens between it and the turn that it follows."""
-
-    number: int
-    """Place in the order of sampling."""
-    parent: SampledTurn | None
-    context: array[int]
-    """Tokens after the parent's turn, up to this one; without a parent, the whole prompt."""
-    prompt_length: int
-    """Without a parent: how many tokens of the context come before the first assistant message."""
-    ids: array[int]
-    """Its sampled tokens."""
-    generation: Generation
-    reply: ChatMessage
-    """What the agent was handed out."""
-    messages: tuple[ChatMessage, ...]
-    """What was new in the request."""
-    continuation: Continuation
-    history: int
-    """The history that ends with it, see `Forest`."""
-    path: array[int] | None = None
-    """All tokens up to its end, as long as no turn follows it."""
-    is_delivered: bool = False
-    """Whether the agent has received it. A turn that it never saw is not trained on."""
-
-
-@dataclass(slots=True)
-class Prompt:
-    """The tokens for the next turn, and where they continue."""
-
-    parent: SampledTurn | None
-    context: array[int]
-    prompt_length: int
-    messages: tuple[ChatMessage, ...]
-    continuation: Continuation
-    history: int
-    """The history that it continues, see `Forest`."""
-    ids: array[int] = field(default_factory=lambda: array("i"))
-    """All tokens of the path, for the engine."""
-
-    @property
-    def opening_length(self) -> int:
-        """How many tokens come before the first assistant message."""
-        turn = self.parent
-        while turn is not None and turn.parent is not None:
-            turn = turn.parent
-        return self.prompt_length if turn is None else turn.prompt_length
-
-
-@dataclass(slots=True)
-class Segment:
-    """One path through the forest, as a sequence to train on."""
-
-    tokens: TokenBuffer
-    """The mask is 1 on the turns that are trained in this segment; those of an earlier one are context here."""
-    spans: list[tuple[SampledTurn, int, int]]
-    """The trained turns, each with its first token and one past its last."""
 
 
 class Forest:
@@ -126,12 +47,8 @@ class Forest:
         self._chat = chat
         self._parser = parser
         self.turns: list[SampledTurn] = []
-        self._histories: dict[tuple[Any, ...], int] = {}
-        """The number of each history, by that of the history without its last message and the key of that message."""
-        self._numbers = count(1)
-        self._answers: dict[tuple[Any, ...], list[SampledTurn]] = {}
-        """Turns by the history that they answer and the key of their reply; the same text may be sampled twice."""
-        self._by_reply: dict[tuple[Any, ...], SampledTurn] = {}
+        self._known = KnownHistories()
+        self._by_reply: dict[MessageKey, SampledTurn] = {}
 
     def prompt(self, request: ModelRequest) -> Prompt:
         """Find where a request continues, and make tokens of what is new in it.
@@ -140,9 +57,10 @@ class Forest:
             Refusal: The chat template cannot render it.
         """
         messages = request.messages
-        parent, done, history = self._deepest(request)
+        parent, done, history = self._known.deepest(request)
+        _mark_delivered(parent)
         groups = list(_groups(messages[done:]))
-        names = _call_names(messages) if any(message.role == "tool" for message in messages[done:]) else {}
+        names = _call_names(messages, {message.call_id for message in messages[done:] if message.role == "tool"})
         try:
             context, prompt_length = self._begin(groups[0][1], parent, request, names)
             continuation = Continuation.OPENED if parent is None else Continuation.BRIDGED
@@ -168,9 +86,6 @@ class Forest:
 
     def add(self, prompt: Prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
         """Add a sampled turn, with what the agent is handed out for it."""
-        history = prompt.history
-        for message in prompt.messages:
-            history = self._number(history, message.key)
         turn = SampledTurn(
             len(self.turns),
             prompt.parent,
@@ -181,7 +96,7 @@ class Forest:
             reply,
             prompt.messages,
             prompt.continuation,
-            next(self._numbers),
+            History(),
         )
         self.turns.append(turn)
         turn.path = prompt.ids + turn.ids
@@ -189,9 +104,8 @@ class Forest:
             turn.parent.path = None
         # Many agents drop the text of a turn that calls tools.
         keys = {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
-        for key in keys:
-            self._answers.setdefault((history, key), []).append(turn)
-            self._by_reply[key] = turn
+        self._known.add(prompt.history, prompt.messages, turn, keys)
+        self._by_reply.update(dict.fromkeys(keys, turn))
         return turn
 
     def segments(self) -> list[Segment]:
@@ -204,37 +118,6 @@ class Forest:
     def counts(self) -> Counter[str]:
         """How many turns were opened, bridged, spliced and edited."""
         return Counter(turn.continuation.value for turn in self.turns)
-
-    def _number(self, history: int, key: tuple[Any, ...] | bytes) -> int:
-        """The number of a history with one more message."""
-        number = self._histories.get((history, key))
-        if number is None:
-            number = self._histories[history, key] = next(self._numbers)
-        return number
-
-    def _deepest(self, request: ModelRequest) -> tuple[SampledTurn | None, int, int]:
-        """The deepest turn whose history a request repeats, how many messages that is, and its history's number."""
-        tools = orjson.dumps(request.tools) if request.tools else b""
-        history = self._number(0, tools)  # tools are part of the prompt, so others are another history
-        turn, done, numbers = None, 0, [history]
-        for place, message in enumerate(request.messages):
-            key = message.key
-            others = [known for number in numbers if (known := self._histories.get((number, key))) is not None]
-            if message.role == "assistant":
-                turns = [turn for number in numbers for turn in self._answers.get((number, key), ())]
-                if len(turns) > 1:
-                    turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
-                if turns:
-                    turn, done, history = turns[-1], place + 1, turns[-1].history
-                    others += [turn.history for turn in turns]
-            if not others:
-                break
-            numbers = others
-        path = turn
-        while path is not None and not path.is_delivered:  # a history that repeats it shows that it was received
-            path.is_delivered = True
-            path = path.parent
-        return turn, done, history
 
     def _begin(
         self,
@@ -302,13 +185,23 @@ def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | Non
     yield reply, following
 
 
-def _call_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
-    return {call.id: call.name for message in messages for call in message.calls if call.id}
+def _mark_delivered(turn: SampledTurn | None) -> None:
+    """A history that repeats a turn shows that the agent received it, and all before it."""
+    while turn is not None and not turn.is_delivered:
+        turn.is_delivered = True
+        turn = turn.parent
 
 
-def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:
-    """Whether the tool calls have the ids that were handed out: some agents keep them, and then no turn is like it."""
-    return [call.id for call in reply.calls] == [call.id for call in message.calls]
+def _call_names(messages: Sequence[ChatMessage], call_ids: set[str]) -> dict[str, str]:
+    """The names of the tools that were called with these ids, which are usually near the end."""
+    names: dict[str, str] = {}
+    for message in reversed(messages):
+        if names.keys() == call_ids:
+            break
+        for call in message.calls:
+            if call.id and call.id in call_ids:
+                names.setdefault(call.id, call.name)
+    return names
 
 
 def _render(message: ChatMessage, names: dict[str, str]) -> dict[str, str]:

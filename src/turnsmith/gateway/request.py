@@ -54,13 +54,14 @@ class ChatMessage:
     calls: tuple[RequestedCall, ...] = ()
     call_id: str = ""
     """Of a tool result: the call that it answers."""
+    key: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+    """What a message is compared by: agents drop white space, ids and unknown fields, and rewrite arguments."""
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What a message is compared by: agents drop white space, ids and unknown fields, and rewrite arguments."""
+    def __post_init__(self) -> None:
+        key: tuple[Any, ...] = (self.role, self.content)
         if self.role == "assistant":
-            return self.role, self.content.strip(), tuple([call.key for call in self.calls]) if self.calls else ()
-        return self.role, self.content
+            key = (self.role, self.content.strip(), tuple([call.key for call in self.calls]) if self.calls else ())
+        object.__setattr__(self, "key", key)  # once, because messages are looked up in every request after theirs
 
 
 @dataclass(frozen=True, slots=True)

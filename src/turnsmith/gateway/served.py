@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnsmith.gateway.forest import SampledTurn
 from turnsmith.gateway.request import ModelReply, ModelRequest
+from turnsmith.gateway.turns import SampledTurn
 
 
 @dataclass(frozen=True, slots=True)

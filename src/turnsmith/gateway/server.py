@@ -7,9 +7,9 @@ after the episode's end not even that.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from aiohttp import web
 from turnsmith.errors import describe_failure
 from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.dialects.anthropic_messages import write_token_count
-from turnsmith.gateway.dialects.base import decode_body
+from turnsmith.gateway.dialects.base import KnownMessages, decode_body
 from turnsmith.gateway.request import ModelRequest, Refusal
 from turnsmith.gateway.served import ServedEpisode, ServedTurn
 
@@ -51,14 +51,18 @@ class _Route:
     """One episode on the server, with the turns that it was asked for."""
 
     episode: ServedEpisode
-    asked: dict[bytes, asyncio.Task[ServedTurn]] = field(default_factory=dict[bytes, "asyncio.Task[ServedTurn]"])
+    asked: dict[tuple[str, int, int], asyncio.Task[ServedTurn]] = field(
+        default_factory=dict[Any, "asyncio.Task[ServedTurn]"]
+    )
     """The last turn asked for with each body."""
     keys: set[str] = field(default_factory=set[str])
+    known: defaultdict[str, KnownMessages] = field(default_factory=lambda: defaultdict(KnownMessages))
+    """What was read already, by dialect."""
     tasks: set[asyncio.Task[ServedTurn]] = field(default_factory=set["asyncio.Task[ServedTurn]"])
 
     def ask(self, http: web.Request, body: bytes, request: ModelRequest) -> asyncio.Task[ServedTurn]:
         """Begin a turn; a client that repeats a request, because it saw no answer, gets the same one."""
-        digest = hashlib.blake2b(http.path.encode() + b"\0" + body, digest_size=16).digest()
+        digest = (http.path, len(body), hash(body))  # of a large history, a cryptographic one takes the most time
         key = http.headers.get("Idempotency-Key", "")
         retries = http.headers.get("X-Stainless-Retry-Count", "0")
         is_retry = (key and key in self.keys) or retries not in ("", "0")
@@ -141,7 +145,7 @@ class GatewayServer:
 
     async def _turn(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         body = await _body(http)
-        request = dialect.read(body)
+        request = dialect.read(body, route.known[dialect.name])
         task = route.ask(http, body, request)
         if request.stream:
             return await _stream(http, dialect, request, task)
@@ -153,7 +157,7 @@ class GatewayServer:
         return response
 
     async def _count(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-        request = dialect.read(await _body(http))
+        request = dialect.read(await _body(http), route.known[dialect.name])
         return _json(write_token_count(route.episode.count_tokens(request)))
 
     async def _reward(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:

@@ -128,11 +128,12 @@ def _blocks(trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
     block: list[Trajectory] = []
     tokens = 0
     for trajectory in trajectories:
-        if block and tokens + len(trajectory.tokens) > _TOKENS_IN_BLOCK:
+        more = sum(map(len, trajectory.segments))
+        if block and tokens + more > _TOKENS_IN_BLOCK:
             yield block
             block, tokens = [], 0
         block.append(trajectory)
-        tokens += len(trajectory.tokens)
+        tokens += more
     if block:
         yield block
 
@@ -238,7 +239,7 @@ def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
 
 def _check(trajectory: Trajectory) -> None:
     """Check what the types of the columns do not say; raises a ValueError."""
-    for tokens in (trajectory.tokens, *trajectory.branches):
+    for tokens in trajectory.segments:
         if not len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask) >= tokens.prompt_length >= 0:
             raise ValueError("the tokens of an episode do not fit together")
     for turn in trajectory.turns:

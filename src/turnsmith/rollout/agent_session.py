@@ -14,9 +14,10 @@ from uuid import uuid4
 
 from turnsmith.clocks import Clock
 from turnsmith.errors import describe_failure
-from turnsmith.gateway.forest import Forest, Prompt, SampledTurn
+from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal, RequestedCall
 from turnsmith.gateway.served import ServedTurn
+from turnsmith.gateway.turns import Prompt, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.spec import RolloutSpec

@@ -23,6 +23,8 @@ class EpisodeReport:
     turns: list[int] = field(default_factory=list)
     continuations: Counter[str] = field(default_factory=Counter[str])
     """Turns of agents by how their prompts came about, see `Continuation`."""
+    branches: int = 0
+    """Token sequences beyond one in each episode, of agents that rewrote their history or had several conversations."""
     tool_calls: int = 0
     tool_errors: int = 0
     """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
@@ -108,6 +110,8 @@ class EpisodeReport:
         decisions.pop(Decision.FILTERED.value, None)  # no failure: `groups/filtered` has them
         record |= {f"failures/{decision}": count for decision, count in sorted(decisions.items()) if count}
         record |= {f"agent/turns_{how}": count for how, count in sorted(self.continuations.items())}
+        if self.branches:
+            record["agent/branches"] = self.branches
         if self.tool_calls or self.format_problems:
             record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
             record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
@@ -156,6 +160,7 @@ def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     report.rewards.append(trajectory.total_reward)
     report.turns.append(trajectory.num_turns)
     report.model_tokens += trajectory.sampled_tokens
+    report.branches += len(trajectory.branches)
     cut = sum(turn.stop_reason == "length" for turn in trajectory.turns)
     report.cut_turns += cut
     if cut:

@@ -7,12 +7,13 @@ that anybody can check or explore what a model was trained on. Knows nothing of 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.importing import import_object
+from turnsmith.trainer.segments import EpisodeRows, places_in_episode
 from turnsmith.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -65,8 +66,13 @@ class AdvantageEstimator:
                 f"{' or '.join(f'credit={one!r}' for one in self.by_credit)}, or one of {', '.join(others)}."
             )
 
-    def compute(self, credit: str, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+    def compute(self, credit: str, inputs: AdvantageInputs, rows: EpisodeRows | None = None) -> tuple[Tensor, Tensor]:
         """Advantages and returns, `(episodes, tokens)`.
+
+        Args:
+            credit: `training.credit`.
+            inputs: What it computes on.
+            rows: If the rows of `inputs` are segments of episodes: which. It is computed over episodes all the same.
 
         Example:
             >>> import torch
@@ -75,6 +81,9 @@ class AdvantageEstimator:
             >>> get_estimator("rloo").compute("turn", inputs)[1]
             tensor([[2., 0., 2.]])
         """
+        if rows is not None:
+            advantages, returns = self.compute(credit, _join(inputs, rows))
+            return rows.split(advantages), rows.split(returns)
         result = self.by_credit[credit](inputs)
         advantages, returns = result if isinstance(result, tuple) else (result, result)
         if advantages.shape != inputs.rewards.shape:
@@ -147,12 +156,11 @@ def turn_anchors(trajectory: Trajectory) -> list[int]:
         >>> first == second
         True
     """
-    prompt = trajectory.tokens.prompt_length
-    anchors = [0] * (len(trajectory.tokens) - prompt)
-    for turn, observation in zip(trajectory.turns, trajectory.states, strict=False):
+    anchors = [0] * len(trajectory.response_mask())
+    for (start, stop), observation in zip(trajectory.turn_spans(), trajectory.states, strict=False):
         # The same in every process, unlike hash(); 63 bits, so that it fits a signed integer.
         digest = blake2b(observation.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        anchors[turn.start - prompt : turn.stop - prompt] = [int.from_bytes(digest) >> 1] * (turn.stop - turn.start)
+        anchors[start:stop] = [int.from_bytes(digest) >> 1] * (stop - start)
     return anchors
 
 
@@ -186,7 +194,7 @@ def advantages_of(
         return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
     values, rewards = (recorded.values, recorded.rewards) if recorded else ({}, {})
-    masks = [trajectory.tokens.mask[trajectory.tokens.prompt_length :].tolist() for trajectory in trajectories]
+    masks = [trajectory.response_mask() for trajectory in trajectories]
     inputs = AdvantageInputs(
         padded((rewards.get(one.episode_id) or one.token_rewards() for one in trajectories), torch.float32),
         padded(masks, torch.int64),
@@ -196,11 +204,21 @@ def advantages_of(
         padded((values[one.episode_id] for one in trajectories), torch.float32) if values else None,
         padded((turn_anchors(one) for one in trajectories), torch.int64) if training.credit == "anchored" else None,
     )
-    advantages, _ = get_estimator(training.adv_estimator).compute(training.credit, inputs)
+    rows = None
+    if any(one.branches for one in trajectories):
+        rows = EpisodeRows.of(range(len(masks)), padded(map(places_in_episode, trajectories), torch.int64))
+    advantages, _ = get_estimator(training.adv_estimator).compute(training.credit, inputs, rows)
     return {
         trajectory.episode_id: row[: len(mask)].tolist()
         for trajectory, row, mask in zip(trajectories, advantages, masks, strict=True)
     }
+
+
+def _join(inputs: AdvantageInputs, rows: EpisodeRows) -> AdvantageInputs:
+    """The same inputs with a row for each episode."""
+    tensors = {name: getattr(inputs, name) for name in ("rewards", "mask", "values", "anchors")}
+    joined = {name: rows.join(tensor) for name, tensor in tensors.items() if tensor is not None}
+    return replace(inputs, groups=rows.first(list(inputs.groups)), **joined)
 
 
 # The built-in estimators: functions of `turnsmith.algo`, which is imported when one of them is called.

@@ -50,15 +50,15 @@ class BatchesCheck(HistoryCheck):
             self._see_mask(step.step, counted[name], batch[name])
 
     def _see_tokens(self, step: int, episode: Trajectory, numbers: Sequence[float]) -> None:
-        expected = len(episode.tokens) - episode.tokens.prompt_length
+        expected = sum(len(tokens) - tokens.prompt_length for tokens in episode.segments)
         sentence = (
             f"episode {episode.episode_id} has {len(numbers)} tokens in its batch, but sampled and read {expected}."
         )
         self.require(len(numbers) == expected, sentence, step)
 
     def _see_mask(self, step: int, episode: Trajectory, advantages: Sequence[float]) -> None:
-        mask = episode.tokens.mask[episode.tokens.prompt_length :]
-        trained = any(number and not sampled for number, sampled in zip(advantages, mask, strict=False))
+        sampled = zip(advantages, episode.response_mask(), strict=False)
+        trained = any(number and not is_sampled for number, is_sampled in sampled)
         self.require(not trained, f"episode {episode.episode_id} was trained on tokens that it did not sample.", step)
 
     def proved(self) -> str:

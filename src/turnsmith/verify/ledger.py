@@ -76,7 +76,7 @@ class LedgerCheck(HistoryCheck):
         self._compare(step.step, "retried attempt", {k: n for k, n in given_up.items() if k != lost}, recorded)
         tokens = Counter[str]()
         for episode in (*step.episodes, *step.attempts):
-            tokens[episode.decision.value] += episode.tokens.mask.tobytes().count(1)
+            tokens[episode.decision.value] += episode.sampled_tokens
         self._compare(step.step, "sampled token", tokens, line.get("tokens", {}))
 
     def _outcomes(self, step: StepHistory) -> Counter[str]:

@@ -42,8 +42,7 @@ def turn_advantages(trajectory: Trajectory, advantages: Sequence[float]) -> list
         >>> turn_advantages(trajectory, [1.0, 2.0, -1.0])
         [1.5, -1.0]
     """
-    first = trajectory.tokens.prompt_length
-    spans = [advantages[turn.start - first : turn.stop - first] for turn in trajectory.turns]
+    spans = [advantages[start:stop] for start, stop in trajectory.turn_spans()]
     return [sum(span) / len(span) if len(span) else None for span in spans]
 
 
@@ -52,7 +51,8 @@ def _episode(selected: SelectedEpisode, budget: int, *, is_open: bool) -> str:
     episode = selected.trajectory
     outcome = episode.outcome.value if episode.outcome else "unfinished"
     tags = "".join(f'<span class="tag">{escape(reason)}</span>' for reason in selected.reasons)
-    facts = f"{_plural(episode.num_turns, 'turn')}, {len(episode.tokens)} tokens, {duration(episode.seconds)}"
+    tokens = sum(map(len, episode.segments))
+    facts = f"{_plural(episode.num_turns, 'turn')}, {tokens} tokens, {duration(episode.seconds)}"
     step = f"step {selected.step} · " if selected.step else ""  # evaluations belong to no step
     head = (
         f'<summary><span class="reward">{number(episode.total_reward)}</span>'

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.fuzz.histories import TOOLS, FuzzedAgent, run
+from tests.fuzz.histories import TOOLS, FuzzedAgent, make_chat, run
 from transformers import AutoTokenizer
 
-from turnsmith.gateway.forest import Continuation, Forest, SampledTurn
+from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal, RequestedCall
+from turnsmith.gateway.turns import Continuation, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
 from turnsmith.tools.parsing import FunctionCallingParser
@@ -160,30 +161,38 @@ def test_a_long_foreign_history_costs_linear_time(forest: Forest, chat: Chat):
     assert long < 30 * short
 
 
+@pytest.fixture(scope="module")
+def fuzzed(smollm2_folder: str) -> tuple[Chat, int]:
+    return make_chat(smollm2_folder)
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_fuzzed_histories_keep_every_token(chat: Chat, seed: int):
-    append_only, bridged = run(chat, 800, seed)
-    assert append_only == bridged > 100
+def test_fuzzed_histories_keep_every_token(fuzzed: tuple[Chat, int], seed: int):
+    counts = run(*fuzzed, 800, seed)
+    assert counts["append_only"] == counts["bridged"] > 100
+    assert counts["trained"] > 1000
 
 
-def test_a_turn_trained_twice_would_be_found(chat: Chat, monkeypatch: pytest.MonkeyPatch):
+def test_a_turn_trained_twice_would_be_found(fuzzed: tuple[Chat, int], monkeypatch: pytest.MonkeyPatch):
     original = Forest._segment
     monkeypatch.setattr(Forest, "_segment", lambda self, leaf, trained: original(self, leaf, set()))
-    agent = FuzzedAgent(chat, random.Random(1))
+    agent = FuzzedAgent(fuzzed[0], random.Random(1), fuzzed[1])
     for _ in range(40):
         agent.request()
     with pytest.raises(AssertionError):
         agent.check()
 
 
-def test_a_history_that_was_tokenised_again_would_be_found(chat: Chat, monkeypatch: pytest.MonkeyPatch):
+def test_a_history_that_was_tokenised_again_would_be_found(
+    chat: Chat, fuzzed: tuple[Chat, int], monkeypatch: pytest.MonkeyPatch
+):
     original = Forest.add
 
     def add(self: Forest, prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
         again = chat.encode(chat.text(list(generation.token_ids)))
         return original(self, prompt, Generation(again or [1], [0.0] * max(1, len(again))), reply)
 
-    agent = FuzzedAgent(chat, random.Random(1))
+    agent = FuzzedAgent(chat, random.Random(1), fuzzed[1])
     agent.request()
     monkeypatch.setattr(Forest, "add", add)
     sampled = agent.sample()

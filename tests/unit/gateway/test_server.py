@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from turnsmith.gateway import server as gateway_server
-from turnsmith.gateway.forest import Continuation, SampledTurn
 from turnsmith.gateway.request import ChatMessage, ModelReply, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.server import serve_episode
+from turnsmith.gateway.turns import Continuation, SampledTurn
 from turnsmith.inference.engine import Generation
 
 

@@ -22,7 +22,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.verl.agent_loop import to_verl_output
+from turnsmith.trainer.verl.agent_loop import to_verl_outputs
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.worker import EpisodeWorker
 from turnsmith.trajectory import Trajectory
@@ -66,21 +66,31 @@ async def test_an_agents_episode_is_trained_on_as_it_was_sampled(
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     for episode in episodes:
         assert (episode.error, episode.decision.value, episode.num_turns) == ("", "kept", 3)
-        output = to_verl_output(episode)
-        ids = torch.tensor([output.prompt_ids + output.response_ids])
-        with torch.no_grad():
-            scores = torch.log_softmax(model(ids).logits[0, :-1], dim=-1)
-        actor = scores.gather(1, ids[0, 1:, None])[len(output.prompt_ids) - 1 :, 0]
-        sampled = torch.tensor(output.response_mask).bool()
-        difference = (actor - torch.tensor(output.response_logprobs))[sampled].abs().max()
-        assert int(sampled.sum()) >= 3
-        assert difference < 1e-5
+        (output,) = to_verl_outputs(episode)
+        assert check_log_probs(model, output) >= 3
 
 
-async def test_an_agent_with_branches_is_masked_with_the_reason(tiny_folder: str, tmp_path: Path, queue: Queue):
+async def test_an_agent_with_branches_is_trained_on_every_token_once(tiny_folder: str, tmp_path: Path, queue: Queue):
     episodes, report = await play(agents.parallel_agent, tiny_folder, tmp_path)
-    assert [key for key in queue if "_" in key] == []
-    assert {episode.decision.value for episode in episodes} == {"masked"}
-    assert "training takes agents that only append to one" in episodes[0].error
-    assert report.metrics()["failures/masked"] == 4
-    assert all(len(episode.branches) == 3 for episode in episodes)
+    sessions = [f"{group}_{number}" for group in "ab" for number in range(2)]
+    assert sorted(key for key in queue if "_" in key) == [f"{one}_{place}" for one in sessions for place in range(4)]
+    assert report.metrics()["agent/branches"] == 12
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    for episode in episodes:
+        assert (episode.error, episode.decision.value, episode.num_turns) == ("", "kept", 7)
+        outputs = to_verl_outputs(episode, with_places=True)
+        trained = sum(check_log_probs(model, output) for output in outputs)
+        assert trained == episode.sampled_tokens == sum(turn.stop - turn.start for turn in episode.turns)
+        assert sum(output.num_turns for output in outputs) == 7
+        assert [sum(output.token_rewards) for output in outputs] == [0.0, 0.0, 0.0, 1.0], "it is the summary's"
+
+
+def check_log_probs(model: Any, output: Any) -> int:
+    """The model gives what was sampled the log-probs that the engine reported; returns how many tokens that were."""
+    ids = torch.tensor([output.prompt_ids + output.response_ids])
+    with torch.no_grad():
+        scores = torch.log_softmax(model(ids).logits[0, :-1], dim=-1)
+    actor = scores.gather(1, ids[0, 1:, None])[len(output.prompt_ids) - 1 :, 0]
+    sampled = torch.tensor(output.response_mask).bool()
+    assert (actor - torch.tensor(output.response_logprobs))[sampled].abs().max() < 1e-5
+    return int(sampled.sum())

@@ -16,7 +16,7 @@ from turnsmith.records.advantages import StepAdvantages, read_advantages
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import advantages_of, get_estimator
 from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.verl.agent_loop import to_verl_output
+from turnsmith.trainer.verl.agent_loop import to_verl_outputs
 from turnsmith.trainer.verl.estimators import register_estimator
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trajectory import Trajectory, TurnRecord
@@ -37,7 +37,7 @@ class Store:
     """TransferQueue's fields of one batch."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, episodes: list[Trajectory]) -> None:
-        outputs = [to_verl_output(one, with_anchors=True).as_dict() for one in episodes]
+        outputs = [to_verl_outputs(one, with_anchors=True)[0].as_dict() for one in episodes]
         names = ("response_mask", "rm_scores", "turn_anchors")
         self.fields: dict[str, Any] = {name: self.nested([output[name] for output in outputs]) for name in names}
         self.fields["uid"] = NonTensorStack(*["g"] * len(episodes))

@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 import orjson
 
-from turnsmith.gateway.dialects.base import check_messages, decode_body, function_tool, sampling_settings, sse, wishes
+from turnsmith.gateway.dialects.base import (
+    KnownMessages,
+    check_messages,
+    decode_body,
+    function_tool,
+    read_messages,
+    sampling_settings,
+    sse,
+    wishes,
+)
 from turnsmith.gateway.request import (
     ChatMessage,
     ContextTooLong,
@@ -63,8 +72,11 @@ class _CustomTool(msgspec.Struct):
     type: str | None = None
 
 
+_decoder = msgspec.json.Decoder(_UserMessage | _AssistantMessage | _SystemMessage)
+
+
 class _MessagesBody(msgspec.Struct):
-    messages: list[_UserMessage | _AssistantMessage | _SystemMessage]
+    messages: msgspec.Raw
     model: str = ""
     system: str | list[_TextBlock] | None = None
     tools: list[_CustomTool] | None = None
@@ -94,7 +106,7 @@ class AnthropicMessages:
 
     name = "messages"
 
-    def read(self, body: bytes) -> ModelRequest:
+    def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
         given = decode_body(body, _MessagesBody)
         refuse_unless_default({name: getattr(given, name) for name in _DEFAULTS}, _DEFAULTS)
@@ -102,8 +114,7 @@ class AnthropicMessages:
             if tool.type not in (None, "custom"):
                 raise Refusal(f"The tool type `{tool.type}` runs on Anthropic's servers: send your own.", param="tools")
         messages = [ChatMessage("system", system)] if (system := _join(given.system)) else []
-        for message in given.messages:
-            messages += _messages(message)
+        messages += read_messages(given.messages, _messages, "messages", known)
         choice = (given.tool_choice or {}).get("type")
         return ModelRequest(
             messages=check_messages(messages),
@@ -156,8 +167,9 @@ def write_token_count(tokens: int) -> bytes:
     return orjson.dumps({"input_tokens": tokens})
 
 
-def _messages(message: Any) -> Iterator[ChatMessage]:
+def _messages(item: bytes) -> Iterator[ChatMessage]:
     """One message on the wire may hold several tool results and text: each is a message to the model."""
+    message = _decoder.decode(item)
     if isinstance(message, _SystemMessage):
         yield ChatMessage("system", _join(message.content))
     elif isinstance(message.content, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -18,8 +18,11 @@ class APIDialect(Protocol):
 
     name: str
 
-    def read(self, body: bytes) -> ModelRequest:
-        """The request in a body; raises a `Refusal` if it cannot be read or asks for what is not supported."""
+    def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
+        """The request in a body; raises a `Refusal` if it cannot be read or asks for what is not supported.
+
+        `known` are messages of earlier requests, in the same dialect.
+        """
         ...
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:
@@ -54,12 +57,71 @@ def decode_body(body: bytes, kind: type[Body]) -> Body:
         raise Refusal(f"The request is not valid: {reason}.") from error
 
 
-def convert_item(item: Any, kind: type[Body], place: str) -> Body:
-    """Read a part of a body that was decoded without a type."""
+class KnownMessages:
+    """The messages of earlier requests: agents send their whole history each time, of which only the end is new.
+
+    Example:
+        >>> known, parse = KnownMessages(), lambda item: [ChatMessage("user", msgspec.json.decode(item))]
+        >>> first = known.read(b'["Hi"]', parse, "messages")
+        >>> again = known.read(b'["Hi", "you"]', parse, "messages")
+        >>> again[0] is first[0], again[1].content
+        (True, 'you')
+    """
+
+    most_arrays, most_bytes = 8, 8 * 2**20
+    """What is kept for one episode; an agent has several conversations, and can send what it likes."""
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[bytes, list[ChatMessage], int]] = []
+        """JSON arrays without their last bracket, the messages in them, and how many items they have."""
+
+    def read(self, array: bytes, parse: Callable[[bytes], Iterable[ChatMessage]], field: str) -> list[ChatMessage]:
+        """The messages in a JSON array; what was read before is not read again.
+
+        Args:
+            array: The array as JSON, which is known to be valid.
+            parse: Reads one item; it may hold several messages, or none.
+            field: Where they are in the request, for errors.
+        """
+        opened, messages, items = array[:-1], list[ChatMessage](), 0
+        rest = array
+        for place, (begun, known, known_items) in enumerate(self._arrays):
+            # A comma after it: what was read ends with a whole item here too.
+            if opened.startswith(begun) and array[len(begun) : len(begun) + 1] == b",":
+                messages, items, rest = known[:], known_items, b"[" + array[len(begun) + 1 :]
+                del self._arrays[place]
+                break
+        for item in msgspec.json.decode(rest, type=list[msgspec.Raw]):
+            messages += _parse(parse, bytes(item), f"{field}[{items}]")
+            items += 1
+        if len(opened) < self.most_bytes // self.most_arrays:
+            self._arrays.insert(0, (opened, messages, items))
+            del self._arrays[self.most_arrays :]
+        return messages[:]
+
+
+def _parse(parse: Callable[[bytes], Iterable[ChatMessage]], data: bytes, place: str) -> tuple[ChatMessage, ...]:
     try:
-        return msgspec.convert(item, type=kind)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise Refusal(f"The request is not valid: {place}: {error}.", param=place) from error
+        return tuple(parse(data))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(f"The request is not valid: {place}: {reason}.", param=place) from error
+
+
+def read_messages(
+    array: msgspec.Raw, parse: Callable[[bytes], Iterable[ChatMessage]], field: str, known: KnownMessages | None
+) -> list[ChatMessage]:
+    """The messages in a part of a body, see `KnownMessages.read`; raises a `Refusal` if it is no array.
+
+    Example:
+        >>> read_messages(msgspec.Raw(b"{}"), lambda item: [], "messages", None)
+        Traceback (most recent call last):
+        turnsmith.gateway.request.Refusal: The request is not valid: `messages` is not an array.
+    """
+    data = bytes(array).strip()
+    if not data.startswith(b"["):
+        raise Refusal(f"The request is not valid: `{field}` is not an array.", param=field)
+    return (known or KnownMessages()).read(data, parse, field)
 
 
 def sse(data: Any, event: str = "") -> bytes:

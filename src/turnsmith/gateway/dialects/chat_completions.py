@@ -8,7 +8,16 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
-from turnsmith.gateway.dialects.base import check_messages, decode_body, function_tool, sampling_settings, sse, wishes
+from turnsmith.gateway.dialects.base import (
+    KnownMessages,
+    check_messages,
+    decode_body,
+    function_tool,
+    read_messages,
+    sampling_settings,
+    sse,
+    wishes,
+)
 from turnsmith.gateway.request import (
     ChatMessage,
     ContextTooLong,
@@ -75,8 +84,12 @@ class _Tool(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
+_Message = _System | _Developer | _User | _Assistant | _ToolResult
+_decoder = msgspec.json.Decoder(_Message)
+
+
 class _Body(msgspec.Struct):
-    messages: list[_System | _Developer | _User | _Assistant | _ToolResult]
+    messages: msgspec.Raw
     model: str = ""
     tools: list[_Tool] | None = None
     tool_choice: Any = None
@@ -130,13 +143,13 @@ class ChatCompletions:
 
     name = "chat completions"
 
-    def read(self, body: bytes) -> ModelRequest:
+    def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
         given = decode_body(body, _Body)
         refuse_unless_default({name: getattr(given, name) for name in _DEFAULTS}, _DEFAULTS)
         max_tokens = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
         return ModelRequest(
-            messages=check_messages([_message(message) for message in given.messages]),
+            messages=check_messages(read_messages(given.messages, _messages, "messages", known)),
             tools=tuple(
                 function_tool(tool.function.name, tool.function.description, tool.function.parameters)
                 for tool in given.tools or ()
@@ -210,19 +223,19 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
-def _message(message: Any) -> ChatMessage:
+def _messages(item: bytes) -> Iterator[ChatMessage]:
+    message = _decoder.decode(item)
     content = _content(message.content)
     if isinstance(message, _Assistant):
-        if not message.tool_calls:
-            return ChatMessage("assistant", content)
         calls = tuple(
             RequestedCall(call.function.name, call.function.arguments or "{}", call.id or "")
-            for call in message.tool_calls
+            for call in message.tool_calls or ()
         )
-        return ChatMessage("assistant", content, calls)
-    if isinstance(message, _ToolResult):
-        return ChatMessage("tool", content, call_id=message.tool_call_id or "")
-    return ChatMessage("user" if isinstance(message, _User) else "system", content)
+        yield ChatMessage("assistant", content, calls)
+    elif isinstance(message, _ToolResult):
+        yield ChatMessage("tool", content, call_id=message.tool_call_id or "")
+    else:
+        yield ChatMessage("user" if isinstance(message, _User) else "system", content)
 
 
 def _content(content: str | list[Any] | None) -> str:

@@ -10,10 +10,11 @@ import msgspec
 import orjson
 
 from turnsmith.gateway.dialects.base import (
+    KnownMessages,
     check_messages,
-    convert_item,
     decode_body,
     function_tool,
+    read_messages,
     sampling_settings,
     sse,
     wishes,
@@ -78,7 +79,7 @@ class _FunctionTool(msgspec.Struct, tag="function", tag_field="type"):
 
 
 class _ResponsesBody(msgspec.Struct):
-    input: str | list[Any]
+    input: msgspec.Raw
     model: str = ""
     instructions: str | None = None
     tools: list[_FunctionTool] | None = None
@@ -106,15 +107,15 @@ class Responses:
 
     name = "responses"
 
-    def read(self, body: bytes) -> ModelRequest:
+    def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
         given = decode_body(body, _ResponsesBody)
         _refuse_unsupported(given)
         messages = [ChatMessage("system", given.instructions)] if given.instructions else []
-        if isinstance(given.input, str):
-            messages.append(ChatMessage("user", given.input))
+        if bytes(given.input).lstrip().startswith(b'"'):
+            messages.append(ChatMessage("user", decode_body(bytes(given.input), str)))
         else:
-            messages += _items(given.input)
+            messages += read_messages(given.input, _messages, "input", known)
         return ModelRequest(
             messages=check_messages(messages),
             tools=tuple(function_tool(tool.name, tool.description, tool.parameters) for tool in given.tools or ()),
@@ -178,23 +179,20 @@ def _refuse_unsupported(given: _ResponsesBody) -> None:
     refuse_unless_default(values, {"background": False, "top_logprobs": 0, "text.format": {"type": "text"}})
 
 
-def _items(items: list[Any]) -> Iterator[ChatMessage]:
-    for place, raw in enumerate(items):
-        typed = {"type": "message", **raw} if isinstance(raw, dict) and "role" in raw else raw
-        item = convert_item(typed, _AnyItem, f"input[{place}]")  # pyright: ignore[reportArgumentType]
-        if not isinstance(item, _Reasoning):  # the model's own is in the tokens that it sampled
-            yield _read_item(item, place)
-
-
-def _read_item(item: Any, place: int) -> ChatMessage:
+def _messages(data: bytes) -> Iterator[ChatMessage]:
+    raw = msgspec.json.decode(data)
+    typed = {"type": "message", **raw} if isinstance(raw, dict) and "role" in raw else raw
+    item: Any = msgspec.convert(typed, _AnyItem)
     if isinstance(item, _FunctionCall):
-        return ChatMessage("assistant", "", (RequestedCall(item.name, item.arguments, item.call_id),))
-    if isinstance(item, _CallOutput):
-        return ChatMessage("tool", _text(item.output), call_id=item.call_id)
-    role = {"developer": "system"}.get(item.role, item.role)
-    if role not in ("system", "user", "assistant"):
-        raise Refusal(f"The request is not valid: input[{place}] has the unknown role {item.role[:40]!r}.")
-    return ChatMessage(role, _text(item.content))
+        yield ChatMessage("assistant", "", (RequestedCall(item.name, item.arguments, item.call_id),))
+    elif isinstance(item, _CallOutput):
+        yield ChatMessage("tool", _text(item.output), call_id=item.call_id)
+    elif isinstance(item, _Item):
+        role = {"developer": "system"}.get(item.role, item.role)
+        if role not in ("system", "user", "assistant"):
+            raise ValueError(f"the role {item.role[:40]!r} is unknown")
+        yield ChatMessage(role, _text(item.content))
+    # The model's own reasoning is in the tokens that it sampled.
 
 
 def _text(parts: str | list[Any] | None) -> str:

@@ -18,8 +18,9 @@ from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.config.to_verl import AGENT_LOOP
+from turnsmith.trainer.segments import places_in_episode
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.estimators import ANCHORS
+from turnsmith.trainer.verl.estimators import ANCHORS, PLACES
 from turnsmith.trajectory import Decision, Trajectory
 
 
@@ -55,14 +56,16 @@ class EpisodeOutput(AgentLoopOutput):
 
     token_rewards: list[float]
     anchors: list[int] | None = None
+    places: list[int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that verl stores, with our rewards in `rm_scores`."""
         output = super().as_dict()
         output["rm_scores"] = torch.tensor(output.pop("token_rewards"), dtype=torch.float32)
-        anchors = output.pop("anchors", None)
-        if anchors is not None:
-            output[ANCHORS] = torch.tensor(anchors, dtype=torch.int64)
+        for ours, theirs in (("anchors", ANCHORS), ("places", PLACES)):
+            numbers = output.pop(ours, None)
+            if numbers is not None:
+                output[theirs] = torch.tensor(numbers, dtype=torch.int64)
         return output
 
 
@@ -102,7 +105,10 @@ class EpisodeAgentLoop(AgentLoopBase):
         decision = result.trajectory.decision
         if decision is Decision.DROPPED:
             raise GroupDropped(f"{start.episode_id} ended as {result.trajectory.outcome}; its group is replaced.")
-        return to_verl_output(result.trajectory, with_anchors=plan.credit == "anchored") if decision.is_counted else []
+        if not decision.is_counted:
+            return []
+        with_places = plan.rollout.environment.is_agent
+        return to_verl_outputs(result.trajectory, with_anchors=plan.credit == "anchored", with_places=with_places)
 
 
 class GroupDropped(TurnsmithError):
@@ -122,31 +128,43 @@ def mask_untrainable(trajectory: Trajectory) -> None:
             "Its engine returned only text, or log-probs of another distribution, so its tokens are not exact. Use "
             "such an engine for evaluation only."
         )
-    elif trajectory.branches:
-        trajectory.decision = Decision.MASKED
-        trajectory.error = (
-            f"Its agent rewrote its history or had several conversations, {len(trajectory.branches) + 1} in all; "
-            "training takes agents that only append to one. Others can be evaluated."
+
+
+def to_verl_outputs(
+    trajectory: Trajectory, *, with_anchors: bool = False, with_places: bool = False
+) -> list[EpisodeOutput]:
+    """A recorded episode as verl trains on it: one output for each of its segments, which is nearly always one.
+
+    Args:
+        trajectory: The episode.
+        with_anchors: Pass on the observation that each turn began from.
+        with_places: Pass on how the segments make up the episode; needed if any episode of the run has several.
+    """
+    rewards, outputs, first = trajectory.token_rewards(), list[EpisodeOutput](), 0
+    anchors = turn_anchors(trajectory) if with_anchors else None
+    places = places_in_episode(trajectory) if with_places else None
+    for branch, tokens in enumerate(trajectory.segments):
+        prompt = tokens.prompt_length
+        turns = [turn for turn in trajectory.turns if turn.branch == branch]
+        versions = [version for turn in turns for version in turn.versions]
+        part = slice(first, first := first + len(tokens) - prompt)
+        outputs.append(
+            EpisodeOutput(
+                prompt_ids=tokens.ids[:prompt].tolist(),
+                response_ids=tokens.ids[prompt:].tolist(),
+                response_mask=tokens.mask[prompt:].tolist(),
+                response_logprobs=tokens.log_probs[prompt:].tolist(),
+                reward_score=trajectory.total_reward,
+                num_turns=len(turns),
+                metrics=AgentLoopMetrics(generate_sequences=sum(turn.generate_seconds for turn in turns)),
+                extra_fields={
+                    "min_global_steps": min(versions),
+                    "max_global_steps": max(versions),
+                    "reward_extra_info": {},
+                },
+                token_rewards=rewards[part],
+                anchors=anchors[part] if anchors else None,
+                places=places[part] if places else None,
+            )
         )
-
-
-def to_verl_output(trajectory: Trajectory, *, with_anchors: bool = False) -> EpisodeOutput:
-    """A recorded episode as verl trains on it."""
-    tokens, prompt = trajectory.tokens, trajectory.tokens.prompt_length
-    versions = [version for turn in trajectory.turns for version in turn.versions]
-    return EpisodeOutput(
-        prompt_ids=tokens.ids[:prompt].tolist(),
-        response_ids=tokens.ids[prompt:].tolist(),
-        response_mask=tokens.mask[prompt:].tolist(),
-        response_logprobs=tokens.log_probs[prompt:].tolist(),
-        reward_score=trajectory.total_reward,
-        num_turns=trajectory.num_turns,
-        metrics=AgentLoopMetrics(generate_sequences=sum(turn.generate_seconds for turn in trajectory.turns)),
-        extra_fields={
-            "min_global_steps": min(versions),
-            "max_global_steps": max(versions),
-            "reward_extra_info": {},
-        },
-        token_rewards=trajectory.token_rewards(),
-        anchors=turn_anchors(trajectory) if with_anchors else None,
-    )
+    return outputs

@@ -30,8 +30,9 @@ _MOST_REPLACED = 8
 
 
 def episode_names(batch: Any) -> list[str]:
-    """The ids of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{index}`."""
-    return [episode_name(*key.rsplit("_", 2)[:2]) for key in batch.keys]
+    """The ids of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{segment}`."""
+    names = (key.rsplit("_", 2) for key in batch.keys)
+    return [episode_name(uid, session) for uid, session, segment in names if segment == "0"]
 
 
 def replace_groups(buffer: Any, batch_size: int, *, filters: bool = False) -> Callable[[], None]:

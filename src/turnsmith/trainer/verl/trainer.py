@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         if plan.rollout.failures.drops or filters:
             self._begin_step = replace_groups(self.replay_buffer, self.groups_per_step, filters=filters)
         self._trained: list[str] = []
+        self._widening = 1
         self._advantages = StepAdvantages()
 
     def _build_replay_buffer(self) -> Any:
@@ -114,9 +117,23 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         # Episodes come in the order in which they finished, and sums of floats must not depend on that.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
         self._trained += episode_names(batch)
+        self._widening = self._mini_batch_widening(batch)
         if not self.updates_left:
             self.balance = self.agent_loop_manager.ledger.close(self.global_steps, self._trained)
         return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    def _mini_batch_widening(self, batch: Any) -> int:
+        """By how much mini-batches grow where episodes have several segments, so that a step has no more updates.
+
+        verl counts rows. A step whose agents branched would otherwise make more, smaller updates than another.
+        """
+        per_update = int(self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
+        groups = len({key.rsplit("_", 2)[0] for key in batch.keys})
+        rows = per_update * self.config.actor_rollout_ref.rollout.n * math.ceil(groups / per_update)
+        return max(1, math.ceil(len(batch.keys) / rows))
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        return self._widening * super()._get_required_batch_multiple(dp_size)
 
     def continue_until(self, step: int) -> None:
         """Train up to and including optimizer step `step`."""
@@ -192,12 +209,14 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self.recovery.update_begins()
         self.emit("phase", "update_critic")
-        return super()._update_critic(batch, metrics)
+        with _widened(self.config.critic, self._widening):
+            return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self.recovery.update_begins()
         self.emit("phase", "update_actor")
-        return super()._update_actor(batch, metrics)
+        with _widened(self.config.actor_rollout_ref.actor, self._widening):
+            return super()._update_actor(batch, metrics)
 
     def on_step_end(self) -> None:
         """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
@@ -319,3 +338,14 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.restore(read_state(checkpoint))
         self.train_dataloader_it = None  # else the iterator in use would continue from where it is
         self.recovery.sync(lambda: self.send_weights(self.global_steps), self.global_steps)
+
+
+@contextmanager
+def _widened(part: Any, factor: int) -> Generator[None]:
+    """Let verl train a part in mini-batches that are so many times as large."""
+    usual = part.ppo_mini_batch_size
+    part.ppo_mini_batch_size = usual * factor
+    try:
+        yield
+    finally:
+        part.ppo_mini_batch_size = usual

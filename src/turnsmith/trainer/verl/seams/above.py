@@ -113,7 +113,7 @@ def metric_names() -> None:
     same(sorted(name for name in names if f'"{name}"' not in text), [])
 
 
-@seam("to_verl_output in trainer/verl/agent_loop.py")
+@seam("to_verl_outputs in trainer/verl/agent_loop.py")
 def agent_loop_output_fields() -> None:
     """AgentLoopOutput should have the fields that we fill"""
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
@@ -241,7 +241,7 @@ def task_runner_calls() -> None:
 @seam("trainer/verl/agent_loop.py itself, not verl,")
 def episode_output_places_rewards() -> None:
     """EpisodeOutput.as_dict should put each turn's reward on the last token the model sampled in that turn"""
-    from turnsmith.trainer.verl.agent_loop import to_verl_output
+    from turnsmith.trainer.verl.agent_loop import to_verl_outputs
     from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
     trajectory = Trajectory(
@@ -252,7 +252,7 @@ def episode_output_places_rewards() -> None:
         start, stop = trajectory.tokens.append_model(ids, [-0.25] * len(ids))
         trajectory.turns.append(TurnRecord(start, stop, "stop", 3 + version))
         trajectory.tokens.append_context([5, 6])  # the observation, also after the last turn
-    stored = to_verl_output(trajectory).as_dict()
+    stored = to_verl_outputs(trajectory)[0].as_dict()
     same(stored["prompts"].tolist(), [1, 2])
     same(stored["responses"].tolist(), [10, 11, 12, 5, 6, 20, 5, 6, 30, 31, 5, 6])
     same(stored["response_mask"].tolist(), [1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0])
@@ -261,4 +261,4 @@ def episode_output_places_rewards() -> None:
     same([stored["extra_fields"][name] for name in ("min_global_steps", "max_global_steps")], [3, 5])
     holds("token_rewards" not in stored)
     trajectory.score = 2.0
-    same(to_verl_output(trajectory).as_dict()["rm_scores"].nonzero().tolist(), [[9]])
+    same(to_verl_outputs(trajectory)[0].as_dict()["rm_scores"].nonzero().tolist(), [[9]])

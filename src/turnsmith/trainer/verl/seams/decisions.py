@@ -53,7 +53,7 @@ def agent_loop_hands_over_a_kept_episode() -> None:
     """EpisodeAgentLoop.run should return the tokens and rewards of an episode that is kept"""
     from turnsmith.env.examples.guess_number import GuessNumber
 
-    output, trajectory = play(GuessNumber, "mask", ["8", "9"])
+    (output,), trajectory = play(GuessNumber, "mask", ["8", "9"])
     same((trajectory.decision.value, trajectory.outcome.value), ("kept", "completed"))
     same((trajectory.episode_id, trajectory.group_id, trajectory.seed), ("00000017-3", "17", 5))
     same(output.response_ids, trajectory.tokens.ids[trajectory.tokens.prompt_length :].tolist())
