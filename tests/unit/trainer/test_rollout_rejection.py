@@ -10,6 +10,7 @@ import pytest
 import torch
 import transfer_queue
 from tensordict import NonTensorStack, TensorDict
+from verl.trainer.ppo import core_algos
 
 from turnsmith.config import ConfigStore
 from turnsmith.records.advantages import StepAdvantages, read_advantages
@@ -88,6 +89,7 @@ def test_a_rejected_token_changes_no_advantage(
     trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
     trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
     trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0
+    monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", {})  # another test may have registered it
     register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
     batch = transfer_queue.KVBatchMeta(partition_id="train", keys=["g_0_0", "g_1_0"], tags=[{}, {}])
     trainer._compute_advantage(batch, {})

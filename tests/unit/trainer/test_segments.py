@@ -11,6 +11,7 @@ import pytest
 import torch
 import transfer_queue
 from tensordict import NonTensorStack, TensorDict
+from verl.trainer.ppo import core_algos
 
 from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.records.advantages import StepAdvantages, read_advantages
@@ -138,6 +139,7 @@ def test_verl_trains_on_the_advantages_of_episodes(
     trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
     trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
     trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0
+    monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", {})  # another test may have registered it
     register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
     batch = transfer_queue.KVBatchMeta(partition_id="train", keys=store.keys, tags=[{} for _ in store.keys])
     trainer._compute_advantage(batch, {})

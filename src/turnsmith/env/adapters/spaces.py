@@ -6,11 +6,10 @@ Spaces are recognised by the names of their classes, so that nothing here import
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from turnsmith.env.adapters.answers import final_answer
 
@@ -33,7 +32,7 @@ def kind_of(space: Any) -> str:
     """
     names = [base.__name__ for base in type(space).__mro__]
     kind = next((name for name in names if name in _READ), "")
-    if kind in ("Box", "MultiDiscrete", "MultiBinary") and int(np.prod(space.shape)) > MOST_NUMBERS:
+    if kind in ("Box", "MultiDiscrete", "MultiBinary") and math.prod(space.shape) > MOST_NUMBERS:
         return ""
     if kind in ("Tuple", "Dict") and not all(kind_of(part) for part in _parts(space).values()):
         return ""
@@ -53,9 +52,9 @@ def describe_answer(space: Any, names: Sequence[str] = ()) -> str:
         most = ", ".join(str(int(one) - 1) for one in space.nvec.flatten())
         return f"{space.nvec.size} numbers from 0, separated by spaces; the largest are {most}"
     if kind == "MultiBinary":
-        return f"{int(np.prod(space.shape))} numbers that are 0 or 1, separated by spaces"
+        return f"{math.prod(space.shape)} numbers that are 0 or 1, separated by spaces"
     if kind == "Box":
-        count = int(np.prod(space.shape))
+        count = math.prod(space.shape)
         lows, highs = (", ".join(map(_short, side.flatten().tolist())) for side in (space.low, space.high))
         return f"{count} {'number' if count == 1 else 'numbers'} between {lows} and {highs}"
     parts = [f"{name}: {describe_answer(part)}" for name, part in _parts(space).items()]
@@ -109,6 +108,8 @@ def _read_discrete(space: Any, value: Any) -> Any:
 
 
 def _read_array(space: Any, value: Any) -> Any:
+    import numpy as np  # not at the top: worker processes load this module, and most have no use for it
+
     given = np.asarray(value, dtype=float).reshape(space.shape)
     array = given.astype(space.dtype)
     is_rounded = array.dtype.kind in "iu" and not np.array_equal(array, given)
@@ -153,7 +154,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return _plain(value.tolist())
     return float(_short(value)) if isinstance(value, float) else value
 
