@@ -259,6 +259,10 @@ class EnvironmentConfig:
         """All settings, the built-in ones first."""
         return {name: getattr(self, name) for name in EnvironmentConfig.__annotations__} | vars(self)
 
+    def own_settings(self) -> dict[str, Any]:
+        """Those that are not built in."""
+        return {name: value for name, value in vars(self).items() if name not in EnvironmentConfig.__annotations__}
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EnvironmentConfig) and self.as_dict() == other.as_dict()
 

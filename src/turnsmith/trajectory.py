@@ -264,6 +264,11 @@ class Trajectory:
         """The tokens of one branch; 0 is `tokens`."""
         return self.branches[branch - 1] if branch else self.tokens
 
+    @property
+    def response_length(self) -> int:
+        """How many tokens there are after the prompt."""
+        return sum(len(tokens) - tokens.prompt_length for tokens in self.segments)
+
     def response_mask(self) -> list[int]:
         """For each token after the prompt, whether the model sampled it and is trained on it there."""
         return [sampled for tokens in self.segments for sampled in tokens.mask[tokens.prompt_length :]]
@@ -298,7 +303,7 @@ class Trajectory:
             >>> trajectory.token_versions()
             [3, 4, 4, -1]
         """
-        versions = [-1] * self._response_length
+        versions = [-1] * self.response_length
         for turn, (first, _) in zip(self.turns, self.turn_spans(), strict=True):
             shift = first - turn.start
             starts = ((turn.start, turn.weights_version), *turn.swaps)
@@ -312,7 +317,7 @@ class Trajectory:
 
         A `score` replaces the environment's rewards, and is on the last model token of the episode.
         """
-        rewards, spans = [0.0] * self._response_length, self.turn_spans()
+        rewards, spans = [0.0] * self.response_length, self.turn_spans()
         if not spans:
             return rewards
         if self.score is not None:
@@ -321,10 +326,6 @@ class Trajectory:
         for (_, stop), reward in zip(spans, self.rewards, strict=False):
             rewards[stop - 1] += reward
         return rewards
-
-    @property
-    def _response_length(self) -> int:
-        return sum(len(tokens) - tokens.prompt_length for tokens in self.segments)
 
 
 @dataclass(slots=True, repr=False)

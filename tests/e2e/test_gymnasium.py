@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.config import EnvironmentConfig
@@ -22,7 +21,6 @@ from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.importing import add_to_path
 from turnsmith.inference import Chat, ScriptedEngine
 from turnsmith.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
@@ -47,10 +45,7 @@ WAY = ("down", "down", "right", "right", "down", "right")
 @pytest.fixture(scope="module", autouse=True)
 def gymnasium(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The real package, in a folder of its own: turnsmith does not need it."""
-    folder = tmp_path_factory.mktemp("packages")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES]
-    subprocess.run(command, check=True, timeout=300)
-    add_to_path(folder)
+    install(tmp_path_factory.mktemp("packages"), *PACKAGES)
     import gymnasium
 
     return gymnasium

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.config import EnvironmentConfig
 from turnsmith.config_sources import apply_overrides
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.importing import add_to_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 # Without what is installed here already: another NumPy must not come before ours.
@@ -35,10 +33,7 @@ PLAYED = (*ARITHMETIC, *COUNTING, *OTHERS, *WORDS)
 @pytest.fixture(scope="module", autouse=True)
 def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The real package, in a folder of its own: turnsmith does not need it."""
-    folder = tmp_path_factory.mktemp("packages")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES.split()]
-    subprocess.run(command, check=True, timeout=600)
-    add_to_path(folder)
+    install(tmp_path_factory.mktemp("packages"), *PACKAGES.split())
 
 
 def build(name: str, **settings: Any) -> Any:

@@ -1,7 +1,7 @@
 """An agent that rewrites its history in every way that agents do, on an engine that samples any tokens at all.
 
-`python -m tests.fuzz.histories 1000000 --seed 1` makes that many requests, in a thousand seconds or so; the unit tests
-make a few thousand.
+`python -m tests.fuzz.histories 1000000 --seed 1` makes that many requests and shows its progress; the unit tests make
+a few thousand.
 """
 
 from __future__ import annotations

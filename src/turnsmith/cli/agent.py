@@ -53,11 +53,15 @@ def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str:
     """The environment to import; what the options say goes to its settings."""
     if args.environment is not None:
         return args.environment
+    from turnsmith.env.adapters.scorers import find_scorer
+
     settings = vars(config.environment)
     if args.agent is not None:
         settings.update(command=args.agent, folder=str(Path.cwd()))
         return _COMMAND_AGENT
     rewards = [absolute_name(name) for name in args.reward or ()]
+    for name in rewards:
+        find_scorer(name)  # raises here, before anything has started
     if any(":" in name for name in rewards) and config.environment.isolation == "auto":
         settings["isolation"] = "process"  # as for any code of the user's
     settings.update(prompt=args.prompt or "", answer=args.answer or "", reward=rewards)

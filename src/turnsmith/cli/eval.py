@@ -24,10 +24,10 @@ Run episodes with a model and report its reward and success rate with 95 %
 intervals. All episodes are saved in a run folder.
 
 ENVIRONMENT is the environment class, a function that returns an environment, or
-an agent function: `module:Name`,
-imported from the current folder, or `path/to/file.py:Name`. An agent that is a
-program is given with --agent instead; rows of questions and answers need only
---data."""
+an agent function: `module:Name`, imported from the current folder, or
+`path/to/file.py:Name`; or one by name, such as gymnasium:FrozenLake-v1. An
+agent that is a program is given with --agent instead; rows of questions and
+answers need only --data."""
 
 _EXAMPLES = """\
 examples:

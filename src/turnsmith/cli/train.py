@@ -17,10 +17,10 @@ _DESCRIPTION = """\
 Train a model in your own environment.
 
 ENVIRONMENT is the environment class, a function that returns an environment, or
-an agent function: `module:Name`,
-imported from the current folder, or `path/to/file.py:Name`. An agent that is a
-program is given with --agent instead; rows of questions and answers need only
---data."""
+an agent function: `module:Name`, imported from the current folder, or
+`path/to/file.py:Name`; or one by name, such as gymnasium:FrozenLake-v1. An
+agent that is a program is given with --agent instead; rows of questions and
+answers need only --data."""
 
 _EXAMPLES = """\
 examples:

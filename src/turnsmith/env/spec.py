@@ -10,15 +10,17 @@ from functools import lru_cache, partial
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
-from turnsmith.env.adapters.gymnasium import GymnasiumEnvironment, is_gymnasium
-from turnsmith.env.adapters.reasoning_gym import ReasoningGymEnvironment
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name, import_object
 
-ADAPTERS = {"gymnasium": GymnasiumEnvironment, "reasoning_gym": ReasoningGymEnvironment}
-"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name is their first argument."""
+ADAPTERS = {
+    "gymnasium": "turnsmith.env.adapters.gymnasium:GymnasiumEnvironment",
+    "reasoning_gym": "turnsmith.env.adapters.reasoning_gym:ReasoningGymEnvironment",
+}
+"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name is their first argument. An adapter is
+imported when it is used: every process that runs environments loads this module."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class EnvironmentSpec:
             spec = environment if environment.config is not None else replace(environment, config=config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
-        elif is_gymnasium(type(environment)):
+        elif _is_gymnasium(type(environment)):
             spec = cls(_made_again(environment), config)
         elif isinstance(environment, type) or (callable(environment) and not hasattr(environment, "reset")):
             spec = cls(environment, config)
@@ -131,14 +133,14 @@ class EnvironmentSpec:
         maker = self.maker()
         if not isinstance(maker, type):
             return _class_made_by(maker, self)
-        return GymnasiumEnvironment if is_gymnasium(maker) else maker
+        return import_object(ADAPTERS["gymnasium"]) if _is_gymnasium(maker) else maker
 
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
         maker = self.maker()
         config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
         made = maker(**_arguments(maker, config))
-        return GymnasiumEnvironment(made, config) if is_gymnasium(type(made)) else made
+        return import_object(ADAPTERS["gymnasium"])(made, config) if _is_gymnasium(type(made)) else made
 
 
 _INSTANCE_HINT = (
@@ -153,7 +155,12 @@ def _made_again(environment: Any) -> Callable[..., Any]:
             f"{type(environment).__name__} was not made by gymnasium.make, so it can't be made again for each episode: "
             "pass its class, or a function that makes it."
         )
-    return partial(GymnasiumEnvironment, environment.spec)
+    return partial(import_object(ADAPTERS["gymnasium"]), environment.spec)
+
+
+def _is_gymnasium(found: type) -> bool:
+    """Whether a class is one of Gymnasium's; does not import it."""
+    return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gymnasium" for base in found.__mro__)
 
 
 def _config_of(environment: object) -> EnvironmentConfig | None:
@@ -221,7 +228,7 @@ def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str =
 def _imported(target: str) -> Callable[..., Any]:
     prefix, _, name = target.partition(":")
     if prefix in ADAPTERS:
-        return partial(ADAPTERS[prefix], name)
+        return partial(import_object(ADAPTERS[prefix]), name)
     found = import_object(target)
     if not callable(found):
         raise ConfigError(

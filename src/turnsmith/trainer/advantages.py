@@ -156,7 +156,7 @@ def turn_anchors(trajectory: Trajectory) -> list[int]:
         >>> first == second
         True
     """
-    anchors = [0] * len(trajectory.response_mask())
+    anchors = [0] * trajectory.response_length
     for (start, stop), observation in zip(trajectory.turn_spans(), trajectory.states, strict=False):
         # The same in every process, unlike hash(); 63 bits, so that it fits a signed integer.
         digest = blake2b(observation.encode("utf-8", "surrogatepass"), digest_size=8).digest()

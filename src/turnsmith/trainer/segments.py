@@ -34,7 +34,7 @@ def places_in_episode(trajectory: Trajectory) -> list[int]:
         >>> places_in_episode(episode)
         [4, 5, 0, 1, 2, 0]
     """
-    length = len(trajectory.response_mask())
+    length = trajectory.response_length
     if not trajectory.branches:
         return list(range(1, length + 1))
     places, place = [0] * length, 1

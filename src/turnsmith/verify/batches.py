@@ -50,7 +50,7 @@ class BatchesCheck(HistoryCheck):
             self._see_mask(step.step, counted[name], batch[name])
 
     def _see_tokens(self, step: int, episode: Trajectory, numbers: Sequence[float]) -> None:
-        expected = sum(len(tokens) - tokens.prompt_length for tokens in episode.segments)
+        expected = episode.response_length
         sentence = (
             f"episode {episode.episode_id} has {len(numbers)} tokens in its batch, but sampled and read {expected}."
         )

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-import transfer_queue
-from tensordict import NonTensorStack, TensorDict
-from verl.trainer.ppo import core_algos
+from tensordict import NonTensorStack
+from tests.unit.trainer.batch_store import BatchStore, nested
 
 from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.records.advantages import StepAdvantages, read_advantages
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.advantages import _BUILT_IN, advantages_of, get_estimator
+from turnsmith.trainer.advantages import _BUILT_IN, advantages_of
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.agent_loop import to_verl_outputs
-from turnsmith.trainer.verl.estimators import register_estimator
 from turnsmith.trainer.verl.recovery import episode_names
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
@@ -94,34 +92,18 @@ def test_a_summary_earns_what_comes_after_it() -> None:
     assert found == [[2.0, 2.0], [4.0] * 3, [8.0, 8.0]]
 
 
-class Store:
-    """TransferQueue's fields of one batch."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, episodes: list[Trajectory]) -> None:
-        outputs = [
-            (f"{one.group_id}_{one.episode_id[-1]}_{place}", one.group_id, output.as_dict())
-            for one in episodes
-            for place, output in enumerate(to_verl_outputs(one, with_anchors=True, with_places=True))
-        ]
-        self.keys = [key for key, _, _ in outputs]
-        names = ("response_mask", "rm_scores", "turn_anchors", "episode_places", "rollout_log_probs")
-        self.fields: dict[str, Any] = {name: self.nested([row[name] for _, _, row in outputs]) for name in names}
-        self.fields["old_log_probs"] = self.fields["rollout_log_probs"]
-        self.fields["values"] = self.nested([torch.zeros(len(row["response_mask"])) for _, _, row in outputs])
-        self.fields["uid"] = NonTensorStack(*[group for _, group, _ in outputs])
-        for method in ("kv_batch_get", "kv_batch_put"):
-            monkeypatch.setattr(transfer_queue, method, getattr(self, method))
-
-    @staticmethod
-    def nested(rows: list[Any]) -> Any:
-        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
-        return TensorDict({name: self.fields[name] for name in select_fields if name in self.fields}, [len(keys)])
-
-    def kv_batch_put(self, keys: list[str], partition_id: str, fields: TensorDict) -> Any:
-        self.fields.update(fields.items())
-        return transfer_queue.KVBatchMeta(partition_id=partition_id, keys=keys, tags=[{} for _ in keys])
+def stored(monkeypatch: pytest.MonkeyPatch, episodes: list[Trajectory]) -> BatchStore:
+    outputs = [
+        (f"{one.group_id}_{one.episode_id[-1]}_{place}", one.group_id, output.as_dict())
+        for one in episodes
+        for place, output in enumerate(to_verl_outputs(one, with_anchors=True, with_places=True))
+    ]
+    names = ("response_mask", "rm_scores", "turn_anchors", "episode_places", "rollout_log_probs")
+    fields: dict[str, Any] = {name: nested([row[name] for _, _, row in outputs]) for name in names}
+    fields["old_log_probs"] = fields["rollout_log_probs"]
+    fields["values"] = nested([torch.zeros(len(row["response_mask"])) for _, _, row in outputs])
+    fields["uid"] = NonTensorStack(*[group for _, group, _ in outputs])
+    return BatchStore(monkeypatch, [key for key, _, _ in outputs], fields)
 
 
 @pytest.mark.parametrize(("estimator", "credit"), KINDS)
@@ -132,17 +114,9 @@ def test_verl_trains_on_the_advantages_of_episodes(
     episodes = [episode(f"{group}{number}", drawn(rng)) for group in "ab" for number in range(3)]
     config = ConfigStore()
     config.training.adv_estimator, config.training.credit, config.training.gamma = estimator, credit, 0.5
-    store, run = Store(monkeypatch, episodes), RunFolder.create(tmp_path, "run")
+    store, run = stored(monkeypatch, episodes), RunFolder.create(tmp_path, "run")
     assert len(store.keys) > len(episodes)
-    trainer: Any = object.__new__(SyncTrainer)
-    trainer.config = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
-    trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
-    trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
-    trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0
-    monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", {})  # another test may have registered it
-    register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
-    batch = transfer_queue.KVBatchMeta(partition_id="train", keys=store.keys, tags=[{} for _ in store.keys])
-    trainer._compute_advantage(batch, {})
+    batch = store.compute_advantages(config, run)
     trained = read_advantages(run.path, 1)
     for one in episodes:
         one.episode_id = f"{one.group_id}-{one.episode_id[-1]}"

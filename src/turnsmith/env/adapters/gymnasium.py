@@ -120,8 +120,7 @@ def _make(env: Any, config: EnvironmentConfig) -> Any:
         gymnasium: Any = import_module("gymnasium")
     except ImportError as error:
         raise MissingDependency("Environments of Gymnasium need it: pip install gymnasium.") from error
-    built_in = EnvironmentConfig.__annotations__.keys()
-    settings = {name: value for name, value in vars(config).items() if name not in built_in}
+    settings = config.own_settings()
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else env
         if "render_mode" not in settings and "ansi" in _render_modes(gymnasium, spec):
@@ -135,14 +134,3 @@ def _render_modes(gymnasium: Any, spec: Any) -> Sequence[str]:
     made_by = spec.entry_point
     creator = gymnasium.envs.registration.load_env_creator(made_by) if isinstance(made_by, str) else made_by
     return getattr(creator, "metadata", {}).get("render_modes", ())
-
-
-def is_gymnasium(found: Any) -> bool:
-    """Whether a class is one of Gymnasium's; does not import it.
-
-    Example:
-        >>> is_gymnasium(dict)
-        False
-    """
-    bases = getattr(found, "__mro__", ())
-    return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gymnasium" for base in bases)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.adapters.answers import SHIPPED
 from turnsmith.env.adapters.scorers import VERL_DEFAULT, Scored, find_scorer
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.result import StepResult
@@ -47,8 +48,9 @@ class QuestionAnswer(BaseEnvironment):
         super().__init__(config)
         self.prompt_columns = (prompt,) if prompt else PROMPTS
         self.answer_columns = (answer,) if answer else ANSWERS
-        self.rewards: list[Any] = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-        self.rewards = [one for one in self.rewards if one]
+        rewards: list[Any] = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+        self.scorers = [find_scorer(one) for one in rewards if one]
+        self.needs_answer = not self.scorers or any(one in SHIPPED for one in rewards if isinstance(one, str))
         self.system = str(self.config.get("system", ""))
 
     def reset(self, task: Mapping[str, Any] | None = None) -> str:
@@ -68,11 +70,10 @@ class QuestionAnswer(BaseEnvironment):
 
     def step(self, action: str) -> Any:
         """Score the answer."""
-        rewards = self.rewards or [VERL_DEFAULT if "data_source" in self.task else "exact"]
-        has_shipped = any(isinstance(one, str) and ":" not in one for one in rewards)
-        answer = _column(self.task, self.answer_columns, "answer", is_needed=has_shipped)
+        answer = _column(self.task, self.answer_columns, "answer", is_needed=self.needs_answer)
         scored = Scored(self.prompt, action, answer, self.task)
-        values = [find_scorer(one)(scored) for one in rewards]
+        scorers = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in self.task else "exact")]
+        values = [score(scored) for score in scorers]
         if any(inspect.isawaitable(value) for value in values):
             return _finish(values)
         return _result(values)

@@ -31,8 +31,8 @@ class ReasoningGymEnvironment(BaseEnvironment):
     ) -> None:
         super().__init__(config)
         self.name, self.exact = name, exact
-        own = EnvironmentConfig.__annotations__.keys() | {"exact"}
-        self.settings = {key: value for key, value in vars(self.config).items() if key not in own}
+        self.settings = self.config.own_settings()
+        self.settings.pop("exact", None)
         self.module = _import()
         self._dataset(0)  # raises if there is no such task or setting
 

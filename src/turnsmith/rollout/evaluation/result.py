@@ -132,7 +132,7 @@ class EvaluationResult:
                 if estimate.has_interval:
                     record |= {f"{name}/low": estimate.low, f"{name}/high": estimate.high}
             record["tokens/prompt"] = _mean(trajectory.tokens.prompt_length for trajectory in counted)
-            record["tokens/response"] = _mean(len(episode.response_mask()) for episode in counted)
+            record["tokens/response"] = _mean(episode.response_length for episode in counted)
             record["tokens/model"] = _mean(trajectory.sampled_tokens for trajectory in counted)
         record["starts"] = self._num_starts
         record["time/evaluate"] = self.seconds
