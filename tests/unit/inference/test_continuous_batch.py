@@ -333,3 +333,32 @@ def test_a_token_changed_by_rounding_is_resampled_and_decoding_continues_from_it
     monkeypatch.setattr(ContinuousBatch, "step", broken_step)
     assert bits_in_company(model, 0) == right
     assert calls == 39 + 30, "only the tokens after the wrong one are decoded again"
+
+
+def test_where_rounding_changes_many_tokens_a_sequence_still_ends_and_is_the_same_in_every_batch(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.bfloat16).eval()
+    settled: dict[int, list[int]] = {}
+    resample_alone = ContinuousBatch._resample_alone
+
+    def resample(batch: ContinuousBatch, sequence: Sequence, state: Any) -> None:
+        resample_alone(batch, sequence, state)
+        lengths = settled.setdefault(id(sequence), [])
+        lengths.append(len(sequence.token_ids))
+        assert sorted(set(lengths)) == lengths, "it has not come further than before"
+
+    monkeypatch.setattr(ContinuousBatch, "_resample_alone", resample)
+    # With passes of any length, the fifth token of the first seed led to a length that led to another fifth token.
+    question = [45, 74, 81, 81, 84, 17, 5, 77, 84, 92, 5, 70, 87, 74, 5, 94, 84, 90, 36]
+    samplings = [
+        Sampling(max_tokens=64, temperature=0.7, top_p=0.9, stop_token_ids=(2,), seed=seed)
+        for seed in (2081795347, *range(9))
+    ]
+    made = [[Sequence(question, sampling) for sampling in samplings] for _ in range(2)]
+    for sequence in made[0]:
+        joined_one_after_another(model, [sequence])
+    joined_one_after_another(model, made[1])
+    assert sum(map(len, settled.values())) > len(settled), "rounding changed no token"
+    assert [one.token_ids for one in made[0]] == [one.token_ids for one in made[1]]
+    assert [one.log_probs for one in made[0]] == [one.log_probs for one in made[1]]

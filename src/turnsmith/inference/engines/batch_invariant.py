@@ -3,14 +3,15 @@
 Floating-point sums depend on how they are grouped, and the model groups them by the shape of the batch. So the logits
 of a sequence that shares a batch differ in their last bits from run to run. For a run that must be reproducible, the
 tokens are sampled again from the logits that the model computes for the sequence alone: all of them in a few forward
-passes, on the keys and values of the prompt. The same weights, prompt and seed then always give the same tokens and
+passes, on the keys and values of the prompt. These passes have fixed shapes, so that the logits of a token depend on
+the tokens before it and on nothing else. The same weights, prompt and seed then always give the same tokens and
 log-probs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.sampling import sample_tokens
 
-_BLOCK = 128
+_LARGEST_BLOCK = 128
 """Tokens per forward pass, which bounds the memory for logits."""
 
 
@@ -41,14 +42,35 @@ class PromptState:
         """Sample each token again, given the prompt and the `token_ids` before it. Returns ids and log-probs."""
         ids, log_probs = sample_tokens(self.logits, [sampling], random_numbers[:1])
         cache = _shallow_copy(self.cache)
-        for start in range(0, len(token_ids) - 1, _BLOCK):
-            block = token_ids[start : min(start + _BLOCK, len(token_ids) - 1)]
-            output = model(input_ids=torch.tensor([block]), past_key_values=cache, use_cache=True)
+        prompt_length = cache.get_seq_length()
+        for start, end in _blocks(len(token_ids) - 1):
+            block = token_ids[start : min(end, len(token_ids) - 1)]
+            # A shorter pass would round otherwise, and a token that this changes may change the length of the sequence
+            # again, without end. The padding repeats a position: the next one may be past the model's last.
+            padding = end - start - len(block)
+            positions = [prompt_length + start + place for place in range(len(block))]
+            output = model(
+                input_ids=torch.tensor([block + [0] * padding]),
+                position_ids=torch.tensor([positions + positions[-1:] * padding]),
+                past_key_values=cache,
+                use_cache=True,
+            )
             block_numbers = random_numbers[start + 1 : start + 1 + len(block)]
-            block_ids, block_log_probs = sample_tokens(output.logits[0], [sampling] * len(block), block_numbers)
+            block_ids, block_log_probs = sample_tokens(
+                output.logits[0, : len(block)], [sampling] * len(block), block_numbers
+            )
             ids += block_ids
             log_probs += block_log_probs
         return ids, log_probs
+
+
+def _blocks(length: int) -> Iterator[tuple[int, int]]:
+    """Where forward passes over so many tokens start and end; the last one may end later than the tokens."""
+    start, size = 0, 8
+    while start < length:
+        yield start, start + size
+        start += size
+        size = min(start, _LARGEST_BLOCK)
 
 
 def _shallow_copy(cache: Any) -> Any:
