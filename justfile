@@ -21,7 +21,7 @@ check:
 
 # Unit tests and the examples in docstrings; 2 to 6 minutes on two cores.
 test *args:
-    {{python}} -m pytest -n 2 --dist loadfile -m 'not e2e' {{args}}
+    {{python}} -m pytest -n 3 --dist worksteal -m 'not e2e and not nightly' {{args}}
 
 # Train with the real engine; minutes.
 e2e *args:

@@ -57,6 +57,7 @@ def test_ppo_with_a_critic_kl_penalties_and_mini_batches(tmp_path: Path) -> None
     assert all(record["correction/mean"] == pytest.approx(1, abs=1e-3) for record in records)
 
 
+@pytest.mark.nightly
 def test_lora_with_anchored_credit_and_another_loss(tmp_path: Path) -> None:
     trainer, records = train(
         tmp_path,

@@ -13,7 +13,7 @@ import pytest
 from turnsmith import RunFolder, read_episodes
 from turnsmith.records.advantages import read_advantages
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 LETTERS = Path(__file__).parents[2] / "examples" / "letters.py"
 OWN = {

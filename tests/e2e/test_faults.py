@@ -14,7 +14,7 @@ from turnsmith.viewer.ledger_totals import LedgerTotals
 from turnsmith.viewer.report import report_html
 from turnsmith.viewer.summary import show_run
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 EPISODES = 16
 
 

@@ -120,6 +120,7 @@ def test_a_wrong_version_fails_it(tmp_path: Path) -> None:
     assert "verl is 0.1, but turnsmith[cpu] needs ==" in failure(tmp_path, "packages")
 
 
+@pytest.mark.nightly
 def test_a_verl_that_has_changed_fails_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(CHANGED_MODULE + OTHER_VERL)
     assert "_wait_for_next_poll(partition_id, last_debug_time)" in failure(tmp_path, "verl as expected")
@@ -132,6 +133,7 @@ def test_a_disk_that_takes_no_more_fails_it(tmp_path: Path) -> None:
     assert "could not be written to" in failure(tmp_path, "disk", limit=full)
 
 
+@pytest.mark.nightly
 def test_a_slow_engine_fails_it(tmp_path: Path) -> None:
     (tmp_path / "slow_engine.py").write_text(SLOW_ENGINE)
     sentence = failure(tmp_path, "engine", "inference.backend=slow_engine:SlowEngine")

@@ -14,6 +14,8 @@ from tests.unit.trainer.resharding_ranks import SAVED
 
 from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shards
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
