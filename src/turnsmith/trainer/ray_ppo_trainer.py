@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,10 +84,6 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.parser = parser
         self.validation = Validation.of(validation, self.environment)
         self.validation.check(config, self.dataset)
-        self.metrics_history: list[dict[str, Any]] = []
-        """The metrics of each optimizer step so far."""
-        self.evaluations: list[dict[str, Any]] = []
-        """The metrics of each evaluation so far, the one before training included."""
         self.run: RunFolder | None = None
         """The run folder, once training has started."""
         self._cluster: Cluster | None = None
@@ -97,6 +92,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._watchdog: Any = None
         self._view = ProgressView()
         self._horizon = 0
+        self._steps_made = 0
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
 
     @classmethod
@@ -134,11 +130,20 @@ made of whole groups. Set batch_size to a multiple of group_size.
         parts = stopped.parts
         mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
         trainer = cls(stopped.config, *mine)
-        trainer.metrics_history, trainer.evaluations = stopped.run.read_metrics(), stopped.run.read_evaluations()
-        trainer.run, trainer._stopped = stopped.run, stopped
+        trainer.run, trainer._stopped, trainer._steps_made = stopped.run, stopped, stopped.step
         for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
             trainer._view.note(sentence)
         return trainer
+
+    @property
+    def metrics_history(self) -> list[dict[str, Any]]:
+        """The metrics of each optimizer step so far, read from the run folder: a long run has too many for memory."""
+        return self.run.read_metrics() if self.run else []
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The metrics of each evaluation so far, the one before training included, read from the run folder."""
+        return self.run.read_evaluations() if self.run else []
 
     @preemptible()
     def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, Any]]:
@@ -151,13 +156,13 @@ made of whole groups. Set batch_size to a multiple of group_size.
         """
         steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # only in a resumed run
-            self._view.note(f"All {self._steps_made()} steps of {self._folder().path} are done.")
+            self._view.note(f"All {self._steps_made} steps of {self._folder().path} are done.")
             return self.metrics_history
         self._check_horizon(steps)
         began = time.monotonic()
         try:
-            self._view.start(self._steps_made() + steps, run_header(self.config, self.environment.name))
-            self._start(epoch_steps, self._steps_made() + steps)
+            self._view.start(self._steps_made + steps, run_header(self.config, self.environment.name))
+            self._start(epoch_steps, self._steps_made + steps)
             last = self._watch(self._runner.step.remote()) + steps
             with using(self._folder().path):
                 self._inputs().write_recipe(self._folder(), last, epoch_steps)
@@ -284,25 +289,20 @@ made of whole groups. Set batch_size to a multiple of group_size.
         try:
             return wait_for_call(reference, self._runner, self._watchdog, self._show, grace)
         except RayError as error:
-            raise to_training_failure(error, self._folder(), self._steps_made()) from None
+            raise to_training_failure(error, self._folder(), self._steps_made) from None
 
     def _show(self, kind: str, content: Any) -> None:
         if kind == "phase":
             self._view.phase(content)
         elif kind == "step":
-            # Each record comes with strings of its own for the same names: more than half of its memory.
-            self.metrics_history.append({sys.intern(name): value for name, value in content.items()})
+            self._steps_made = content["step"]
             self._view.step(content)
         elif kind == "evaluation":
-            self.evaluations.append(content)
             self._view.evaluation(content)
         elif kind == "checkpoint":
             self._view.note(f"saved {content}")
         elif kind == "warning":
             self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
-
-    def _steps_made(self) -> int:
-        return self.metrics_history[-1]["step"] if self.metrics_history else 0
 
     def _folder(self) -> RunFolder:
         if self.run is None:

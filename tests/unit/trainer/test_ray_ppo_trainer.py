@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer import RayPPOTrainer, create_trainer
 from turnsmith.trainer.config.build import run_header, training_sampling
 
@@ -107,9 +107,12 @@ def test_create_trainer_passes_everything_on() -> None:
     assert made.dataset[0]["task"] == {"a": 1}
 
 
-def test_the_names_of_metrics_are_in_memory_once_however_many_steps_there_are() -> None:
+def test_past_metrics_are_read_from_the_run_folder(tmp_path: Path) -> None:
     trainer = RayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber")
-    for step in range(1, 4):
-        trainer._show("step", json.loads(json.dumps({"step": step, "reward/mean": 0.5, "episodes/total": 4})))
-    assert [record["step"] for record in trainer.metrics_history] == [1, 2, 3]
-    assert len({id(name) for record in trainer.metrics_history for name in record}) == 3
+    assert trainer.metrics_history == trainer.evaluations == []
+    trainer.run = RunFolder.create(tmp_path, "run")
+    trainer.run.append_metrics({"step": 1, "reward/mean": 0.5})
+    trainer.run.append_evaluation({"step": 1, "success": 1.0})
+    trainer._show("step", {"step": 1, "reward/mean": 0.5})
+    assert trainer.metrics_history == [{"step": 1, "reward/mean": 0.5}]
+    assert trainer.evaluations == [{"step": 1, "success": 1.0}]
