@@ -25,13 +25,8 @@ class History:
     """By the message that follows."""
     answers: dict[MessageKey, list[SampledTurn]] = field(default_factory=dict[MessageKey, list[SampledTurn]])
     """The model's turns that follow, by what was handed out for them; the same text may be sampled twice."""
-
-    def with_message(self, message: ChatMessage) -> History:
-        """The history with one more message, which is not a turn of the model."""
-        found = self.longer.get(message.key)
-        if found is None:
-            found = self.longer[message.key] = History()
-        return found
+    length: int = 0
+    """How many messages it has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,9 +101,20 @@ class KnownHistories:
     def add(self, history: History, messages: Sequence[ChatMessage], turn: SampledTurn, keys: set[MessageKey]) -> None:
         """Add a turn that answers a history and new messages; an agent may send it in the form of any of the keys."""
         for message in messages:
-            history = history.with_message(message)
+            known = history.longer.get(message.key)
+            if known is None:
+                known = history.longer[message.key] = History(length=history.length + 1)
+                self._forget_walks({message.key}, history.length)
+            history = known
+        turn.history.length = history.length + 1
         for key in keys:
             history.answers.setdefault(key, []).append(turn)
+        self._forget_walks(keys, history.length)
+
+    def _forget_walks(self, keys: set[MessageKey], place: int) -> None:
+        """Drop the walks that went on from this place with one of the keys: they may have missed what is new there."""
+        kept = [walk for walk in self._walks if len(walk.messages) <= place or walk.messages[place].key not in keys]
+        self._walks = deque(kept, _MOST_WALKS)
 
 
 def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:

@@ -139,6 +139,19 @@ STRICT = """{% for message in messages %}{% if message.role == 'system' and not 
 {% endif %}"""
 
 
+def test_a_turn_is_found_though_a_request_that_could_have_led_to_it_came_before_it(forest: Forest, chat: Chat):
+    calls = [(RequestedCall("look", "{}", name),) for name in ("call_1", "call_2", "")]
+    for number in (0, 1):  # the same call in two samples
+        play(forest, chat, [USER], f"Look {number}", calls=calls[number], tools=TOOLS)
+    one, other, either = ([USER, ChatMessage("assistant", "", call), ChatMessage("tool", "a door")] for call in calls)
+    play(forest, chat, other, "A", tools=TOOLS)
+    play(forest, chat, [*either, USER], "B", tools=TOOLS)  # only the second sample has been followed by a door
+    late = play(forest, chat, one, "C", tools=TOOLS)
+    last = play(forest, chat, [*either, late.reply, USER], "D", tools=TOOLS)
+    assert last.parent is late
+    assert last.continuation is Continuation.BRIDGED
+
+
 def test_a_conversation_that_the_template_cannot_show_is_refused(tiny_folder: str):
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     tokenizer.chat_template = STRICT
