@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -63,7 +64,7 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
             wait_for_call(getattr(runner, method).remote(), runner, watchdog, lambda kind, content: None)
         assert time.monotonic() - began > 3.0
         told = str(raised.value)
-        assert "The run has made no progress for 3 s in phase 'generate'" in told or "for 4 s" in told
+        assert re.match(r"The run has made no progress for \d+ s in phase 'generate': ", told)
         assert where in told
         stacks = (run.path / "stacks.txt").read_text()
         assert f"in {method}" in stacks

@@ -15,6 +15,8 @@ STACKS = "stacks"
 """The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
 _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
+"""How long the task runner may take to answer when there has been no progress: on a busy machine it answers late."""
 _QUEUE = "transfer_queue"
 """The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 
@@ -55,15 +57,8 @@ class Watchdog:
         Raises:
             TrainingFailure: There was none for too long; names what hangs.
         """
-        import ray
-
+        self._read_pulse(0)
         now = time.monotonic()
-        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            pulse: Any = ray.get(self._asked)
-            self._asked = None
-            if self._pulse is None or pulse[0] != self._pulse[0]:
-                self.move()
-            self._pulse = pulse
         if now - self._looked > _LOOK_SECONDS:
             ray_part = self._cluster.lost()
             if ray_part:  # before any call to Ray, which would wait for the lost process
@@ -76,7 +71,21 @@ class Watchdog:
         if self._lost and waited > _LOST_SECONDS and self.phase != LAST_SAVE:
             raise self._stop(waited, f"the process {min(self._lost)[1]} was lost")
         if self.seconds and waited > self.seconds:
-            raise self._stop(waited, "")
+            self._read_pulse(_ANSWER_SECONDS)
+            if self._moved < now:
+                raise self._stop(waited, "")
+
+    def _read_pulse(self, timeout: float) -> None:
+        """Take the task runner's answer, if it comes in time."""
+        import ray
+
+        if self._asked is None or not ray.wait([self._asked], timeout=timeout)[0]:
+            return
+        pulse: Any = ray.get(self._asked)
+        self._asked = None
+        if self._pulse is None or pulse[0] != self._pulse[0]:
+            self.move()
+        self._pulse = pulse
 
     def _stop(self, waited: float, lost: str) -> TrainingFailure:
         target = self._folder.path / f"{STACKS}.txt"
