@@ -1,18 +1,17 @@
 """Agents of real frameworks, unmodified, each in an environment of its own: every turn after the first is bridged.
 
-The packages come from the package index: `uv` makes the environments.
+The packages come from the package index.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from tests.e2e.framework_environments import make_environment
 from turnsmith import Chat, ScriptedEngine
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
@@ -53,14 +52,8 @@ FRAMEWORKS = [
 @pytest.fixture(scope="session")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
     """The Python of an environment for each set of packages."""
-    made: dict[tuple[str, ...], Path] = {}
-    for packages in {framework.packages for framework in FRAMEWORKS}:
-        folder = tmp_path_factory.mktemp("environment")
-        made[packages] = folder / "bin" / "python"
-        subprocess.run([sys.executable, "-m", "uv", "venv", "-q", "--allow-existing", str(folder)], check=True)
-        install = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", str(made[packages]), *packages]
-        subprocess.run(install, check=True)
-    return made
+    every = {framework.packages for framework in FRAMEWORKS}
+    return {packages: make_environment(tmp_path_factory.mktemp("environment"), packages) for packages in every}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.program)

@@ -1,0 +1,66 @@
+"""Agents of real frameworks are trained for real: three turns an episode, on the tokens that were sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.framework_environments import make_environment
+from tests.e2e.trained_on import assert_advantages_are_ours
+from turnsmith import ConfigStore, RayPPOTrainer, Trajectory
+from turnsmith.records.episodes import read_episodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+PROGRAMS = Path(__file__).parent / "frameworks"
+STEPS, EPISODES = 2, 4
+
+
+def small_letters(trajectory: Trajectory) -> float:
+    """The share of small letters in what the model said."""
+    said = "".join(trajectory.actions)
+    return sum(letter.islower() for letter in said) / max(len(said), 1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("openai_agents_talk.py", ("openai-agents==0.24.0",)),
+        ("pydantic_ai_talk.py", ("pydantic-ai-slim[openai]==2.66.0",)),
+    ],
+    ids=["openai-agents", "pydantic-ai"],
+)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayPPOTrainer]:
+    program, packages = request.param
+    python = make_environment(tmp_path_factory.mktemp("environment"), packages)
+    config = ConfigStore()
+    config.model.model_name = "tiny"
+    config.inference.max_tokens, config.inference.max_prompt_tokens = 8, 1024
+    config.training.batch_size = config.training.group_size = EPISODES
+    config.training.learning_rate = 1e-2
+    config.environment.command = f"{python} {PROGRAMS / program}"
+    config.checkpoint.output_dir = str(tmp_path_factory.mktemp("runs"))
+    trainer = RayPPOTrainer(config, "turnsmith.env.agent:CommandAgent", reward_fn=small_letters)
+    trainer.fit(num_epochs=1, num_iters_per_epoch=STEPS)
+    yield trainer
+    trainer.cleanup()
+
+
+def test_it_learns_from_the_tokens_that_were_sampled(trained: RayPPOTrainer) -> None:
+    assert len(trained.metrics_history) == STEPS
+    for record in trained.metrics_history:
+        assert record["grad_norm"] > 0
+        assert record["rollout_diff/max"] < 1e-5
+        assert record["episodes/completed"] == EPISODES
+    for step in range(1, STEPS + 1):
+        assert_advantages_are_ours(trained, step)
+
+
+def test_every_turn_after_the_first_is_bridged(trained: RayPPOTrainer) -> None:
+    assert trained.run is not None
+    episodes = read_episodes(trained.run)
+    assert len(episodes) == STEPS * EPISODES
+    for episode in episodes:
+        assert [info["continuation"] for info in episode.infos] == ["opened", "bridged", "bridged"]
+        assert episode.branches == []
