@@ -11,6 +11,7 @@ from tests.e2e.framework_environments import make_environment
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer, Trajectory
 from turnsmith.records.episodes import read_episodes
+from turnsmith.trajectory import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 PROGRAMS = Path(__file__).parent / "frameworks"
@@ -59,7 +60,8 @@ def test_it_learns_from_the_tokens_that_were_sampled(trained: RayPPOTrainer) -> 
 
 def test_every_turn_after_the_first_is_bridged(trained: RayPPOTrainer) -> None:
     assert trained.run is not None
-    episodes = read_episodes(trained.run)
+    # pydantic-ai raises if the model says nothing, as an untrained one may; that attempt is repeated.
+    episodes = [episode for episode in read_episodes(trained.run) if episode.outcome is Outcome.COMPLETED]
     assert len(episodes) == STEPS * EPISODES
     for episode in episodes:
         assert [info["continuation"] for info in episode.infos] == ["opened", "bridged", "bridged"]
