@@ -93,7 +93,7 @@ def test_a_call_that_hangs_is_given_up_and_its_worker_drained(fault: str, mark: 
         began = time.monotonic()
         with pytest.raises(EnvironmentTimeout, match=r"Faulty.step took longer than 1 seconds; environment.call_sec"):
             await host.step(fault)
-        assert 0.9 < time.monotonic() - began < 5
+        assert 0.9 < time.monotonic() - began < 15
         assert (await neighbour.step("look")).observation == f"look in {home}", "the neighbour goes on"
         fresh = await started(found)
         assert worker_of((await fresh.step("look")).observation) != home, "new ones begin elsewhere"
@@ -136,7 +136,7 @@ def test_limits_hold_at_reset_and_close_and_for_tools() -> None:
         host = await started(spec(at_close="hang", call_seconds=1.0))
         began = time.monotonic()
         await host.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         from turnsmith import ToolRegistry
         from turnsmith.tools.definition import ToolCall
 

@@ -230,12 +230,12 @@ async def test_after_a_tool_that_took_too_long_the_next_call_waits_for_its_threa
     host = EnvironmentHost(EnvironmentSpec.of(Sleepy, EnvironmentConfig(call_seconds=5)))
     await host.reset()
     tools = ToolRegistry(host.tools())
-    assert not (await tools.call(ToolCall("nap", {"seconds": 0.5}))).ok
+    assert not (await tools.call(ToolCall("nap", {"seconds": 3.0}))).ok
     began = time.monotonic()
     assert not await host.is_over(), "the episode itself goes on"
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 1.5
     assert (await host.step("0")).observation == "next"
-    assert time.monotonic() - began > 0.2, "two calls of one object at once"
+    assert time.monotonic() - began > 1.5, "two calls of one object at once"
     await host.close()
 
 

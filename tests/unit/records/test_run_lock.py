@@ -17,7 +17,7 @@ def test_a_lock_that_is_held_is_refused_after_the_wait(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(RecordError, match="is in use: another process is training in it"):
             lock_run(tmp_path, 0.3)
-        assert 0.3 <= time.monotonic() - began < 5
+        assert 0.3 <= time.monotonic() - began < 20
 
 
 def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_gpus_that_are_not_there_are_told_before_anything_starts(
     began = time.monotonic()
     with pytest.raises(ConfigError, match=told):
         RayPPOTrainer(config, GuessNumber).fit()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ def test_a_cluster_that_never_has_it_is_told_within_seconds(monkeypatch: pytest.
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"asks for 1 node with 8 GPUs and 27 CPUs(.|\n)*1 node: 10.0.0.1  +4    64"):
         preflight.check_cluster(settings("model.device=cuda", "ray.gpus_per_node=8"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_what_an_earlier_run_frees_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
