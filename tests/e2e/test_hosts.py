@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.host_cluster import STEPS, HostCluster
+from tests.e2e.host_cluster import STEPS, HostCluster, HostRun
 from tests.e2e.hosts import Network, refusal
+from tests.e2e.reach import pickle_for_transfer_queue
 from turnsmith import RunFolder
 
 JOIN = "import ray; ray.init('10.77.0.1:6379', log_to_driver=False); print(len(ray.nodes()))"
-TITLES = "import json, psutil; print(json.dumps([process.name() for process in psutil.process_iter()]))"
+PROCESSES = """
+import json, psutil
+found = {"titles": [], "listening": []}
+for process in psutil.process_iter():
+    found["titles"].append(process.name())
+    for one in process.net_connections("tcp"):
+        if one.status == psutil.CONN_LISTEN and one.laddr.ip != "127.0.0.1":
+            found["listening"].append((process.name(), one.laddr.port))
+print(json.dumps(found))
+"""
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
@@ -27,21 +38,48 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCluster]:
         yield HostCluster(network, folder / "shared")
 
 
-def test_both_hosts_train(cluster: HostCluster) -> None:
-    run = cluster.train("undisturbed")
+@dataclass
+class Watched:
+    """A run on both hosts, and what was seen while it was under way."""
+
+    run: HostRun
+    titles: dict[str, set[str]]
+    """The processes of each host."""
+    got: list[str]
+    """What a third host on the network was answered, and what it could have run."""
+
+
+@pytest.fixture(scope="module")
+def watched(cluster: HostCluster) -> Watched:
+    run = cluster.train("watched")
     run.wait_for_steps(1)
-    titles = {
-        host.name: {title.partition(".")[0] for title in json.loads(host.run(["python", "-c", TITLES]).stdout)}
-        for host in (cluster.first, cluster.second)
-    }
+    hosts = (cluster.first, cluster.second)
+    found = {host.address: json.loads(host.run(["python", "-c", PROCESSES]).stdout) for host in hosts}
+    names = {(address, port): name for address, one in found.items() for name, port in one["listening"]}
+    proof = cluster.shared / "a pickle was unpacked"
+    frames = [bytes(frame).hex() for frame in pickle_for_transfer_queue(proof)]
+    targets = {"ports": list(names), "sockets": [], "files": [], "frames": frames}
+    done = cluster.network.add().run(["python", "tests/e2e/another_user.py"], given=json.dumps(targets))
+    assert done.returncode == 0, done.stderr
+    print("a stranger tried", {f"{address}:{port}": name for (address, port), name in names.items()})
+    got = [*json.loads(done.stdout), *([str(proof)] if proof.exists() else [])]
+    titles = {host.name: {one.partition(".")[0] for one in found[host.address]["titles"]} for host in hosts}
     assert run.wait().code == 0, run.told
-    for host in titles:
-        assert {"ray::WorkerDict", "ray::TransformersServer", "ray::EpisodeWorker"} <= titles[host], host
-    assert "ray::TaskRunner" in titles["host1"], "it is where the run was started"
-    records = RunFolder.open(run.path).read_metrics()
+    return Watched(run, titles, got)
+
+
+def test_both_hosts_train(watched: Watched) -> None:
+    for host, titles in watched.titles.items():
+        assert {"ray::WorkerDict", "ray::TransformersServer", "ray::EpisodeWorker"} <= titles, host
+    assert "ray::TaskRunner" in watched.titles["host1"], "it is where the run was started"
+    records = RunFolder.open(watched.run.path).read_metrics()
     assert [record["step"] for record in records] == list(range(1, STEPS + 1))
     assert records[-1]["reward/mean"] > records[0]["reward/mean"]
     assert max(record["rollout_diff/max"] for record in records) < 1e-5
+
+
+def test_a_stranger_on_the_network_gets_nothing(watched: Watched) -> None:
+    assert watched.got == []
 
 
 def test_nobody_joins_without_the_token(cluster: HostCluster) -> None:

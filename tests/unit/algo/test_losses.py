@@ -232,3 +232,10 @@ def test_a_nan_kl_leaves_the_controller_as_it_is() -> None:
     assert controller.value == 0.01
     with pytest.raises(ValueError, match=r"target_kl \(0\)"):
         algo.KLController(0.01, 0, adaptive=True)
+
+
+def test_k3_of_policies_that_are_far_apart_is_that_of_a_ratio_of_e_to_the_twentieth() -> None:
+    for far, near in ((25.0, 20.0), (-25.0, -20.0)):
+        values = [algo.kl_estimate(torch.tensor(0.0), torch.tensor(x), "k3", cap=None) for x in (far, near)]
+        assert values[0] == values[1]
+        assert values[1] == pytest.approx(math.exp(near) - near - 1)

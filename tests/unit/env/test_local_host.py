@@ -49,6 +49,29 @@ async def step(**settings: Any) -> Any:
     return await (await started(Scripted, **settings)).step("act")
 
 
+async def test_an_environment_of_another_library_needs_no_is_done():
+    class Plain:
+        def reset(self) -> str:
+            return "start"
+
+        def step(self, action: str) -> tuple:
+            return "next", 0.0, action == "last", {}
+
+    host = await started(Plain)
+    assert [(await host.step(action)).terminated for action in ("a", "b", "last")] == [False, False, True]
+
+
+async def test_it_knows_whether_all_methods_are_async():
+    class Async(BaseEnvironment):
+        async def reset(self) -> str:
+            return "start"
+
+        async def step(self, action: str) -> tuple:
+            return "next", 0.0, False, {}
+
+    assert [EnvironmentHost.around(one(EnvironmentConfig())).is_async for one in (Async, Silent)] == [True, False]
+
+
 async def test_four_and_five_values():
     four = await step(returned=("next", 1, True, {"k": 1}))
     assert (four.observation, four.reward, four.terminated, four.truncated, four.info) == (
