@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -57,6 +57,13 @@ def test_an_object_stands_for_its_class_and_its_own_config():
     spec = EnvironmentSpec.of(GuessNumber({"highest": 3}), EnvironmentConfig(highest=7))
     assert spec.target is GuessNumber
     assert spec.build().highest == 3
+
+
+def test_the_config_of_an_object_may_be_a_dict():
+    class Own(Plain):
+        config: ClassVar = {"size": 5}
+
+    assert EnvironmentSpec.of(Own(size=1)).build().size == 5
 
 
 def test_a_plain_class_gets_settings_by_name():
