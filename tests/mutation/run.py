@@ -86,6 +86,7 @@ TESTS = {
     "inference/chat/": (
         "tests/unit/inference/test_chat.py",
         "tests/unit/inference/test_chat_tools.py",
+        "tests/unit/inference/test_thinking.py",
         "tests/unit/inference/test_chat_families.py",
         "tests/unit/inference/test_renderers.py",
         "tests/unit/rollout/test_episode.py",

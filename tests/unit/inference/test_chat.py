@@ -186,6 +186,10 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
             CHATML.replace("'<|im_end|>\n'", "('<|im_end|>\n' if loop.last else '\n')"),
             "starts the model's turn differently",
         ),
+        (
+            CHATML.replace("m['content']", "m['content'] + ('!' if loop.index0 == 1 and loop.length > 3 else '')"),
+            "depending on its position",
+        ),
         (None, "no chat template"),
         (CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "## "), "does not end the model's turn"),
         ("{{ raise_exception('never') }}", "rejects a conversation"),
@@ -194,6 +198,11 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
 def test_templates_that_rewrite_the_history_are_rejected(template, sentence, byte_tokenizer):
     with pytest.raises(ConfigError, match=sentence):
         Chat(byte_tokenizer(template))
+
+
+def test_a_system_message_alone_is_rejected_in_words(byte_tokenizer):
+    with pytest.raises(ConfigError, match="rejects a conversation with the roles"):
+        Chat(byte_tokenizer(LLAMA_2_LIKE)).open([{"role": "system", "content": "Be kind."}])
 
 
 def test_truncation_enabled_by_another_caller_does_not_truncate_a_prompt(byte_tokenizer):

@@ -28,6 +28,11 @@ IN_TURN = (
     "{% for m in messages %}{% if m['role'] != ['user', 'assistant'][loop.index0 % 2] %}"
     "{{ raise_exception('roles must take turns') }}{% endif %}{% endfor %}" + CHATML
 )
+ONE_RESULT = (
+    "{% for m in messages %}"
+    "{% if not loop.first and m['role'] == messages[loop.index0 - 1]['role'] == 'tool' %}"
+    "{{ raise_exception('one result at a time') }}{% endif %}{% endfor %}" + RESULTS
+)
 ESCAPING = RESULTS.replace(
     "m['content']", "(m['content'] | replace('<', '&lt;') if m['role'] == 'tool' else m['content'])"
 )
@@ -63,6 +68,7 @@ def schema(name: str, description: str) -> dict:
         (CHATML, False),
         (AFTER_A_CALL, False),
         (IN_TURN, False),
+        (ONE_RESULT, False),
         (ESCAPING, False),
         (OTHER_START, False),
         (UNCLOSED, False),

@@ -118,7 +118,7 @@ class Chat:
         """
         ids = ids[:-1] if self.is_closed(ids) else ids
         decode = self._tokenizer.decode if self._backend is None else self._backend.decode
-        return decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=not keep_controls)
+        return decode(list(ids), skip_special_tokens=not keep_controls)
 
     def show(self, ids: Sequence[int]) -> str:
         """Decode tokens with control tokens included, for people to read."""
