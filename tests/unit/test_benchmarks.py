@@ -6,6 +6,7 @@ import argparse
 import importlib
 import mmap
 import os
+import random
 import re
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from transformers import AutoTokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,3 +194,42 @@ def test_the_gateway_misses_above_its_cost_and_its_slope(load):
     assert benchmark.misses(1.01, 1.2) == ["1.01 ms a turn > 1.0", "slope 1.20 > 1.1"]
     assert benchmark.slope_of([(10, 1.0), (100, 10.0), (1000, 100.0)]) == pytest.approx(1.0)
     assert benchmark.slope_of([(10, 1.0), (100, 100.0)]) == pytest.approx(2.0)
+
+
+def test_a_turn_drifts_if_the_next_prompt_does_not_begin_with_what_was_seen(load):
+    benchmark = load("retokenization_drift")
+    assert not benchmark.drifts([1, 2], [1, 2, 3])
+    assert not benchmark.drifts([1, 2], [1, 2])
+    assert benchmark.drifts([1, 2], [1])
+    assert benchmark.drifts([1, 2], [1, 3, 2])
+    assert benchmark.share([True, False, False, False]) == 0.25
+    assert benchmark.misses({"text": 0.0, "cut": 0.004}) == ["cut: 0.4% of the turns drift"]
+
+
+def test_tokens_are_split_into_two_of_the_vocabulary_with_the_same_text(load):
+    split_some, chance = load("retokenization_drift").split_some, random.Random(0)
+    vocabulary = {"a", "b", "ab", "abc", "c", "x"}
+    assert split_some(["abc", "x"], vocabulary, 0.0, chance) == ["abc", "x"]
+    assert split_some(["abc", "x"], vocabulary, 1.0, chance) == [
+        "ab",
+        "c",
+        "x",
+    ]  # "bc" is no token, "x" cannot be split
+    many = [split_some(["ab"] * 1000, vocabulary, 0.25, chance) for _ in range(4)]
+    assert all("".join(one) == "ab" * 1000 for one in many)
+    assert 0.2 < sum(len(one) - 1000 for one in many) / 4000 < 0.3
+
+
+def test_both_ways_see_drift_where_there_is_some_and_only_there(load, smollm2_folder):
+    benchmark = load("retokenization_drift")
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    family = benchmark.Family("smollm2", tokenizer, benchmark.Chat(tokenizer))
+    close, vocabulary = family.chat.close_id, tokenizer.get_vocab()
+    text = "the more the other"
+    names = tokenizer.convert_ids_to_tokens(family.encode(text))
+    other = benchmark.split_some(names, vocabulary, 1.0, random.Random(0))
+    assert len(other) > len(names)
+    for tokens, is_other in ((names, False), (other, True)):
+        turn = benchmark.Turn([*(vocabulary[name] for name in tokens), close], text)
+        assert benchmark.drifts_rendered(family, turn) is is_other
+        assert not benchmark.drifts_in_forest(family, turn)

@@ -9,6 +9,9 @@ from typing import Any
 from turnsmith.cli.runs import RUN_HELP
 from turnsmith.terminal import print_line
 
+STEP_HELP = "step of a checkpoint, `best` or `last` (default: last)"
+"""Help text of every `--step`."""
+
 _DESCRIPTION = """\
 Write a run's model as a plain Hugging Face folder (safetensors and tokenizer)
 that transformers and vLLM load. The default is the newest intact checkpoint; a
@@ -28,9 +31,7 @@ def add_export_command(commands: Any) -> None:
     )
     add = parser.add_argument
     add("run_folder", metavar="RUN", help=RUN_HELP)
-    add(
-        "--step", metavar="N", type=_step, default="last", help="step of a checkpoint, `best` or `last` (default: last)"
-    )
+    add("--step", metavar="N", type=checkpoint_step, default="last", help=STEP_HELP)
     add("--out", metavar="FOLDER", help="new folder to write to (default: RUN/exports/step-N)")
     add("--adapter", action="store_true", help="write only the LoRA adapter (default: merge it into the model)")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="dtype of the weights (default: as trained)")
@@ -54,7 +55,13 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _step(text: str) -> int | str:
+def checkpoint_step(text: str) -> int | str:
+    """Read the argument of `--step`.
+
+    Example:
+        >>> checkpoint_step("best"), checkpoint_step("40")
+        ('best', 40)
+    """
     if text in ("best", "last"):
         return text
     if not text.isdecimal():

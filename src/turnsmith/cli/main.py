@@ -18,6 +18,7 @@ from turnsmith.cli.report import add_report_command
 from turnsmith.cli.resume import add_resume_command
 from turnsmith.cli.runs import add_runs_command
 from turnsmith.cli.selftest import add_selftest_command
+from turnsmith.cli.serve import add_serve_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
 from turnsmith.errors import Preempted, TurnsmithError
@@ -47,6 +48,7 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
     add_report_command(commands)
     add_eval_command(commands)
     add_play_command(commands)
+    add_serve_command(commands)
     add_serve_env_command(commands)
     add_export_command(commands)
     add_model_command(commands)

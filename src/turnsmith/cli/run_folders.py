@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turnsmith.config import CheckpointConfig, ConfigStore
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import newest_checkpoint
+from turnsmith.records.checkpoints import choose_checkpoint
 from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
 
@@ -53,15 +53,15 @@ def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFo
     return run
 
 
-def model_folder(path: Path) -> Path:
-    """The folder to load a model from: `path` or, if it is a run folder, the model in its newest checkpoint.
+def model_folder(path: Path, step: int | str = "last") -> Path:
+    """The folder to load a model from: `path` or, if it is a run folder, the model in its checkpoint of a step.
 
     Raises:
         RecordError: The run has no intact checkpoint, or one without the model.
     """
     if not RunFolder.is_at(path):
         return path
-    checkpoint = newest_checkpoint(path / "checkpoints", trust=True).path
+    checkpoint = choose_checkpoint(path / "checkpoints", step).path
     model = checkpoint / "actor" / "huggingface"
     if not any(model.glob("*.safetensors")):
         raise RecordError(

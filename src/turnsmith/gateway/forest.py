@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from turnsmith.errors import ConfigError
-from turnsmith.gateway.histories import History, KnownHistories, MessageKey
+from turnsmith.gateway.histories import History, KnownHistories, MessageKey, reply_keys
 from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal
 from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
@@ -102,8 +102,7 @@ class Forest:
         turn.path = prompt.ids + turn.ids
         if turn.parent is not None:
             turn.parent.path = None
-        # Many agents drop the text of a turn that calls tools.
-        keys = {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
+        keys = reply_keys(reply)
         self._known.add(prompt.history, prompt.messages, turn, keys)
         self._by_reply.update(dict.fromkeys(keys, turn))
         return turn

@@ -117,6 +117,16 @@ class KnownHistories:
         self._walks = deque(kept, _MOST_WALKS)
 
 
+def reply_keys(reply: ChatMessage) -> set[MessageKey]:
+    """What an agent may send back for what it was handed out: many drop the text of a turn that calls tools.
+
+    Example:
+        >>> len(reply_keys(ChatMessage("assistant", "Hello")))
+        1
+    """
+    return {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
+
+
 def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:
     """Whether the tool calls have the ids that were handed out: some agents keep them, and then no turn is like it."""
     return [call.id for call in reply.calls] == [call.id for call in message.calls]

@@ -1,14 +1,20 @@
-"""The HTTP server of the gateway: one for each event loop that runs episodes, on loopback, while there are any.
+"""The HTTP server of the gateway.
 
-The secret in an episode's route is also the right to use it: an agent can reach its own episode and nothing else, and
-after the episode's end not even that.
+For agents: one for each event loop that runs episodes, on loopback, while there are any. The secret in an episode's
+route is also the right to use it: an agent can reach its own episode and nothing else, and after the episode's end not
+even that.
+
+For `turnsmith serve`: one model for everybody who has its key.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import secrets
+import socket
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -38,6 +44,8 @@ BODY_SECONDS = 30.0
 """For a request's body to arrive; then the request is refused."""
 KEEP_ALIVE_SECONDS = 10.0
 """A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
+_MOST_ASKED = 256
+"""So many requests are remembered for clients that repeat them; with each, the turns that lead to its answer."""
 _CHAT, _RESPONSES, _MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
 
 
@@ -51,11 +59,16 @@ class _Route:
     """One episode on the server, with the turns that it was asked for."""
 
     episode: ServedEpisode
+    over: Refusal
+    """What a request gets that waits for a turn when the episode ends."""
+    is_shared: bool = False
+    """Whether it has many clients: then an answer that was delivered may have been another one's."""
     asked: dict[tuple[str, int, int], asyncio.Task[ServedTurn]] = field(
         default_factory=dict[Any, "asyncio.Task[ServedTurn]"]
     )
     """The last turn asked for with each body."""
-    keys: set[str] = field(default_factory=set[str])
+    keys: dict[str, None] = field(default_factory=dict[str, None])
+    """Idempotency keys, oldest first."""
     known: defaultdict[str, KnownMessages] = field(default_factory=lambda: defaultdict(KnownMessages))
     """What was read already, by dialect."""
     tasks: set[asyncio.Task[ServedTurn]] = field(default_factory=set["asyncio.Task[ServedTurn]"])
@@ -67,16 +80,39 @@ class _Route:
         retries = http.headers.get("X-Stainless-Retry-Count", "0")
         is_retry = (key and key in self.keys) or retries not in ("", "0")
         known = self.asked.get(digest)
-        if is_retry and known is not None and not (known.done() and (known.cancelled() or known.exception())):
+        if is_retry and known is not None and self._can_repeat(known):
             return known
         if key:
-            self.keys.add(key)
+            self.keys[key] = None
         # A task of its own: the turn goes on if the client leaves, and is there when it asks again.
         task = asyncio.get_running_loop().create_task(self.episode.take_turn(request))
         self.asked[digest] = task
+        if len(self.asked) > _MOST_ASKED:
+            del self.asked[next(iter(self.asked))]
+        if len(self.keys) > _MOST_ASKED:
+            del self.keys[next(iter(self.keys))]
         self.tasks.add(task)
         task.add_done_callback(self._forget)
         return task
+
+    def _can_repeat(self, task: asyncio.Task[ServedTurn]) -> bool:
+        if not task.done():
+            return True
+        if task.cancelled() or task.exception():
+            return False
+        return not (self.is_shared and task.result().turn.is_delivered)
+
+    async def result(self, task: asyncio.Task[ServedTurn]) -> ServedTurn:
+        """Wait for a turn, which goes on if whoever waits is cancelled."""
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise self.over
+        return task.result()
+
+    def end(self) -> None:
+        """Cancel the turns that are being sampled."""
+        for task in list(self.tasks):
+            task.cancel()
 
     def _forget(self, task: asyncio.Task[ServedTurn]) -> None:
         self.tasks.discard(task)
@@ -84,19 +120,21 @@ class _Route:
             task.exception()  # seen, though the client that asked may be gone
 
 
-class GatewayServer:
-    """Serves the episodes of one event loop; `serve_episode` starts it."""
+class GatewayServer(ABC):
+    """Speaks all APIs under one path, for whatever episode a request is meant for."""
 
-    def __init__(self) -> None:
-        self.routes: dict[str, _Route] = {}
-        self.lock = asyncio.Lock()
-        self.port = 0
+    def __init__(self, root: str) -> None:
+        self._root = root
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
-        """Listen on loopback, on any free port."""
+    @abstractmethod
+    def find(self, http: web.Request) -> _Route:
+        """The episode that a request is for; raises a `Refusal`."""
+
+    async def start(self, listener: socket.socket) -> None:
+        """Take requests from a listening socket, which is closed at the end."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        root = "/e/{secret}/v1"
+        root = self._root
         app.add_routes(
             [
                 web.post(f"{root}/chat/completions", self._handler(_CHAT, self._turn)),
@@ -112,9 +150,7 @@ class GatewayServer:
             app, handle_signals=False, access_log=None, shutdown_timeout=0.1, logger=_http_logger
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = int(self._runner.addresses[0][1])
+        await web.SockSite(self._runner, listener).start()
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -129,10 +165,7 @@ class GatewayServer:
 
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
-                route = self.routes.get(http.match_info.get("secret", ""))
-                if route is None:
-                    raise Refusal("There is no such episode, or it is over.", status=404)
-                return await answer(http, route, dialect)
+                return await answer(http, self.find(http), dialect)
             except Refusal as refusal:
                 return _json(dialect.write_error(refusal), refusal.status)
             except ConnectionError:  # the client has left: there is nobody to answer
@@ -148,8 +181,8 @@ class GatewayServer:
         request = dialect.read(body, route.known[dialect.name])
         task = route.ask(http, body, request)
         if request.stream:
-            return await _stream(http, dialect, request, task)
-        served = await _result(task)
+            return await _stream(http, route, dialect, request, task)
+        served = await route.result(task)
         response = _json(dialect.write(served.reply, request))
         async with _delivery(served):
             await response.prepare(http)
@@ -174,30 +207,71 @@ class GatewayServer:
         return _json(orjson.dumps(page))
 
 
+class _EpisodeServer(GatewayServer):
+    """Serves the episodes of one event loop, each at a URL of its own; `serve_episode` starts it."""
+
+    def __init__(self) -> None:
+        super().__init__("/e/{secret}/v1")
+        self.routes: dict[str, _Route] = {}
+        self.lock = asyncio.Lock()
+        self.port = 0
+
+    def find(self, http: web.Request) -> _Route:
+        route = self.routes.get(http.match_info.get("secret", ""))
+        if route is None:
+            raise Refusal("There is no such episode, or it is over.", status=404)
+        return route
+
+
+class ModelServer(GatewayServer):
+    """Serves one model to everybody who knows the key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+
+    def __init__(self, episode: ServedEpisode, key: str) -> None:
+        super().__init__("/v1")
+        self._route = _Route(episode, Refusal("The server is ending.", status=503), is_shared=True)
+        self._key = key.encode()
+
+    def find(self, http: web.Request) -> _Route:
+        """The model, if the key is right."""
+        bearer = http.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = http.headers.get("X-Api-Key") or bearer
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key):
+            raise Refusal("The API key is missing or wrong: it is printed when the server starts.", status=401)
+        return self._route
+
+    async def stop(self) -> None:
+        """Take no more requests, and give up the turns that are being sampled."""
+        self._route.end()  # whoever waits for one is told so, as long as there is a connection
+        await super().stop()
+        self._route.end()  # those that were asked for meanwhile
+        await asyncio.gather(*self._route.tasks, return_exceptions=True)
+
+
 @asynccontextmanager
 async def serve_episode(episode: ServedEpisode) -> AsyncGenerator[tuple[str, str]]:
     """Serve an episode while the context lasts; gives the URL of its model, and its secret."""
     loop = asyncio.get_running_loop()
     server = _servers.get(loop)
     if server is None:
-        server = _servers[loop] = GatewayServer()
-    secret, route = secrets.token_urlsafe(24), _Route(episode)
+        server = _servers[loop] = _EpisodeServer()
+    secret, route = secrets.token_urlsafe(24), _Route(episode, Refusal("The episode is over.", status=404))
     async with server.lock:
         if not server.routes:
-            await server.start()
+            listener = socket.create_server(("127.0.0.1", 0))
+            server.port = int(listener.getsockname()[1])
+            await server.start(listener)
         server.routes[secret] = route
     try:
         yield f"http://127.0.0.1:{server.port}/e/{secret}/v1", secret
     finally:
         server.routes.pop(secret)
-        for task in list(route.tasks):
-            task.cancel()
+        route.end()
         async with server.lock:
             if not server.routes:
                 await server.stop()
 
 
-_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, GatewayServer] = WeakKeyDictionary()
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, _EpisodeServer] = WeakKeyDictionary()
 
 
 async def _body(http: web.Request) -> bytes:
@@ -212,28 +286,20 @@ async def _body(http: web.Request) -> bytes:
         raise Refusal(f"The request did not arrive within {BODY_SECONDS:g} seconds.", status=408) from None
 
 
-async def _result(task: asyncio.Task[ServedTurn]) -> ServedTurn:
-    """Wait for a turn, which goes on if whoever waits is cancelled."""
-    await asyncio.wait((task,))
-    if task.cancelled():
-        raise Refusal("The episode is over.", status=404)
-    return task.result()
-
-
 async def _stream(
-    http: web.Request, dialect: APIDialect, request: ModelRequest, task: asyncio.Task[ServedTurn]
+    http: web.Request, route: _Route, dialect: APIDialect, request: ModelRequest, task: asyncio.Task[ServedTurn]
 ) -> web.StreamResponse:
     """Send a turn as events. It is sampled whole, because an agent may not act on half a turn."""
     await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
     if task.done():
-        await _result(task)  # an error that is known by now is an ordinary response
+        await route.result(task)  # an error that is known by now is an ordinary response
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(http)
     while not task.done():
         await response.write(b": waiting for the model\n\n")
         await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
     try:
-        served = await _result(task)
+        served = await route.result(task)
     except Refusal as refusal:
         await response.write(dialect.error_event(refusal))
         await response.write_eof()

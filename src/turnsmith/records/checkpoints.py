@@ -165,6 +165,27 @@ def newest_checkpoint(folder: Path, *, trust: bool = False, warn: Warn = lambda 
     raise RecordError(f"{folder} holds no usable checkpoint. {' '.join(problems)}")
 
 
+def choose_checkpoint(folder: Path, step: int | str = "last", *, warn: Warn = lambda sentence: None) -> Checkpoint:
+    """The checkpoint of a step, the `best` or the `last` usable one, whoever wrote it.
+
+    Raises:
+        RecordError: There is no such checkpoint, or it is damaged.
+
+    Example:
+        >>> choose_checkpoint(Path("runs/gone/checkpoints"), "best")
+        Traceback (most recent call last):
+        turnsmith.errors.RecordError: No checkpoint of runs/gone is marked as the best: use --step last, or a number.
+    """
+    if step == "last":
+        return newest_checkpoint(folder, trust=True, warn=warn)
+    if step == "best":
+        best = best_checkpoint(folder)
+        if best is None:
+            raise RecordError(f"No checkpoint of {folder.parent} is marked as the best: use --step last, or a number.")
+        step = best.step
+    return open_checkpoint(folder / f"global_step_{step}", trust=True)
+
+
 def mark_best(folder: Path, step: int, value: float, metric: str = "reward/mean") -> bool:
     """Record the checkpoint of `step` as the best one if `value` is higher than the best so far.
 

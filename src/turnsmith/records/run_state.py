@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-_BEGINNINGS = ("starting", "resumed", "training", "evaluation")
+_BEGINNINGS = ("starting", "resumed", "training", "evaluation", "serving")
 _QUIET_SECONDS = 900
 LAST_SAVE = "saving the last state"
 """The phase in which a run that failed saves a last checkpoint."""

@@ -24,7 +24,9 @@ async def run_agent_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engi
     """
     began = time.perf_counter()
     host, clock = open_host(spec.environment), Clock(spec.limits.seconds)
-    session = AgentSession(start.episode_id, spec, engine, chat, clock)
+    session = AgentSession(
+        start.episode_id, engine, chat, clock, limits=spec.limits, sampling=spec.sampling, parser=spec.parser
+    )
     try:
         outcome, error, reward = await _play(start, spec, host, session, clock)
         trajectory = session.to_trajectory()

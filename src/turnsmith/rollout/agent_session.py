@@ -20,7 +20,7 @@ from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.turns import Prompt, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.limits import Limits
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
@@ -34,11 +34,21 @@ _DEFAULT_PARSER = FunctionCallingParser()
 class AgentSession:
     """Implements `ServedEpisode` for one attempt at an episode."""
 
-    def __init__(self, episode_id: str, spec: RolloutSpec, engine: Engine, chat: Chat, clock: Clock) -> None:
-        self._episode_id = episode_id
-        self._spec, self._engine, self._chat, self._clock = spec, engine, chat, clock
-        self._sampling = replace(spec.sampling, stop_token_ids=_union(chat.stop_token_ids, spec.sampling))
-        self._parser: ActionParser = spec.parser or _DEFAULT_PARSER
+    def __init__(
+        self,
+        episode_id: str,
+        engine: Engine,
+        chat: Chat,
+        clock: Clock,
+        *,
+        limits: Limits,
+        sampling: Sampling,
+        parser: ActionParser | None,
+    ) -> None:
+        self.episode_id = episode_id
+        self._engine, self._chat, self._clock, self._limits = engine, chat, clock, limits
+        self._sampling = replace(sampling, stop_token_ids=_union(chat.stop_token_ids, sampling))
+        self._parser: ActionParser = parser or _DEFAULT_PARSER
         self.forest = Forest(chat, self._parser)
         self.model_name = engine_name(engine)
         self.ended_by: tuple[Outcome, str] | None = None
@@ -60,7 +70,7 @@ class AgentSession:
         try:
             ids = prompt.ids
             generation = await self._engine.generate(
-                ids, replace_seed(sampling, self._episode_id, number), session=self._episode_id
+                ids, replace_seed(sampling, self.episode_id, number), session=self.episode_id
             )
             generation.check(sampling)
         except (Exception, asyncio.CancelledError) as error:
@@ -130,7 +140,7 @@ class AgentSession:
 
     def _turn_sampling(self, request: ModelRequest, prompt: Prompt) -> Sampling:
         """The plan's sampling, within what the limits leave; raises a `ContextTooLong` if they leave nothing."""
-        limits, length, opening = self._spec.limits, len(prompt.ids), prompt.opening_length
+        limits, length, opening = self._limits, len(prompt.ids), prompt.opening_length
         if self._begun >= limits.turns:
             self.ended_by = Outcome.TURN_LIMIT, ""
             advice = f"The episode has used its {limits.turns} turns, of which inference.max_turns allows more."
@@ -149,7 +159,7 @@ class AgentSession:
         return replace(self._sampling, max_tokens=min(wanted))
 
     def _turn_tokens(self) -> int:
-        limit = self._spec.limits.turn_tokens
+        limit = self._limits.turn_tokens
         return self._sampling.max_tokens if limit is None else limit
 
     def _cut_by(self, request: ModelRequest, generation: Generation, sampling: Sampling) -> tuple[Outcome, str] | None:
@@ -160,10 +170,10 @@ class AgentSession:
             return None
         if sampling.max_tokens < self._turn_tokens():
             return Outcome.TOKEN_LIMIT, ""
-        return None if self._spec.limits.turn_tokens is None else (Outcome.TURN_TOKEN_LIMIT, "")
+        return None if self._limits.turn_tokens is None else (Outcome.TURN_TOKEN_LIMIT, "")
 
     def _count_calls(self, turn: SampledTurn, reply: ModelReply) -> None:
-        limit = self._spec.limits.tool_calls
+        limit = self._limits.tool_calls
         self._calls += len(reply.calls)
         if limit is not None and self._calls > limit:
             turn.is_delivered = True  # the model has taken it, though the agent never sees its calls

@@ -112,8 +112,8 @@ class RunHistory:
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether this is a run of training, and not an evaluation or a played episode."""
-        return not any(event["kind"] in ("evaluation", "played") for event in self.events)
+        """Whether this is a run of training, and not an evaluation, a played episode or a served model."""
+        return not any(event["kind"] in ("evaluation", "played", "serving") for event in self.events)
 
     @cached_property
     def settings(self) -> RunSettings | None:

@@ -17,7 +17,7 @@ from turnsmith.records.run_state import RunState, state_of
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
-_DEFAULT_NAME = re.compile(r"(?:eval-|play-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
+_DEFAULT_NAME = re.compile(r"(?:eval-|play-|serve-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class RunView:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """The content of config.yaml."""
     is_evaluation: bool = False
+    is_serving: bool = False
+    """Whether the episodes are conversations with `turnsmith serve`."""
     planned_steps: int | None = None
     error: str = ""
     """The error that ended the run, if one did."""
@@ -63,7 +65,7 @@ class RunView:
     @property
     def algorithm(self) -> str:
         """Advantage estimator and batch size, for a training run with recorded settings."""
-        if self.is_evaluation or not self.settings:
+        if self.is_evaluation or self.is_serving or not self.settings:
             return ""
         size, group = self.setting("training", "batch_size"), self.setting("training", "group_size")
         return f"{self.setting('training', 'adv_estimator')}, {size} episodes a step in groups of {group}"
@@ -109,20 +111,22 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
     events, settings = run.read_events(), _read_settings(run)
-    evaluation = next((event for event in events if event.get("kind") == "evaluation"), {})
+    kinds = ("evaluation", "serving")
+    begun: Mapping[str, Any] = next((event for event in events if event.get("kind") in kinds), {})
     recipe = _read_parts(run)
     last_write = _last_write(run.path)
     return RunView(
         run=run,
         state=state_of(events, last_write),
-        environment=str(evaluation.get("environment") or _environment(recipe) or _environment_in(run.name)),
-        model=str(evaluation.get("model") or _model(settings)),
+        environment=str(begun.get("environment") or _environment(recipe) or _environment_in(run.name)),
+        model=str(begun.get("model") or _model(settings)),
         metrics=run.read_metrics(),
         evaluations=run.read_evaluations(),
         ledger=run.read_ledger(),
         warnings=warnings_in(events),
         settings=settings,
-        is_evaluation=bool(evaluation),
+        is_evaluation=begun.get("kind") == "evaluation",
+        is_serving=begun.get("kind") == "serving",
         planned_steps=recipe.get("steps") or None,
         error=_error(events),
         created=run.read_about().get("created"),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.rollout import agents
+from tests.unit.rollout.recorded import Recorded, check_tokens
 from transformers import AutoTokenizer
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.rollout.agent_episode import run_agent_attempt
@@ -31,19 +31,6 @@ from turnsmith.trajectory import Trajectory
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
 SDK_AGENTS = [agents.chat_agent, agents.responses_agent, agents.anthropic_agent]
 each_agent = pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agent.__name__)
-
-
-class Recorded:
-    """Keeps what the engine was asked, and what it sampled."""
-
-    def __init__(self, inner: Engine) -> None:
-        self.inner = inner
-        self.calls: list[tuple[array[int], Generation, Sampling]] = []
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
-        generation = await self.inner.generate(prompt_ids, sampling, session=session)
-        self.calls.append((array("i", prompt_ids), generation, sampling))
-        return generation
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +53,6 @@ def spec_of(agent: Any, *, config: EnvironmentConfig | None = None, **settings: 
 async def play(agent: Any, engine: Engine, chat: Chat, task: Any = None, **settings: Any) -> Trajectory:
     start = EpisodeStart("episode-1", seed=3, task=task or {"question": "What do you see?"})
     return await run_agent_attempt(start, spec_of(agent, **settings), engine, chat)
-
-
-def check_tokens(trajectory: Trajectory, engine: Recorded) -> None:
-    """What is trained on is what the engine saw and sampled, each turn once."""
-    seen = {call[0].tobytes(): call[1] for call in engine.calls}
-    for turn in trajectory.turns:
-        tokens = trajectory.buffer(turn.branch)
-        generation = seen[tokens.ids[: turn.start].tobytes()]
-        assert list(tokens.ids[turn.start : turn.stop]) == list(generation.token_ids)
-        assert tokens.log_probs[turn.start : turn.stop] == array("f", generation.log_probs)
-    buffers = [trajectory.tokens, *trajectory.branches]
-    assert sum(sum(tokens.mask) for tokens in buffers) == sum(turn.stop - turn.start for turn in trajectory.turns)
 
 
 @each_agent

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from turnsmith import config_sources
-from turnsmith.errors import ConfigError, RecordError
-from turnsmith.records.checkpoints import Checkpoint, Warn, best_checkpoint, newest_checkpoint, open_checkpoint
+from turnsmith.errors import ConfigError
+from turnsmith.records.checkpoints import Warn, choose_checkpoint
 from turnsmith.records.run_folder import RunFolder
 
 
@@ -41,7 +41,7 @@ def export_model(
         turnsmith.errors.RecordError: There is no run folder runs/gone.
     """
     run = RunFolder.open(run_folder)
-    checkpoint = _choose(run, step, warn)
+    checkpoint = choose_checkpoint(run.checkpoints_dir, step, warn=warn)
     model = config_sources.load(run.path / "config.yaml").model
     usual = run.path / "exports" / (f"step-{checkpoint.step}" + ("-adapter" if adapter else ""))
     target = (usual if out is None else Path(out).expanduser()).absolute()
@@ -63,15 +63,3 @@ def export_model(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return target
-
-
-def _choose(run: RunFolder, step: int | str, warn: Warn) -> Checkpoint:
-    folder = run.checkpoints_dir
-    if step == "last":
-        return newest_checkpoint(folder, trust=True, warn=warn)
-    if step == "best":
-        best = best_checkpoint(folder)
-        if best is None:
-            raise RecordError(f"No checkpoint of {run.path} is marked as the best: use --step last, or a number.")
-        step = best.step
-    return open_checkpoint(folder / f"global_step_{step}", trust=True)

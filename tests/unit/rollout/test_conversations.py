@@ -1,0 +1,269 @@
+"""A model served to the vendors' own clients: every conversation is one of its own, with the tokens as sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import socket
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from tests.unit.rollout import agents
+from tests.unit.rollout.recorded import Recorded, check_tokens
+from transformers import AutoTokenizer
+
+from turnsmith.gateway import server as gateway_server
+from turnsmith.gateway.server import ModelServer
+from turnsmith.gateway.turns import SampledTurn
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.inference.engines.scripted_engine import ScriptedEngine
+from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.records.episodes import read_episodes, write_episodes
+from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout import conversations as module
+from turnsmith.rollout.conversations import Conversations
+from turnsmith.rollout.limits import Limits
+
+KEY = "a key of at least 16 characters"
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
+LOOKS = [CALL, f"Let me look again. {CALL}", CALL + CALL, "I saw it."]
+SDK_AGENTS = [agents.chat_agent, agents.responses_agent, agents.anthropic_agent]
+
+
+@dataclass
+class Served:
+    conversations: Conversations
+    server: ModelServer
+    url: str
+    key: str = KEY
+
+    @property
+    def anthropic_url(self) -> str:
+        return self.url.removesuffix("/v1")
+
+
+@pytest.fixture(scope="module")
+def chat(tiny_folder: str) -> Chat:
+    return Chat(AutoTokenizer.from_pretrained(tiny_folder))
+
+
+@pytest.fixture
+def tiny(tiny_folder: str) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(tiny_folder, max_concurrency=8)
+    yield engine
+    engine.close()
+
+
+@asynccontextmanager
+async def served(engine: Engine, chat: Chat, **settings: Any) -> AsyncGenerator[Served]:
+    settings = {"limits": Limits(prompt_tokens=4096), "sampling": Sampling(max_tokens=8), "idle": 60.0} | settings
+    conversations = Conversations("mine", engine, chat, parser=None, **settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = ModelServer(conversations, KEY)
+    await server.start(listener)
+    try:
+        yield Served(conversations, server, f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+    finally:
+        await server.stop()
+
+
+async def run_agent(agent: Any, task: dict[str, Any], model: Served) -> float:
+    if inspect.iscoroutinefunction(agent):
+        return await agent(task, model)
+    return await asyncio.to_thread(agent, task, model)
+
+
+async def talk(model: Served, *texts: str, key: str = KEY, **settings: Any) -> list[Any]:
+    """A conversation of a client of its own; returns all messages."""
+    messages: list[Any] = []
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=key, max_retries=0) as client:
+        for text in texts:
+            messages.append({"role": "user", "content": text})
+            reply = await client.chat.completions.create(model="m", messages=messages, **settings)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content or ""})
+    return messages
+
+
+@pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agent.__name__)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_each_api_with_tools_is_one_conversation(chat: Chat, agent: Any, stream: bool):
+    engine = Recorded(ScriptedEngine(LOOKS, chat, log_prob=-1.0))
+    async with served(engine, chat, sampling=Sampling(max_tokens=200)) as model:
+        assert await run_agent(agent, {"question": "What?", "stream": stream}, model) == 4.0
+        (conversation,) = model.conversations.take_ended(every=True)
+    assert conversation.actions == LOOKS
+    assert [info["continuation"] for info in conversation.infos] == ["opened", "bridged", "bridged", "bridged"]
+    assert (conversation.outcome, conversation.branches) == ("completed", [])
+    check_tokens(conversation, engine)
+
+
+@pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agent.__name__)
+async def test_a_real_engine_is_recorded_token_for_token(
+    tiny: TransformersEngine, chat: Chat, agent: Any, tmp_path: Path
+):
+    engine = Recorded(tiny)
+    async with served(engine, chat) as model:
+        await run_agent(agent, {"question": "What?", "stream": True}, model)
+        ended = model.conversations.take_ended(every=True)
+    run = RunFolder.create(tmp_path, "serve")
+    write_episodes(run, 1, ended)
+    (conversation,) = read_episodes(run)
+    assert [conversation] == ended
+    assert conversation.num_turns == agents.TURNS
+    check_tokens(conversation, engine)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["same answers", "other answers"])
+async def test_conversations_of_clients_that_say_the_same_do_not_mix(
+    tiny: TransformersEngine, chat: Chat, temperature: float
+):
+    engine = Recorded(tiny)
+    async with served(engine, chat) as model:
+        said = await asyncio.gather(*(talk(model, "Hi", "And?", "So?", temperature=temperature) for _ in range(3)))
+        ended = model.conversations.take_ended(every=True)
+    assert [conversation.num_turns for conversation in ended] == [3, 3, 3]
+    assert all(conversation.branches == [] for conversation in ended)
+    assert sorted(map(str, said)) == sorted(str(conversation.messages) for conversation in ended)
+    for conversation in ended:
+        check_tokens(conversation, engine)
+
+
+async def test_an_answer_that_is_asked_for_again_is_a_branch(tiny: TransformersEngine, chat: Chat):
+    engine = Recorded(tiny)
+    async with served(engine, chat) as model:
+        messages = await talk(model, "Hi", "And?")
+        async with openai.AsyncOpenAI(base_url=model.url, api_key=KEY) as client:
+            await client.chat.completions.create(model="m", messages=messages[:-1])
+        (conversation,) = model.conversations.take_ended(every=True)
+    assert (conversation.num_turns, len(conversation.branches)) == (3, 1)
+    check_tokens(conversation, engine)
+
+
+async def test_the_sampling_parameters_of_the_client_apply(chat: Chat):
+    engine = Recorded(ScriptedEngine(["a"], chat))
+    plan = Sampling(max_tokens=8, temperature=0.5, top_k=7)
+    async with served(engine, chat, sampling=plan) as model:
+        await talk(model, "one")
+        await talk(model, "two", temperature=0.25, top_p=0.5, max_tokens=100, extra_body={"top_k": 3})
+        await talk(model, "three", temperature=1e-40, extra_body={"top_k": 10**12})
+        wrongs: list[dict[str, Any]] = [{"temperature": -1}, {"top_p": 0}, {"n": 2}]
+        for wrong in wrongs:
+            with pytest.raises(openai.BadRequestError):
+                await talk(model, "four", **wrong)
+        ended = model.conversations.take_ended(every=True)
+    used = [(one.temperature, one.top_p, one.top_k, one.max_tokens) for _, _, one in engine.calls]
+    assert used == [(0.5, 1.0, 7, 8), (0.25, 0.5, 3, 100), (0.0, 1.0, -1, 8)]
+    assert ended[1].infos[0]["sampling"] == {"temperature": 0.25, "top_p": 0.5, "top_k": 3}
+    assert len(ended) == 3
+
+
+async def test_a_wrong_key_is_an_error_of_each_api(chat: Chat):
+    engine = Recorded(ScriptedEngine(["a"], chat))
+    async with served(engine, chat) as model:
+        for key in ("wrong", KEY[:-1], KEY + "x", "ключ"):
+            if key.isascii():
+                with pytest.raises(openai.AuthenticationError, match="API key"):
+                    await talk(model, "Hi", key=key)
+                with pytest.raises(anthropic.AuthenticationError, match="API key"):
+                    await agents.anthropic_agent({"question": "Hi"}, replace(model, key=key))
+            async with httpx.AsyncClient(base_url=model.url) as client:
+                for route in ("/chat/completions", "/responses", "/messages", "/reward", "/nowhere"):
+                    response = await client.post(route, headers=[(b"X-Api-Key", key.encode())], json={})
+                    assert response.status_code == 401
+                assert (await client.get("/models")).status_code == 401
+                assert (await client.get("/models", headers={"X-Api-Key": KEY})).json()["data"][0]["id"] == "mine"
+    assert engine.calls == []
+
+
+async def test_idle_conversations_end_and_are_forgotten(chat: Chat):
+    async with served(ScriptedEngine(["a", "b"], chat), chat, idle=0.2) as model:
+        messages = await talk(model, "Hi", "And?")
+        assert model.conversations.take_ended() == []
+        await asyncio.sleep(0.3)
+        fresh = await talk(model, "Hello")
+        (first,) = model.conversations.take_ended()
+        assert [message["content"] for message in first.messages] == ["Hi", "a", "And?", "b"]
+        async with openai.AsyncOpenAI(base_url=model.url, api_key=KEY) as client:
+            goes_on: Any = [*messages, {"role": "user", "content": "Still there?"}]
+            await client.chat.completions.create(model="m", messages=goes_on)
+        others = model.conversations.take_ended(every=True)
+    assert [one.infos[0]["continuation"] for one in others] == ["opened", "edited"]
+    assert len(fresh) == 2
+
+
+async def test_memory_does_not_grow_with_conversations(chat: Chat, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gateway_server, "_MOST_ASKED", 4)
+    monkeypatch.setattr(module, "_MOST_LIVE", 6)
+
+    def turns() -> int:
+        gc.collect()
+        return sum(isinstance(thing, SampledTurn) for thing in gc.get_objects())
+
+    before = turns()
+    async with served(ScriptedEngine(["a", "b"], chat), chat) as model:
+        ended = 0
+        for number in range(40):
+            await talk(model, f"{number}", "And?")
+            ended += len(model.conversations.take_ended())
+        # Those that are alive, those that may be repeated, and what the last requests still hold.
+        assert 0 < turns() - before <= 2 * (6 + 4) + 2
+        assert ended == 34
+        ended += len(model.conversations.take_ended(every=True))
+    assert ended == 40
+
+
+async def test_a_conversation_that_is_too_long_is_told_so_and_recorded(chat: Chat):
+    async with served(ScriptedEngine(["a"], chat), chat, limits=Limits(prompt_tokens=40, tokens=20)) as model:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await talk(model, "Hi", "x" * 30)
+        (conversation,) = model.conversations.take_ended(every=True)
+    assert caught.value.code == "context_length_exceeded"
+    assert (conversation.num_turns, conversation.outcome) == (1, "token_limit")
+
+
+class Slow:
+    """Answers the first turn at once, and no other."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner, self.calls = inner, 0
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        self.calls += 1
+        if self.calls > 1:
+            await asyncio.sleep(3600)
+        return await self.inner.generate(prompt_ids, sampling, session=session)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_ends_tells_who_waits_and_keeps_what_was_said(chat: Chat, stream: bool):
+    engine = Slow(ScriptedEngine(["a", "b"], chat))
+    async with served(engine, chat) as model:
+        messages: Any = [*await talk(model, "Hi"), {"role": "user", "content": "And?"}]
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(base_url=model.url, headers=headers, timeout=20) as client:
+            body = {"messages": messages, "stream": stream}
+            waiting = asyncio.create_task(client.post("/chat/completions", json=body))
+            while engine.calls < 2:
+                await asyncio.sleep(0.01)
+            await model.server.stop()
+            response = await waiting
+        assert (response.status_code, response.json()["error"]["message"]) == (503, "The server is ending.")
+        (conversation,) = model.conversations.take_ended(every=True)
+    assert conversation.actions == ["a"]
+
+
+async def test_the_answer_to_one_client_is_not_repeated_to_another(tiny: TransformersEngine, chat: Chat):
+    engine = Recorded(tiny)
+    async with served(engine, chat) as model:
+        await talk(model, "Hi")
+        await talk(model, "Hi", extra_headers={"x-stainless-retry-count": "1"})
+        assert len(model.conversations.take_ended(every=True)) == len(engine.calls) == 2
