@@ -16,6 +16,8 @@ from .env.adapters.question_answer import QuestionAnswer as QuestionAnswer
 from .env.base import BaseEnvironment as BaseEnvironment
 from .env.examples import CustomGameEnvironment as CustomGameEnvironment
 from .env.examples import SimpleGameEnvironment as SimpleGameEnvironment
+from .env.mix import EnvironmentMix as EnvironmentMix
+from .env.mix import MixMember as MixMember
 from .env.result import StepResult as StepResult
 from .env.spec import EnvironmentSpec as EnvironmentSpec
 from .errors import ConfigError as ConfigError

@@ -212,6 +212,8 @@ class Trajectory:
     group_id: str = ""
     """Episodes with the same group id began from the same task and seed."""
     seed: int = 0
+    environment: str = ""
+    """In a mix of environments, the name of the one that it was played in."""
     seconds: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
     """Seconds that its calls waited for their turn, by what they waited for; no time limit counts them."""

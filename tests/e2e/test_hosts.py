@@ -14,6 +14,7 @@ from tests.e2e.reach import pickle_for_transfer_queue
 from turnsmith import RunFolder
 
 JOIN = "import ray; ray.init('10.77.0.1:6379', log_to_driver=False); print(len(ray.nodes()))"
+METRICS = "import urllib.request; print(urllib.request.urlopen('http://{}/metrics').read(6).decode())"
 PROCESSES = """
 import json, psutil
 found = {"titles": [], "listening": []}
@@ -46,7 +47,7 @@ class Watched:
     titles: dict[str, set[str]]
     """The processes of each host."""
     got: list[str]
-    """What a third host on the network was answered, and what it could have run."""
+    """What a third host on the network was answered, but for Ray's metrics, and what it could have run."""
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +60,15 @@ def watched(cluster: HostCluster) -> Watched:
     proof = cluster.shared / "a pickle was unpacked"
     frames = [bytes(frame).hex() for frame in pickle_for_transfer_queue(proof)]
     targets = {"ports": list(names), "sockets": [], "files": [], "frames": frames}
-    done = cluster.network.add().run(["python", "tests/e2e/another_user.py"], given=json.dumps(targets))
+    stranger = cluster.network.add()
+    done = stranger.run(["python", "tests/e2e/another_user.py"], given=json.dumps(targets))
     assert done.returncode == 0, done.stderr
-    print("a stranger tried", {f"{address}:{port}": name for (address, port), name in names.items()})
     got = [*json.loads(done.stdout), *([str(proof)] if proof.exists() else [])]
+    for (address, port), name in names.items():
+        if f"http {port} /metrics" in got:
+            assert name in ("python", "ray::DashboardAgent")  # Ray's dashboard, its autoscaler, and its agents
+            assert stranger.run(["python", "-c", METRICS.format(f"{address}:{port}")]).stdout == "# HELP\n"
+            got = [one for one in got if one.split()[:2] != ["http", str(port)]]
     titles = {host.name: {one.partition(".")[0] for one in found[host.address]["titles"]} for host in hosts}
     assert run.wait().code == 0, run.told
     return Watched(run, titles, got)

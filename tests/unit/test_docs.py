@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from turnsmith.cli.agent import split_agent_options
 from turnsmith.cli.main import build_parsers
 from turnsmith.cli.train import read_config
 from turnsmith.config_sources import known_keys, load
@@ -111,7 +112,10 @@ def test_commands_and_settings_are_accepted(page: Path, tmp_path: Path) -> None:
             args, extra = build_parsers()["turnsmith"].parse_known_args(shlex.split(command))
             assert not [word for word in extra if word.startswith("-")]
             if hasattr(args, "overrides"):
-                read_config(None, getattr(args, "model", None), [*args.overrides, *extra])
+                args.overrides = [*args.overrides, *extra]
+                if hasattr(args, "agent"):
+                    split_agent_options(args)  # takes the environments out of them, of which there may be several
+                read_config(None, getattr(args, "model", None), args.overrides)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

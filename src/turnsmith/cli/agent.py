@@ -10,6 +10,7 @@ from turnsmith.importing import absolute_name
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
+    from turnsmith.env.mix import EnvironmentMix
 
 _COMMAND_AGENT = "turnsmith.env.agent:CommandAgent"
 _QUESTION_ANSWER = "turnsmith.env.adapters.question_answer:QuestionAnswer"
@@ -18,7 +19,8 @@ _QUESTION_ANSWER = "turnsmith.env.adapters.question_answer:QuestionAnswer"
 def add_agent_options(parser: argparse.ArgumentParser) -> None:
     """Add ENVIRONMENT, and the options that can replace it."""
     add = parser.add_argument
-    add("environment", metavar="ENVIRONMENT", nargs="?", help="module:Name or path/to/file.py:Name")
+    several = "module:Name or path/to/file.py:Name; several, each with =WEIGHT, are mixed in one run"
+    add("environment", metavar="ENVIRONMENT", nargs="?", help=several)
     add("--agent", metavar="COMMAND", help="a program that asks the model for its turns itself, instead of ENVIRONMENT")
     add(
         "--data",
@@ -34,7 +36,18 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_agent_options(args: argparse.Namespace) -> None:
-    """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if there is nothing to play."""
+    """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if there is nothing to play.
+
+    Several environments, or one with a weight, are put into `args.mix`.
+    """
+    words = [word for word in (args.environment, *args.overrides) if word is not None]
+    named = [word for word in words if _is_environment(word)]
+    args.mix = named if len(named) > 1 or any("=" in word for word in named) else []
+    if args.mix:
+        args.environment, args.overrides = None, [word for word in words if word not in named]
+        if args.agent is not None or args.data is not None:
+            args.usage_error("--agent and --data are for a single environment; a mix is given tasks from Python")
+        return
     has_rows = args.agent is None and args.data is not None
     if args.environment is not None and (args.agent is not None or (has_rows and _is_setting(args.environment))):
         args.overrides.insert(0, args.environment)
@@ -49,8 +62,14 @@ def _is_setting(word: str) -> bool:
     return "=" in word
 
 
-def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str:
-    """The environment to import; what the options say goes to its settings."""
+def _is_environment(word: str) -> bool:
+    return ":" in word.partition("=")[0]
+
+
+def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str | EnvironmentMix:
+    """The environment to import, or several; what the options say goes to its settings."""
+    if args.mix:
+        return _mix(args.mix, curriculum=getattr(args, "curriculum", False))
     if args.environment is not None:
         return args.environment
     from turnsmith.env.adapters.scorers import find_scorer
@@ -66,6 +85,20 @@ def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str:
         settings["isolation"] = "process"  # as for any code of the user's
     settings.update(prompt=args.prompt or "", answer=args.answer or "", reward=rewards)
     return _QUESTION_ANSWER
+
+
+def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:
+    from turnsmith.env.mix import EnvironmentMix, MixMember
+    from turnsmith.errors import ConfigError
+
+    members: list[MixMember] = []
+    for word in words:
+        name, _, weight = word.partition("=")
+        try:
+            members.append(MixMember(absolute_name(name), weight=float(weight or 1)))
+        except ValueError:
+            raise ConfigError(f"{word}: the weight of an environment is a number, as in {name}=3.") from None
+    return EnvironmentMix(members, curriculum=curriculum)
 
 
 def read_data(args: argparse.Namespace) -> list[dict[str, Any]] | None:

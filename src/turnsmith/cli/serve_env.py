@@ -69,6 +69,8 @@ def _run(args: argparse.Namespace) -> int:
     from turnsmith.errors import ConfigError
 
     spec = EnvironmentSpec.of(args.environment)
+    if spec.member_for("", 0) is not None:
+        raise ConfigError(f"{args.environment} is a mix of environments: serve each of them, in a server of its own.")
     settings = EnvironmentConfig(isolation_workers=args.workers, isolation_memory_gib=args.memory_gib)
     token = read_token(args.token_file, create=True)
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET

@@ -29,6 +29,7 @@ examples:
   turnsmith train my_game.py:MyGame --dry-run
   turnsmith train --agent "python my_agent.py" --data tasks.jsonl --model tiny
   turnsmith train --data gsm8k.jsonl --reward number --model Qwen/Qwen3-0.6B
+  turnsmith train games.chess:Chess=3 my_game.py:MyGame=1 --model smollm2
 
 Settings come from the defaults, then --config, then --model, then KEY=VALUE;
 later ones win. `environment.KEY=VALUE` reaches your environment as
@@ -47,6 +48,8 @@ def add_train_command(commands: Any) -> None:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
+    shares = "of several environments, play most where the model succeeds half of the time"
+    add("--curriculum", action="store_true", help=shares)
     add("--dry-run", action="store_true", help="print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
@@ -55,6 +58,8 @@ def _run(args: argparse.Namespace) -> int:
     """Train or, with --dry-run, only print the settings."""
     split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
+    if args.curriculum and not args.mix:
+        args.usage_error("--curriculum is for several environments; an EnvironmentMix of your own says curriculum=True")
     environment = chosen_environment(args, config)
     if args.dry_run:
         from turnsmith.env.spec import EnvironmentSpec

@@ -7,13 +7,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name, import_object
+
+if TYPE_CHECKING:
+    from turnsmith.env.mix import MixMember
 
 ADAPTERS = {
     "gymnasium": "turnsmith.env.adapters.gymnasium:GymnasiumEnvironment",
@@ -57,19 +60,36 @@ class EnvironmentSpec:
             4
         """
         if isinstance(environment, EnvironmentSpec):
-            spec = environment if environment.config is not None else replace(environment, config=config)
+            spec = environment.with_config(config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
+            found = _imported(absolute_name(environment))
+            if isinstance(found, EnvironmentSpec):  # a spec, or a mix of several, at the top level of a module
+                spec = found.with_config(config).named(absolute_name(environment))
         elif _is_gymnasium(type(environment)):
             spec = cls(_made_again(environment), config)
         elif isinstance(environment, type) or (callable(environment) and not hasattr(environment, "reset")):
             spec = cls(environment, config)
         else:
             spec = cls(type(environment), _config_of(environment) or config)
-        is_object = spec.target is type(environment)
-        config = spec.config or EnvironmentConfig()
-        _arguments(spec.maker(), config, _INSTANCE_HINT if is_object else "")
-        found = spec.load()
+        return spec.checked(_INSTANCE_HINT if spec.target is type(environment) else "")
+
+    def with_config(self, config: EnvironmentConfig | None) -> EnvironmentSpec:
+        """The same spec, with these settings if it has none of its own."""
+        return self if self.config is not None else replace(self, config=config)
+
+    def named(self, name: str) -> EnvironmentSpec:
+        """The same spec, which was found under a name to import; one of a single environment needs no other name."""
+        return self
+
+    def checked(self, hint: str = "") -> EnvironmentSpec:
+        """The same spec, with what its class says about it.
+
+        Raises:
+            ConfigError: It is not an environment, or cannot be built; `hint` is added to why not.
+        """
+        _arguments(self.maker(), self.config or EnvironmentConfig(), hint)
+        found, spec = self.load(), self
         if issubclass(found, AgentEnvironment):
             spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
         missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
@@ -85,6 +105,14 @@ class EnvironmentSpec:
             raise ConfigError(f"{spec.name} cannot be built: it lacks the method {' and '.join(abstract)}.")
         Isolation.of(spec.config, spec.isolation)
         return spec
+
+    def member_for(self, name: str, seed: int) -> tuple[str, MixMember] | None:
+        """The environment of a mix that an episode is played in, with its name; None: this is not a mix."""
+        return None
+
+    def each(self) -> list[EnvironmentSpec]:
+        """The environments that episodes are played in: this one or, of a mix, all."""
+        return [self]
 
     @property
     def name(self) -> str:
@@ -225,12 +253,12 @@ def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str =
 
 
 @lru_cache(maxsize=256)
-def _imported(target: str) -> Callable[..., Any]:
+def _imported(target: str) -> Any:
     prefix, _, name = target.partition(":")
     if prefix in ADAPTERS:
         return partial(import_object(ADAPTERS[prefix]), name)
     found = import_object(target)
-    if not callable(found):
+    if not callable(found) and not isinstance(found, EnvironmentSpec):
         raise ConfigError(
             f"{target} is not an environment, which is a class with `reset` and `step` or a function that returns one, "
             "nor an agent, which is a function of a task and a model."

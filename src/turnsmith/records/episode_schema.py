@@ -61,11 +61,21 @@ SCHEMA: Any = pa.schema(
         ("attempt", pa.int32()),
         ("turn_branch", pa.list_(pa.int32())),
         ("branches", pa.list_(_BRANCH)),
+        ("environment", pa.string()),
     ],
     metadata={"turnsmith.format": FORMAT},
 )
 
-NEWER_COLUMNS = ("reward_shares", "exact", "turn_weights_swaps", "decision", "attempt", "turn_branch", "branches")
+NEWER_COLUMNS = (
+    "reward_shares",
+    "exact",
+    "turn_weights_swaps",
+    "decision",
+    "attempt",
+    "turn_branch",
+    "branches",
+    "environment",
+)
 """Columns that files of earlier versions do not have."""
 NULLABLE_COLUMNS = ("outcome", "score", *NEWER_COLUMNS)
 
@@ -94,4 +104,5 @@ DICTIONARY_COLUMNS = (
     "reward_shares",
     "decision",
     "attempt",
+    "environment",
 )

@@ -173,6 +173,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "attempt": [episode.attempt for episode in episodes],
         "turn_branch": [[turn.branch for turn in episode.turns] for episode in episodes],
         "branches": [list(map(_branch, episode.branches)) for episode in episodes],
+        "environment": [episode.environment for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -294,6 +295,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         exact=row.get("exact") is not False,
         decision=Decision(row.get("decision") or Decision.KEPT),
         attempt=row.get("attempt") or 0,
+        environment=row.get("environment") or "",
     )
 
 

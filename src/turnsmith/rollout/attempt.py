@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from turnsmith.clocks import Bottleneck, Clock
 from turnsmith.env.host import Host
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, WorkerLost, describe_failure
+from turnsmith.env.mix import MixMember
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    EnvironmentTimeout,
+    Overloaded,
+    WorkerLost,
+    describe_failure,
+)
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Outcome, Trajectory
@@ -26,6 +35,52 @@ class EpisodeStart:
     """Prepended to the first observation."""
     system_prompt: str = ""
     """Prepended to the environment's own system prompt."""
+    environment: str = ""
+    """Of a mix, the name of the environment to play in; empty: the seed decides."""
+
+
+def in_mix(start: EpisodeStart, spec: RolloutSpec) -> tuple[EpisodeStart, RolloutSpec, MixMember | None]:
+    """Choose the environment of an episode, if the run has a mix of them, with the limits that are its own.
+
+    Example:
+        >>> from turnsmith import EnvironmentMix
+        >>> from turnsmith.env.examples import GuessNumber
+        >>> mix = EnvironmentSpec.of(EnvironmentMix({"guess": MixMember(GuessNumber, max_turns=3)}))
+        >>> start, spec, _ = in_mix(EpisodeStart("e"), RolloutSpec(environment=mix))
+        >>> start.environment, spec.environment.name, spec.limits.turns, spec.limits.seconds
+        ('guess', 'GuessNumber', 3, 600.0)
+    """
+    chosen = spec.environment.member_for(start.environment, start.seed)
+    if chosen is None:
+        return start, spec, None
+    name, member = chosen
+    if not isinstance(member.environment, EnvironmentSpec):
+        raise ConfigError("The environments of the mix have not been looked up: pass EnvironmentSpec.of(mix).")
+    limits = replace(
+        spec.limits,
+        turns=member.max_turns or spec.limits.turns,
+        seconds=member.max_seconds or spec.limits.seconds,
+    )
+    return replace(start, environment=name), replace(spec, environment=member.environment, limits=limits), member
+
+
+def to_common_scale(trajectory: Trajectory, reward_range: tuple[float, float]) -> None:
+    """Map an episode's reward from its environment's range to 0 to 1; what is to be added goes to the last turn.
+
+    Example:
+        >>> episode = Trajectory(actions=["a", "b"], rewards=[2.0, 2.0])
+        >>> to_common_scale(episode, (-4.0, 4.0))
+        >>> episode.rewards, episode.total_reward
+        ([0.25, 0.75], 1.0)
+    """
+    low, high = reward_range
+    span = high - low
+    trajectory.reward_shares = {name: share / span for name, share in trajectory.reward_shares.items()}
+    if trajectory.score is not None:
+        trajectory.score = (trajectory.score - low) / span
+    elif trajectory.rewards:
+        trajectory.rewards = [reward / span for reward in trajectory.rewards]
+        trajectory.rewards[-1] -= low / span
 
 
 async def score_trajectory(

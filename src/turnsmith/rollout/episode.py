@@ -18,7 +18,7 @@ from turnsmith.errors import describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.agent_episode import run_agent_attempt
-from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, score_trajectory
+from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, in_mix, score_trajectory, to_common_scale
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.rewards.reward_function import RewardFunction
@@ -81,8 +81,15 @@ async def run_episode(
 
 async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> Trajectory:
     """Play one episode once, as `run_episode` does; `spec.failures` is not used."""
-    if spec.environment.is_agent:
-        return await run_agent_attempt(start, spec, engine, chat)
+    start, spec, member = in_mix(start, spec)
+    play = run_agent_attempt if spec.environment.is_agent else _run_environment_attempt
+    trajectory = await play(start, spec, engine, chat)
+    if member is not None and member.reward_range is not None:
+        to_common_scale(trajectory, member.reward_range)
+    return trajectory
+
+
+async def _run_environment_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> Trajectory:
     began = time.perf_counter()
     host = open_host(spec.environment)
     shared_threads().allow(spec.environment.threads)
@@ -92,7 +99,7 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         # Built only now: an episode that waits for the engine is just a buffer, which takes less memory.
         trajectory = episode.buffer.to_trajectory(chat)
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
-        trajectory.outcome, trajectory.error = outcome, error
+        trajectory.environment, trajectory.outcome, trajectory.error = start.environment, outcome, error
         if spec.reward_fn is not None and outcome.is_behaviour:
             await score_trajectory(trajectory, spec, host, episode.clock.waits)
     finally:

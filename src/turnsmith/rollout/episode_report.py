@@ -7,11 +7,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MAX_EXAMPLES = 3
+
+
+class MixedEpisode(NamedTuple):
+    """One episode in an environment of a mix."""
+
+    reward: float | None
+    """None: it does not count."""
+    success: bool | None
+    """What its last `info` says; None: nothing."""
 
 
 @dataclass
@@ -52,6 +61,8 @@ class EpisodeReport:
     """Groups that were replaced because their rewards were equal; they count in rewards and turns all the same."""
     retried: int = 0
     """Attempts that were retried."""
+    environments: dict[str, list[MixedEpisode]] = field(default_factory=dict)
+    """The episodes of each environment, by its name, if the run has a mix of them."""
     waits: Counter[str] = field(default_factory=Counter)
     """Milliseconds that calls of the episodes waited for their turn, by what they waited for."""
 
@@ -74,6 +85,19 @@ class EpisodeReport:
     def waiting_seconds(self) -> float:
         """Seconds that the calls of an episode waited for a thread, a sandbox or a worker, on average."""
         return sum(self.waits.values()) / 1000 / max(1, sum(self.outcomes.values()))
+
+    def successes_by_environment(self) -> dict[str, tuple[int, int]]:
+        """Successful episodes and all that count, of each environment of a mix.
+
+        An environment that reports `success` in its last `info` decides itself; of others, a reward above 0 is one.
+        """
+        counts: dict[str, tuple[int, int]] = {}
+        for name, episodes in self.environments.items():
+            counted = [episode for episode in episodes if episode.reward is not None]
+            reports = any(episode.success is not None for episode in counted)
+            won = [bool(one.success) if reports else (one.reward or 0.0) > 0 for one in counted]
+            counts[name] = sum(won), len(won)
+        return counts
 
     def __add__(self, other: EpisodeReport) -> EpisodeReport:
         total = EpisodeReport(**{name: _add(value, getattr(other, name)) for name, value in vars(self).items()})
@@ -103,6 +127,7 @@ class EpisodeReport:
         if self.filtered_groups:
             record["groups/filtered"] = len(self.filtered_groups)
         record["episodes/total"] = sum(self.outcomes.values())
+        record |= self._metrics_by_environment()
         if self.waits:
             record["time/waiting"] = self.waiting_seconds
         record |= {f"episodes/{outcome}": count for outcome, count in sorted(self.outcomes.items())}
@@ -115,6 +140,16 @@ class EpisodeReport:
         if self.tool_calls or self.format_problems:
             record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
             record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
+        return record
+
+    def _metrics_by_environment(self) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        for name, (won, counted) in sorted(self.successes_by_environment().items()):
+            prefix, episodes = f"environment/{name}", self.environments[name]
+            record[f"{prefix}/episodes"] = len(episodes)
+            if counted:
+                rewards = [episode.reward for episode in episodes if episode.reward is not None]
+                record |= {f"{prefix}/reward": math.fsum(rewards) / counted, f"{prefix}/success": won / counted}
         return record
 
 
@@ -142,9 +177,13 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         is_filtered = trajectory.decision is Decision.FILTERED
         if is_filtered and not rewards:
             report.filtered_groups.append(trajectory.group_id)
-        if trajectory.is_counted or is_filtered:
+        is_used = trajectory.is_counted or is_filtered
+        if is_used:
             rewards.append(trajectory.total_reward)
             _add_behaviour(report, trajectory)
+        if trajectory.environment:
+            mixed = MixedEpisode(trajectory.total_reward if is_used else None, _reported_success(trajectory))
+            report.environments.setdefault(trajectory.environment, []).append(mixed)
         _add_tool_calls(report, trajectory)
         _add_example(report, outcome.value, trajectory)
         _add_example(report, _group_key(trajectory.group_id), trajectory)
@@ -165,8 +204,9 @@ def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     report.cut_turns += cut
     if cut:
         _add_example(report, "cut_turn", trajectory)
-    if trajectory.infos and "success" in trajectory.infos[-1]:
-        report.successes = (report.successes or 0) + _is_true(trajectory.infos[-1]["success"])
+    success = _reported_success(trajectory)
+    if success is not None:
+        report.successes = (report.successes or 0) + success
     if trajectory.actions:
         conversation = repr((trajectory.messages, trajectory.actions)).encode(errors="surrogatepass")
         digest = blake2b(conversation, digest_size=8).hexdigest()
@@ -194,6 +234,12 @@ def _add_example(report: EpisodeReport, reason: str, trajectory: Trajectory) -> 
     examples = report.examples.setdefault(reason, [])
     if len(examples) < _MAX_EXAMPLES and trajectory.episode_id not in examples:
         examples.append(trajectory.episode_id)
+
+
+def _reported_success(trajectory: Trajectory) -> bool | None:
+    if not trajectory.infos or "success" not in trajectory.infos[-1]:
+        return None
+    return _is_true(trajectory.infos[-1]["success"])
 
 
 def _is_true(value: Any) -> bool:

@@ -21,6 +21,11 @@ def check_isolation(spec: EnvironmentSpec, reward_fn: RewardFunction | None = No
 environment.isolation=tcp://10.0.0.7:9000 run no code except the environment's own: let it take only the trajectory, \
 and return what it needs in the info of `step`.
     """
+    for one in spec.each():
+        _check(one, reward_fn)
+
+
+def _check(spec: EnvironmentSpec, reward_fn: RewardFunction | None) -> None:
     if spec.mode in HERE:
         return
     from turnsmith.env.isolation.serialization import define_function, define_spec

@@ -36,6 +36,8 @@ class DatasetRow(TypedDict):
     index: int
     seed: int
     task: dict[str, Any] | None
+    environment: NotRequired[str]
+    """In a mix, the name of the environment to start in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +154,22 @@ class CustomEnvironmentDataset:
             self.position += 1
             yield self[self.position - 1]
 
-    def record(self, rewards: Mapping[int, float | None]) -> None:
-        """Add finished groups to the history: the mean reward of each, by index; None: every episode failed."""
+    @property
+    def has_tasks(self) -> bool:
+        """Whether starts differ in more than the seed."""
+        return self.curriculum is not None or self.start(0)["task"] is not None
+
+    def record(
+        self, rewards: Mapping[int, float | None], successes: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        """Add finished groups to the history: the mean reward of each, by index; None: every episode failed.
+
+        `successes` are for a mix of environments, and not used here.
+        """
         for index in sorted(self._given.keys() & rewards.keys()):  # in order, whichever finished first
             start, reward = self._given.pop(index), rewards[index]
             if reward is not None:
-                self.history.append(FinishedGroup(**start, reward=reward))
+                self.history.append(FinishedGroup(start["index"], start["seed"], start["task"], reward))
         del self.history[:-REMEMBERED]
 
     def state_dict(self) -> dict[str, Any]:

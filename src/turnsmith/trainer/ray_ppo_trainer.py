@@ -32,6 +32,7 @@ from turnsmith.trainer.driver.remote_errors import record_end, to_training_failu
 from turnsmith.trainer.driver.runner_client import train_until, wait_for_call
 from turnsmith.trainer.driver.stop_signals import ignore_preemption, preemptible
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
+from turnsmith.trainer.mix_dataset import run_dataset
 from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
 from turnsmith.trainer.validation import Validation
@@ -44,7 +45,8 @@ class RayPPOTrainer:
 
     Args:
         config: All settings; every one has a default.
-        environment: The environment's class, `"module:Name"`, or an instance (which stands for its class and config).
+        environment: The environment's class, `"module:Name"`, an instance (which stands for its class and config), or
+            an `EnvironmentMix` of several.
         reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async: the reward of a whole
             episode; None: the rewards that the environment's `step` returns, each on its own turn.
         dataset: A `CustomEnvironmentDataset`, or tasks, passed to `reset(task=...)` in turn; None: only seeds differ.
@@ -79,7 +81,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.environment = EnvironmentSpec.of(environment, config.environment)
         check_isolation(self.environment.isolated(), reward_fn)
         self.reward_fn = reward_fn
-        self.dataset = CustomEnvironmentDataset.of(dataset)
+        self.dataset = run_dataset(dataset, self.environment)
         self.tools = tools
         self.parser = parser
         self.validation = Validation.of(validation, self.environment)

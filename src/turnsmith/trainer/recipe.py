@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import msgspec
 
 from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.config_sources import known_keys, to_dict
+from turnsmith.env.mix import EnvironmentMix, MixMember
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import import_name
@@ -125,6 +126,8 @@ class Recipe:
     environment: str | None = None
     environment_settings: dict[str, Any] | None = None
     """Where they are not those of config.yaml."""
+    mix: dict[str, dict[str, Any]] | None = None
+    """The environments of a mix that has no name to import it by."""
     reward_fn: str | None = None
     tools: list[str] | None = None
     parser: str | None = None
@@ -149,8 +152,13 @@ class Recipe:
 
     def add_environment(self, environment: EnvironmentSpec, settings: Any) -> None:
         """Note the environment to train in; `settings` are those in the config."""
+        if isinstance(environment, EnvironmentMix) and not environment.target:
+            self.mix = {name: self._mix_member(name, member, settings) for name, member in environment.members.items()}
+            return
         target = environment.target
         self.environment = target if isinstance(target, str) else self.name("environment", target)
+        if isinstance(environment, EnvironmentMix):
+            return
         if environment.config is not None and environment.config != settings:
             self.environment_settings = self._plain_settings(environment.config, "environment")
         elif not isinstance(settings, EnvironmentConfig):
@@ -158,10 +166,24 @@ class Recipe:
 
     def add_validation(self, environment: EnvironmentSpec, settings: Any) -> None:
         """Note the environment to evaluate in; `settings` are those in the config."""
+        if isinstance(environment, EnvironmentMix) and not environment.target:
+            self.nameless["validation"] = "a mix that is not defined in a module"
+            return
         target = environment.target
         self.validation = target if isinstance(target, str) else self.name("validation", target)
         if environment.config is not None and environment.config != settings:
             self.validation_settings = self._plain_settings(environment.config, "validation")
+
+    def _mix_member(self, name: str, member: MixMember, settings: Any) -> dict[str, Any]:
+        spec: EnvironmentSpec = member.environment
+        known = {one.name: getattr(member, one.name) for one in fields(member)}
+        known["environment"] = spec.target if isinstance(spec.target, str) else import_name(spec.target)
+        if known["environment"] is None:
+            self.nameless["environment"] = f"the {name} of its mix, {spec.name}"
+        del known["dataset"]  # `starts/` has it
+        if spec.config is not None and spec.config != settings:
+            known["settings"] = self._plain_settings(spec.config, "environment")
+        return known
 
     def add_parser(self, parser: ActionParser | None) -> None:
         """Note the class of a parser, if an object of it without arguments is the same."""
@@ -222,6 +244,23 @@ class Recipe:
                 f"{run / 'config.yaml'} names code that {_FILE} does not, so it was changed since the run began. If "
                 "you trust it, pass trust=True, or --trust on the command line."
             )
+
+
+def mix_members(mix: dict[str, dict[str, Any]]) -> dict[str, MixMember]:
+    """The environments of `Recipe.mix`.
+
+    Example:
+        >>> guess = {"environment": "turnsmith.env.examples:GuessNumber", "weight": 3.0, "settings": {"highest": 8}}
+        >>> mix_members({"guess": guess})["guess"].environment.config.highest
+        8
+    """
+    members: dict[str, MixMember] = {}
+    for name, known in mix.items():
+        known = dict(known)
+        settings, target = known.pop("settings", None), str(known.pop("environment"))
+        config = None if settings is None else EnvironmentConfig(**settings)
+        members[name] = MixMember(EnvironmentSpec(target, config), **known)
+    return members
 
 
 def extensions_in(config: ConfigStore) -> dict[str, list[str]]:

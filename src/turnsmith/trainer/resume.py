@@ -9,6 +9,7 @@ from typing import Any
 
 from turnsmith import config_sources
 from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env.mix import EnvironmentMix
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import add_to_path, import_object
@@ -22,7 +23,8 @@ from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import check_fit
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
-from turnsmith.trainer.recipe import Recipe
+from turnsmith.trainer.mix_dataset import load_dataset
+from turnsmith.trainer.recipe import Recipe, mix_members
 from turnsmith.trainer.validation import Validation
 
 _LOCK_SECONDS = 60.0  # for the processes of a killed run to end
@@ -79,7 +81,7 @@ def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, t
     planned = (training.num_epochs, training.steps_per_epoch)
     config_sources.apply_overrides(config, overrides)
     parts = _parts(run, recipe, given, config)
-    dataset = CustomEnvironmentDataset.load(run.path, parts.curriculum)
+    dataset = load_dataset(run.path, parts.curriculum)
     if (training.num_epochs, training.steps_per_epoch) != planned:
         recipe.steps_in_epoch = steps_in_epoch(config, dataset)
         recipe.steps = training.num_epochs * recipe.steps_in_epoch
@@ -134,6 +136,8 @@ def _validation(run: RunFolder, recipe: Recipe, config: ConfigStore, environment
 
 
 def _environment(recipe: Recipe, config: ConfigStore) -> EnvironmentSpec:
+    if recipe.mix is not None:
+        return EnvironmentSpec.of(EnvironmentMix(mix_members(recipe.mix)), config.environment)
     name = str(recipe.environment)
     settings = recipe.environment_settings
     own = config.environment if settings is None else EnvironmentConfig(**settings)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from turnsmith.config import ConfigStore
+from turnsmith.env.mix import EnvironmentMix
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.records.checkpoints import best_checkpoint, mark_best, saved_steps
@@ -21,6 +22,7 @@ from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.config.build import training_sampling
 from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, steps_in_epoch
+from turnsmith.trainer.mix_dataset import MixDataset, load_dataset
 
 FOLDER = "validation"
 """The folder of a run with the held-out dataset."""
@@ -68,7 +70,13 @@ class Validation:
         if given is None:
             return cls(environment, is_chosen=False)
         if not isinstance(given, CustomEnvironmentDataset) and _is_environment(given):
-            return cls(EnvironmentSpec.of(given, environment.config))
+            own = EnvironmentSpec.of(given, environment.config)
+            return cls(own, MixDataset.of_mix(own)) if isinstance(own, EnvironmentMix) else cls(own)
+        if isinstance(environment, EnvironmentMix):
+            raise ConfigError(
+                "validation has tasks, but the run has a mix of environments: pass an EnvironmentMix with held-out "
+                "tasks, MixMember(..., dataset=tasks)."
+            )
         starts = CustomEnvironmentDataset.of(given)
         if starts.curriculum is not None:
             raise ConfigError("validation has a curriculum, but held-out starts must stay the same: pass tasks.")
@@ -82,6 +90,10 @@ class Validation:
         starts.seed = FIRST_SEED if starts.seed is None else starts.seed
         return [starts.start(index) for index in range(min(most, len(starts)))]
 
+    def _tasks(self, starts: Sequence[DatasetRow]) -> list[dict[str, Any] | None] | None:
+        tasks = [start["task"] for start in starts]
+        return tasks if any(task is not None for task in tasks) else None
+
     def schedule(
         self, config: ConfigStore, reward_fn: Callable[..., Any] | None, tools: ToolRegistry | None
     ) -> EvaluationSchedule | None:
@@ -94,7 +106,8 @@ class Validation:
         plan = EvaluationPlan(
             episodes=len(starts),
             seeds=[start["seed"] for start in starts],
-            tasks=[start["task"] for start in starts if start["task"] is not None] or None,
+            tasks=self._tasks(starts),
+            environments=[name for start in starts if (name := start.get("environment"))] or None,
             limits=Limits.of(config.inference),
             # Always the same random numbers: only the model differs between two evaluations.
             sampling=replace(sampling, temperature=temperature, seed=FIRST_SEED),
@@ -109,13 +122,13 @@ class Validation:
         """Raise if evaluation has no held-out starts, or would use starts that are trained on."""
         if self.is_chosen or not config.evaluation.every:
             return
-        if dataset.curriculum is not None or dataset.start(0)["task"] is not None:
+        if dataset.has_tasks:
             raise ConfigError(
                 f"evaluation.every={config.evaluation.every} has no held-out set: the dataset has tasks or a "
                 "curriculum, so other seeds may not be other starts. Pass validation=... with held-out tasks."
             )
         trained = _trained_seeds(dataset, config)
-        if any(start["seed"] in trained for start in self.held_out(config.evaluation.episodes)):
+        if any(start["seed"] in seeds for seeds in trained for start in self.held_out(config.evaluation.episodes)):
             raise ConfigError(
                 f"Evaluation uses seeds from {FIRST_SEED} on, and training would reach them: choose another "
                 "training.seed, or pass validation=CustomEnvironmentDataset(seeds=...)."
@@ -129,7 +142,7 @@ class Validation:
     @staticmethod
     def load_starts(run: Path) -> CustomEnvironmentDataset | None:
         """Read what `save` wrote; None: nothing."""
-        return CustomEnvironmentDataset.load(run / FOLDER) if (run / FOLDER / "starts.json").is_file() else None
+        return load_dataset(run / FOLDER) if (run / FOLDER / "starts.json").is_file() else None
 
 
 class EpisodeRunners(Protocol):
@@ -209,10 +222,12 @@ def _is_environment(given: Any) -> bool:
     return isinstance(given, type | EnvironmentSpec) or hasattr(given, "step")
 
 
-def _trained_seeds(dataset: CustomEnvironmentDataset, config: ConfigStore) -> Container[int]:
+def _trained_seeds(dataset: CustomEnvironmentDataset, config: ConfigStore) -> list[Container[int]]:
     training = config.training
+    if isinstance(dataset, MixDataset):
+        return [seeds for one in dataset.datasets.values() for seeds in _trained_seeds(one, config)]
     if len(dataset) < ENDLESS:
-        return {dataset.start(index)["seed"] for index in range(len(dataset))}
+        return [{dataset.start(index)["seed"] for index in range(len(dataset))}]
     first = training.seed if dataset.seed is None else dataset.seed
     steps = training.num_epochs * steps_in_epoch(config, dataset)
-    return range(first, first + steps * training.batch_size // training.group_size)
+    return [range(first, first + steps * training.batch_size // training.group_size)]

@@ -73,6 +73,8 @@ class _LineChart:
     limits: tuple[float, float] | None = None
 
 
+_ENVIRONMENT = "environment/"
+"""Prefix of the metrics of each environment of a mix."""
 _FROM_ZERO = (0.0, 0.0)
 _LINE_CHARTS = (
     _LineChart("Reward", "mean; band: min to max", {"mean": "reward/mean"}, ("reward/min", "reward/max")),
@@ -155,13 +157,32 @@ def curves_of(metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mappin
         records.insert(0, {"step": 0, **first})
     size = max(1, math.ceil(len(records) / _MAX_POINTS))
     bins: _Bins = [records[start : start + size] for start in range(0, len(records), size)]
-    charts = [_lines(plan, bins) for plan in _LINE_CHARTS]
+    charts = [_lines(plan, bins) for plan in (*_environment_charts(records), *_LINE_CHARTS)]
     charts += [_stack("Step time", "seconds, by phase", "time/", "time/step", bins)]
     charts += [_stack("Episodes", "per step, by outcome", "episodes/", "episodes/total", bins)]
     charts = [chart for chart in charts if chart.series]
     steps = [(int(records[0]["step"]), int(records[-1]["step"])) for records in bins]
     zero = [chart.title for chart in charts if _is_zero(chart)]
     return Curves(steps, [chart for chart in charts if chart.title not in zero], zero)
+
+
+def _environment_charts(records: Sequence[Mapping[str, Any]]) -> list[_LineChart]:
+    """Charts with a line for each environment of a mix."""
+    metrics = dict.fromkeys(name for record in records for name in record if name.startswith(_ENVIRONMENT))
+
+    def chart(title: str, note: str, what: str, limits: tuple[float, float] | None = None) -> _LineChart:
+        lines = {
+            name.removeprefix(_ENVIRONMENT).removesuffix(f"/{what}"): name
+            for name in metrics
+            if name.endswith(f"/{what}")
+        }
+        return _LineChart(title, note, lines, limits=limits)
+
+    return [
+        chart("Reward by environment", "mean", "reward"),
+        chart("Success by environment", "share of episodes", "success", (0.0, 1.0)),
+        chart("Episodes by environment", "per step", "episodes", _FROM_ZERO),
+    ]
 
 
 def _lines(plan: _LineChart, bins: _Bins) -> Chart:

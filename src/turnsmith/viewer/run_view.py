@@ -156,6 +156,8 @@ def _last_write(path: Path) -> float | None:
 
 def _environment(recipe: Mapping[str, Any]) -> str:
     """The class name in `module:Name`; for an environment that cannot be imported by name, what describes it."""
+    if isinstance(recipe.get("mix"), dict):
+        return f"mix of {', '.join(map(str, recipe['mix']))}"
     name = str(recipe.get("environment") or "").rpartition(":")[2]
     return name or recipe.get("nameless", {}).get("environment", "")
 

@@ -50,8 +50,10 @@ class EvaluationPlan:
     """Seed of the first start; the following starts count up from it. Also the sampling seed, if that is not set."""
     seeds: Sequence[int] | None = None
     """Seeds of the starts, instead of counting up from `seed`; repeated as often as needed."""
-    tasks: Sequence[Mapping[str, Any]] | None = None
+    tasks: Sequence[Mapping[str, Any] | None] | None = None
     """For environments whose `reset` takes `task`: start i gets task i; repeated as often as needed."""
+    environments: Sequence[str] | None = None
+    """For a mix: start i is played in environment i; None: the seeds decide."""
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
     reward_fn: RewardFunction | None = None
@@ -104,10 +106,13 @@ class EvaluationPlan:
     def _start(self, number: int) -> EpisodeStart:
         seed, task = self.seeds[number % len(self.seeds)] if self.seeds else self.seed + number, None
         name = f"seed-{seed}"
-        if self.tasks:
-            task = dict(self.tasks[number % len(self.tasks)])
+        environment = self.environments[number % len(self.environments)] if self.environments else ""
+        name += f"-{environment}" if environment else ""
+        given = self.tasks[number % len(self.tasks)] if self.tasks else None
+        if given is not None:
+            task = dict(given)
             name += f"-task-{zlib.crc32(json.dumps(task, sort_keys=True, default=str).encode()):08x}"
-        return EpisodeStart("", name, seed, task)
+        return EpisodeStart("", name, seed, task, environment=environment)
 
 
 async def run_evaluation(

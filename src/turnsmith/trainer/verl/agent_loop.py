@@ -91,6 +91,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             group_id=str(row["index"]),
             seed=int(row["start_seed"]),
             task=json.loads(row["start_task"]) if row["start_task"] else None,
+            environment=row.get("start_environment", ""),
         )
         _context.in_flight.enter(start.episode_id, "environment")
         try:

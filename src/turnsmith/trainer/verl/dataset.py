@@ -10,7 +10,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from turnsmith.trainer.dataset import ENDLESS, Curriculum, CustomEnvironmentDataset
+from turnsmith.trainer.dataset import ENDLESS, Curriculum
+from turnsmith.trainer.mix_dataset import MixDataset, load_dataset
 
 _curriculum: Curriculum | None = None
 
@@ -26,7 +27,7 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
 
     def __init__(self, data_files: Any, tokenizer: Any = None, config: Any = None, **unused: Any) -> None:
         path = data_files if isinstance(data_files, str) else data_files[0]
-        self.stream = CustomEnvironmentDataset.load(Path(path).parent, _curriculum)
+        self.stream = load_dataset(Path(path).parent, _curriculum)
         self.first = self.stream.position
 
     def __len__(self) -> int:
@@ -40,13 +41,26 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
             "index": start["index"],
             "start_seed": start["seed"],
             "start_task": "" if start["task"] is None else json.dumps(start["task"]),
+            "start_environment": start.get("environment", ""),
         }
 
-    def record(self, rewards: Mapping[str, list[float]]) -> None:
-        """Record finished groups for the curriculum: the rewards of each one's episodes, by group id."""
+    def record(
+        self, rewards: Mapping[str, list[float]], successes: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        """Record finished groups for the curriculum.
+
+        Args:
+            rewards: The rewards of each group's episodes, by group id.
+            successes: In a mix, the successful and all episodes of each environment.
+        """
         # An exact sum: episodes finish in any order, and a repeated run must give the same.
         means = {int(group): math.fsum(paid) / len(paid) if paid else None for group, paid in rewards.items()}
-        self.stream.record(means)
+        self.stream.record(means, successes)
+
+    def metrics(self) -> dict[str, float]:
+        """In a mix, the share of each environment in the groups to come."""
+        shares = self.stream.shares() if isinstance(self.stream, MixDataset) else {}
+        return {f"environment/{name}/share": share for name, share in shares.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.stream.state_dict()

@@ -165,7 +165,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         if report is None:
             return False
         self._too_old.clear()
-        self.train_dataset.record(report.groups)  # for the curriculum
+        self.train_dataset.record(report.groups, report.successes_by_environment())  # for the curriculum
         self.episodes += report
         return True
 
@@ -276,6 +276,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         epoch = (global_steps - 1) // self.steps_in_epoch
         record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
+        record |= self.train_dataset.metrics()
         if self.balance is not None:
             self.emit("ledger", self.balance.as_dict())
         self.emit("step", record)

@@ -1,0 +1,217 @@
+"""Several environments in one run: each episode is played in one of them, as if it were the only one.
+
+A mix is a spec like any other; `rollout` asks it which environment an episode is for and plays it there. So tools,
+agents, settings and isolation are each environment's own, and need nothing from the mix.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError
+
+_GOLDEN = 0x9E3779B97F4A7C15
+"""The golden ratio times 2**64, in integers: exact for seeds of any size."""
+
+
+@dataclass(frozen=True)
+class MixMember:
+    """One environment of a mix, with what is different in it.
+
+    Example:
+        >>> from turnsmith.env.examples import GuessNumber
+        >>> MixMember(GuessNumber, weight=0)
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: GuessNumber has the weight 0 in the mix; it must be a number above 0. To leave \
+it out, remove it.
+    """
+
+    environment: Any
+    """Whatever `RayPPOTrainer` takes as an environment; as an `EnvironmentSpec`, with settings of its own."""
+    _: KW_ONLY
+    weight: float = 1.0
+    """Its share of the groups, relative to the weights of the others."""
+    reward_range: tuple[float, float] | None = None
+    """The lowest and the highest reward of an episode: they become 0 and 1, and rewards between them accordingly.
+    None: rewards stay as they are."""
+    max_turns: int | None = None
+    """Overrides `inference.max_turns`."""
+    max_seconds: float | None = None
+    """Overrides `inference.max_seconds`."""
+    dataset: Any = field(default=None, repr=False)
+    """Its tasks, as `RayPPOTrainer(dataset=...)` takes them; None: only seeds differ."""
+
+    def __post_init__(self) -> None:
+        name = getattr(self.environment, "__name__", None) or getattr(self.environment, "name", self.environment)
+        if not _is_number(self.weight) or self.weight <= 0:
+            raise ConfigError(
+                f"{name} has the weight {self.weight} in the mix; it must be a number above 0. To leave it out, "
+                "remove it."
+            )
+        object.__setattr__(self, "weight", float(self.weight))
+        for limit in ("max_turns", "max_seconds"):
+            value = getattr(self, limit)
+            if value is not None and (not _is_number(value) or value <= 0):
+                raise ConfigError(f"{name} has {limit}={value} in the mix; it must be more than 0, or None.")
+        if self.reward_range is not None:
+            object.__setattr__(self, "reward_range", _range(name, self.reward_range))
+
+
+@dataclass(frozen=True, init=False)
+class EnvironmentMix(EnvironmentSpec):
+    """Environments to train in, in one run. Pass it wherever an environment is taken.
+
+    The episodes of a group are all played in the same environment. In training, after any number of groups, each
+    environment has had its share to within one group, and goes through its own seeds or tasks as if it were alone.
+    Where nothing but the seed is known, as in an evaluation, the seed decides.
+
+    Args:
+        environments: Environments by name; for each, the environment, `(environment, weight)` or a `MixMember`. A list
+            of them is named after its classes.
+        curriculum: Let the shares follow the measured success: see `MixDataset`.
+
+    Example:
+        >>> from turnsmith.env.examples import GuessNumber, SimpleGameEnvironment
+        >>> mix = EnvironmentMix({"guess": (GuessNumber, 3), "game": SimpleGameEnvironment})
+        >>> {name: member.weight for name, member in mix.members.items()}
+        {'guess': 3.0, 'game': 1.0}
+        >>> [mix.member_for("", seed)[0] for seed in range(1000)].count("guess")
+        750
+    """
+
+    members: dict[str, MixMember] = field(default_factory=dict[str, MixMember])
+    """The environments, by name."""
+    curriculum: bool = False
+
+    def __init__(self, environments: Mapping[str, Any] | Iterable[Any], *, curriculum: bool = False) -> None:
+        self._set(members=_members(environments), curriculum=curriculum)
+
+    @property
+    def name(self) -> str:
+        """What a run of it is called."""
+        return "mix"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights, by name."""
+        return {name: member.weight for name, member in self.members.items()}
+
+    def with_config(self, config: EnvironmentConfig | None) -> EnvironmentMix:
+        """The same mix, with these settings where an environment has none of its own."""
+
+        def configured(name: str, member: MixMember) -> EnvironmentSpec:
+            try:
+                spec = EnvironmentSpec.of(member.environment, config)
+            except ConfigError as error:
+                raise ConfigError(f"{name}, in the mix: {error}") from None
+            if isinstance(spec, EnvironmentMix):
+                raise ConfigError(f"{name} is a mix itself: name its environments in the outer mix.")
+            return spec
+
+        return self._changed(configured)
+
+    def named(self, name: str) -> EnvironmentMix:
+        """The same mix, with the name that it is imported by."""
+        return self._changed(lambda _, member: member.environment)._set(target=name)
+
+    def checked(self, hint: str = "") -> EnvironmentMix:
+        """The same mix; `with_config` has checked its environments."""
+        return self
+
+    def isolated(self) -> EnvironmentMix:
+        """The same mix with `auto` decided for each environment, and without their tasks, which episodes bring."""
+        isolated = self._changed(lambda _, member: member.environment.isolated())
+        return isolated._set(members={name: replace(one, dataset=None) for name, one in isolated.members.items()})
+
+    def member_for(self, name: str, seed: int) -> tuple[str, MixMember]:
+        """The environment with a name; without one, the seed decides, so that the shares are those of the weights."""
+        if not name:
+            # Multiples of the golden ratio: even over any range of seeds, and unrelated to their remainders.
+            ends = list(accumulate(self.weights.values()))
+            place = seed * _GOLDEN % 2**64 / 2**64 * ends[-1]
+            name = list(self.members)[min(bisect_right(ends, place), len(ends) - 1)]
+        if name not in self.members:
+            raise ConfigError(f"The mix has no environment {name}, only {', '.join(self.members)}.")
+        return name, self.members[name]
+
+    def each(self) -> list[EnvironmentSpec]:
+        """Its environments."""
+        return [member.environment for member in self.members.values()]
+
+    def load(self) -> type:
+        """Its own class: those of its environments differ."""
+        return type(self)
+
+    def build(self) -> Any:
+        """Not possible: it is several environments."""
+        raise ConfigError(f"A mix is not one environment: build one of {', '.join(self.members)}.")
+
+    def _changed(self, change: Callable[[str, MixMember], Any]) -> EnvironmentMix:
+        """A copy in which each environment is replaced."""
+        members = {name: replace(one, environment=change(name, one)) for name, one in self.members.items()}
+        copy = EnvironmentMix(members, curriculum=self.curriculum)
+        return copy._set(target=self.target, is_agent=any(getattr(spec, "is_agent", False) for spec in copy.each()))
+
+    def _set(self, **values: Any) -> EnvironmentMix:
+        for name, value in {"target": "", **vars(self), **values}.items():
+            object.__setattr__(self, name, value)
+        return self
+
+
+def _members(environments: Mapping[str, Any] | Iterable[Any]) -> dict[str, MixMember]:
+    if isinstance(environments, Mapping):
+        given = [(str(name), _member(one)) for name, one in environments.items()]
+    else:
+        unnamed = [_member(one) for one in environments]
+        given = [(EnvironmentSpec(_target(one.environment)).name, one) for one in unnamed]
+    if not given:
+        raise ConfigError("The mix has no environment: name at least one.")
+    members: dict[str, MixMember] = {}
+    for name, member in given:
+        if not name:
+            raise ConfigError("An environment of the mix has an empty name.")
+        if name in members:
+            raise ConfigError(
+                f"Two environments of the mix are called {name}. Give each a name of its own: "
+                'EnvironmentMix({"one": ..., "other": ...}).'
+            )
+        members[name] = member
+    return members
+
+
+def _member(given: Any) -> MixMember:
+    if isinstance(given, MixMember):
+        return given
+    if isinstance(given, tuple | list):
+        if len(given) != 2:
+            raise ConfigError(f"{given} is not an environment of a mix: pass (environment, weight), or a MixMember.")
+        return MixMember(given[0], weight=given[1])
+    return MixMember(given)
+
+
+def _target(environment: Any) -> Any:
+    if isinstance(environment, EnvironmentSpec):
+        return environment.target
+    named = isinstance(environment, str | type) or (callable(environment) and not hasattr(environment, "reset"))
+    return environment if named else type(environment)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _range(name: object, given: Any) -> tuple[float, float]:
+    ends = tuple(given) if isinstance(given, tuple | list) else ()
+    if len(ends) != 2 or not all(map(_is_number, ends)) or not ends[0] < ends[1]:
+        raise ConfigError(
+            f"{name} has reward_range={given} in the mix; it must be the lowest and the highest reward of an episode, "
+            "such as (0, 10)."
+        )
+    return float(ends[0]), float(ends[1])
