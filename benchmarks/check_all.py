@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
     "memory_growth": ("--seconds", "780"),
+    "retokenization_drift": (),
 }
 """Each benchmark and the arguments of its short form."""
 TIMEOUT = 900.0
