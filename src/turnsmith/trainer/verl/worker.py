@@ -40,7 +40,6 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
-        self._last_file, self._times_written = "", 0
         # verl logs each group that is to be replaced as an error, with a traceback.
         logging.getLogger(AgentLoopWorkerTQ.__module__).addFilter(_is_error)
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
@@ -68,18 +67,11 @@ class EpisodeWorker(_VerlWorker):
         self.context.failing = SameFailure()
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
-            part = self._next_part(step, update)
+            part = f"{self.part}.{update}" if update else self.part
             await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=part)
         return Finished(
             report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
         )
-
-    def _next_part(self, step: int, update: int) -> str:
-        """Part of a file name. Asked twice, because another worker was lost, this one must not replace its own file."""
-        part = f"{self.part}.{update}" if update else self.part
-        self._times_written = self._times_written + 1 if self._last_file == f"{step} {part}" else 0
-        self._last_file = f"{step} {part}"
-        return f"{part}.again{self._times_written}" if self._times_written else part
 
     async def evaluate(
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
