@@ -1,4 +1,4 @@
-"""Packages that turnsmith adapts to and does not need, installed for a test into a folder of its own."""
+"""Packages that turnsmith adapts to and does not need, installed for a test."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ def install(folder: Path, *requirements: str) -> None:
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *requirements]
     subprocess.run(command, check=True, timeout=600)
     add_to_path(folder)
+
+
+def make_environment(folder: Path, packages: tuple[str, ...]) -> Path:
+    """Install packages, whose pins need not fit ours, into a new virtual environment; returns its Python."""
+    python = folder / "bin" / "python"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--allow-existing", str(folder)], check=True)
+    subprocess.run([*uv, "pip", "install", "-q", "--python", str(python), *packages], check=True)
+    return python

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from tests.e2e.framework_environments import make_environment
+from tests.e2e.packages import make_environment
 from turnsmith import Chat, ScriptedEngine
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.spec import EnvironmentSpec

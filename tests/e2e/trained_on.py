@@ -1,4 +1,4 @@
-"""The advantages that the actor trained on against those that `algo` computes from the run folder."""
+"""What the actor trained on against what the run folder says."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def assert_advantages_are_ours(trainer: RayPPOTrainer, step: int) -> None:
     for one in episodes:
         assert ours[one.episode_id] == pytest.approx(trained.advantages[one.episode_id], abs=1e-5, rel=1e-5)
     assert any(any(row) for row in ours.values())
+
+
+def assert_trained_on_what_was_sampled(trainer: RayPPOTrainer, steps: int, episodes: int) -> None:
+    """Every step had a gradient, our advantages, all its episodes, and the log-probs that they were sampled with."""
+    assert [record["step"] for record in trainer.metrics_history] == list(range(1, steps + 1))
+    for record in trainer.metrics_history:
+        assert record["grad_norm"] > 0
+        assert record["rollout_diff/max"] < 1e-5
+        assert record["episodes/completed"] == episodes
+        assert_advantages_are_ours(trainer, record["step"])

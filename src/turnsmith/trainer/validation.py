@@ -90,10 +90,6 @@ class Validation:
         starts.seed = FIRST_SEED if starts.seed is None else starts.seed
         return [starts.start(index) for index in range(min(most, len(starts)))]
 
-    def _tasks(self, starts: Sequence[DatasetRow]) -> list[dict[str, Any] | None] | None:
-        tasks = [start["task"] for start in starts]
-        return tasks if any(task is not None for task in tasks) else None
-
     def schedule(
         self, config: ConfigStore, reward_fn: Callable[..., Any] | None, tools: ToolRegistry | None
     ) -> EvaluationSchedule | None:
@@ -106,7 +102,7 @@ class Validation:
         plan = EvaluationPlan(
             episodes=len(starts),
             seeds=[start["seed"] for start in starts],
-            tasks=self._tasks(starts),
+            tasks=_tasks(starts),
             environments=[name for start in starts if (name := start.get("environment"))] or None,
             limits=Limits.of(config.inference),
             # Always the same random numbers: only the model differs between two evaluations.
@@ -220,6 +216,11 @@ def _is_environment(given: Any) -> bool:
     if isinstance(given, str):
         return not given.endswith((".jsonl", ".parquet"))
     return isinstance(given, type | EnvironmentSpec) or hasattr(given, "step")
+
+
+def _tasks(starts: Sequence[DatasetRow]) -> list[dict[str, Any] | None] | None:
+    tasks = [start["task"] for start in starts]
+    return tasks if any(task is not None for task in tasks) else None
 
 
 def _trained_seeds(dataset: CustomEnvironmentDataset, config: ConfigStore) -> list[Container[int]]:

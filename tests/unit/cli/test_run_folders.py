@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.checkpoints import save_models
 
 from turnsmith import RecordError, RunFolder
 from turnsmith.cli.main import main
@@ -73,12 +74,7 @@ def test_a_name_is_enough_to_export_and_resume(command: str, problem: str, capsy
 
 def test_the_model_of_a_run_is_that_of_its_newest_checkpoint() -> None:
     run = make_run("cc")
-    for step in (1, 2):
-        pending = PendingCheckpoint(run.checkpoints_dir, step)
-        (pending.path / "actor" / "huggingface").mkdir(parents=True)
-        (pending.path / "actor" / "huggingface" / "model.safetensors").write_text("weights")
-        pending.seal()
-        pending.commit()
+    save_models(run, 1, 2)
     newest = run.checkpoints_dir / "global_step_2" / "actor" / "huggingface"
     assert read_config(None, "runs/cc", []).model.local_path == str(newest)
     assert model_folder(newest) == newest

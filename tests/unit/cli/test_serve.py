@@ -16,13 +16,14 @@ import anthropic
 import httpx
 import openai
 import pytest
+from tests.unit.cli.checkpoints import save_models
 
 from turnsmith import RunFolder
 from turnsmith.cli.main import build_parsers, main
 from turnsmith.cli.serve import serving_config
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
-from turnsmith.records.checkpoints import PendingCheckpoint, mark_best
+from turnsmith.records.checkpoints import mark_best
 from turnsmith.records.episodes import read_episodes
 
 KEY = "a key of at least 16 characters"
@@ -135,12 +136,7 @@ def make_run(*, signed: bool, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = ConfigStore()
     config.inference.tool_format, config.inference.temperature = "native", 0.5
     run.write_config(to_dict(config))
-    for step in (1, 2):
-        pending = PendingCheckpoint(run.checkpoints_dir, step)
-        (pending.path / "actor" / "huggingface").mkdir(parents=True)
-        (pending.path / "actor" / "huggingface" / "model.safetensors").write_text("weights")
-        pending.seal()
-        pending.commit()
+    save_models(run, 1, 2)
     mark_best(run.checkpoints_dir, 1, 0.5)
     if not signed:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(Path("another user").absolute()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,6 @@ each_agent = pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agen
 @pytest.fixture(scope="module")
 def chat(tiny_folder: str) -> Chat:
     return Chat(AutoTokenizer.from_pretrained(tiny_folder))
-
-
-@pytest.fixture
-def tiny(tiny_folder: str) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(tiny_folder, max_concurrency=8)
-    yield engine
-    engine.close()
 
 
 def spec_of(agent: Any, *, config: EnvironmentConfig | None = None, **settings: Any) -> RolloutSpec:

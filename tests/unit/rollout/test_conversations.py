@@ -6,7 +6,7 @@ import asyncio
 import gc
 import inspect
 import socket
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,13 +54,6 @@ class Served:
 @pytest.fixture(scope="module")
 def chat(tiny_folder: str) -> Chat:
     return Chat(AutoTokenizer.from_pretrained(tiny_folder))
-
-
-@pytest.fixture
-def tiny(tiny_folder: str) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(tiny_folder, max_concurrency=8)
-    yield engine
-    engine.close()
 
 
 @asynccontextmanager
