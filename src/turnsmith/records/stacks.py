@@ -1,17 +1,22 @@
 """Stack traces of all processes of a run, on request: which line each thread is at, written to the run folder.
 
 Each process registers when it starts, and pays nothing after that. The signal handler is written in C and needs neither
-the interpreter nor its lock, so a process that hangs inside a library responds too.
+the interpreter nor its lock, so a process that hangs inside a library responds too. It shows the 100 newest threads:
+the main thread, which is the oldest, has a signal of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import platform
 import re
 import signal
+import sys
+import threading
 import time
+import traceback
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +25,9 @@ from turnsmith.records.run_state import process_start
 VARIABLE = "TURNSMITH_STACKS"
 """The environment variable that holds the folder in which processes register."""
 _FILE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)\.txt")
+_ALL_THREADS = signal.SIGUSR2
+# The kernel gives a signal to the main thread if that does not block it. macOS has no real-time signals.
+_MAIN_THREAD = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 _WRITING_SECONDS = 1.0
 _WATCHER = "the process that watches"
 _registered: IO[str] | None = None
@@ -43,7 +51,8 @@ def enable_stack_dump(role: str, *, is_guess: bool = False) -> None:
         file = (Path(folder) / f"{host}-{pid}-{process_start(pid)}.txt").open("w")
         file.write(f"{role}, process {pid} on {host}\n")
         file.flush()
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+        faulthandler.register(_MAIN_THREAD, file=file, all_threads=False)
+        faulthandler.register(_ALL_THREADS, file=file, all_threads=True)
     except (OSError, ValueError):  # Nowhere to write: not worth failing a run for.
         return
     _registered = file
@@ -58,7 +67,7 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
         >>> collect_stacks(here / "stacks", here / "stacks.txt")
         ['the process that watches']
     """
-    asked: list[Path] = []
+    asked: list[tuple[int, Path]] = []
     for file in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
         process = _FILE.fullmatch(file.name)
         if (
@@ -67,15 +76,22 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
             or process_start(int(process["pid"])) != int(process["start"])
         ):
             continue  # On another host, or dead: its id may belong to another process by now.
-        os.kill(int(process["pid"]), signal.SIGUSR2)
-        asked.append(file)
-    time.sleep(_WRITING_SECONDS if asked else 0.0)
+        asked.append((int(process["pid"]), file))
+    # One after the other: a signal that comes while a process is writing is ignored.
+    for number in (_MAIN_THREAD, _ALL_THREADS) if asked else ():
+        for pid, _ in asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(_WRITING_SECONDS)
     roles: list[str] = []
     with target.open("w") as output:
-        for file in asked:
+        for _, file in asked:
             text = file.read_text(errors="replace")
             roles.append(text.partition(",")[0])
             output.write(f"{text}\n")
         output.write(f"{_WATCHER}, {os.getpid()} on {platform.node()}\n")
-        faulthandler.dump_traceback(output, all_threads=True)
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+            output.write(f"\n{names.get(ident, 'a thread that Python did not start')}:\n")
+            traceback.print_stack(frame, file=output)
     return [*roles, _WATCHER]

@@ -20,7 +20,8 @@ enable_stack_dump("the child")
 enable_stack_dump("perhaps this", is_guess=True)
 def wait_in_a_thread():
     time.sleep(60)
-threading.Thread(target=wait_in_a_thread, daemon=True).start()
+for _ in range(150):
+    threading.Thread(target=wait_in_a_thread, daemon=True).start()
 def wait_here():
     print("ready", flush=True)
     time.sleep(60)
@@ -48,4 +49,4 @@ def test_a_hanging_process_shows_where_it_hangs(tmp_path: Path, monkeypatch: pyt
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     assert collect_stacks(folder, tmp_path / "all.txt") == ["the process that watches"]  # the child is dead
-    assert waits == [0.0]
+    assert waits == []
