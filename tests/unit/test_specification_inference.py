@@ -1,4 +1,4 @@
-"""The specification's snippets on engines, tools and whole episodes; `test_specification_snippets.py` has the others."""
+"""The specification's snippets on engines, tools and whole episodes; the others: `test_specification_snippets.py`."""
 
 from __future__ import annotations
 
