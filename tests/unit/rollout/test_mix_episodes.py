@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.rollout.mixed import MIX, Shop
 from transformers import AutoTokenizer
 
 from turnsmith import (
-    BaseEnvironment,
     Chat,
     EnvironmentConfig,
     EnvironmentMix,
@@ -28,46 +28,12 @@ from turnsmith import (
     evaluate,
     read_episodes,
     run_episode,
-    tool,
 )
 from turnsmith.errors import ConfigError
 from turnsmith.records.episodes import write_episodes
 from turnsmith.rollout.attempt import in_mix
 from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.spec import RolloutSpec
-
-
-class Counting(BaseEnvironment):
-    """Pays 2 for each turn, and never ends by itself."""
-
-    def reset(self, seed: int = 0) -> str:
-        return "Count."
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        return "Go on.", 2.0, False, {"process": os.getpid()}
-
-
-class Shop(BaseEnvironment):
-    """Has a tool."""
-
-    def reset(self) -> str:
-        return "Buy something."
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        return "Thanks.", -3.0, True, {"success": action == "bye", "process": os.getpid()}
-
-    @tool
-    def price(self, what: str) -> str:
-        """Say what something costs."""
-        return f"{what} costs 3."
-
-
-MIX = EnvironmentMix(
-    {
-        "counting": MixMember(Counting, max_turns=3, reward_range=(0, 8)),
-        "shop": MixMember(Shop, reward_range=(-5, 5)),
-    }
-)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +47,7 @@ def play(
     return asyncio.run(
         run_episode(
             EpisodeStart("e", environment=name),
-            environment=EnvironmentSpec.of(mix, more.pop("config", None)).isolated(),
+            environment=EnvironmentSpec.of(mix, more.pop("config", EnvironmentConfig(isolation="thread"))),
             engine=ScriptedEngine(list(replies), chat),
             chat=chat,
             limits=Limits(turns=2),
@@ -132,8 +98,8 @@ def test_an_agent_beside_an_environment(chat: Chat) -> None:
         return 4.0
 
     members = {"agent": MixMember(solve, reward_range=(0, 8)), "shop": Shop}
-    mix, config = EnvironmentMix(members), EnvironmentConfig(isolation="thread")
-    solved, bought = play(chat, "agent", mix, config=config), play(chat, "shop", mix, config=config)
+    mix = EnvironmentMix(members)
+    solved, bought = play(chat, "agent", mix), play(chat, "shop", mix)
     assert (solved.environment, solved.total_reward) == ("agent", 0.5), solved.error
     assert (bought.environment, bought.total_reward) == ("shop", -3.0)
 
