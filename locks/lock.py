@@ -80,7 +80,8 @@ LOCKS = {
     "vllm": Lock("Training on GPUs, with vLLM.", ("vllm",)),
     "sglang": Lock("An SGLang server, in an environment of its own.", requirements="sglang==0.5.12"),
 }
-WITHOUT_LOCK = ("", "openai", "mcp", "cpu", "vllm", "gpu", "flash-attn", "dev")
+_ADAPTERS = "gymnasium,reasoning-gym,textarena,openenv,math"
+WITHOUT_LOCK = ("", "openai", "mcp", "cpu", "vllm", "gpu", "flash-attn", "dev", f"cpu,{_ADAPTERS}", f"vllm,{_ADAPTERS}")
 """Extras that also install without a lock, from PyPI alone; the first is none at all."""
 
 
@@ -187,7 +188,10 @@ def check_extras(folder: Path) -> None:
         name = f"turnsmith[{extra}]" if extra else "turnsmith"
         for python in PYTHONS:
             uv_compile(
-                Lock(f"{name} on Python {python}", (extra,) if extra else ()), folder, "--python-version", python
+                Lock(f"{name} on Python {python}", tuple(filter(None, extra.split(",")))),
+                folder,
+                "--python-version",
+                python,
             )
         print(f"{name}: resolves on {' and '.join(PYTHONS)}", flush=True)
 

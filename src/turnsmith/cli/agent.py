@@ -30,7 +30,7 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     rows = parser.add_argument_group("rows of --data that are a question and an answer, without ENVIRONMENT")
     rows.add_argument("--prompt", metavar="COLUMN", help="the column with the question")
     rows.add_argument("--answer", metavar="COLUMN", help="the column with the right answer")
-    scores = "exact, number, choice, regex, json_schema, tests, or module:function; several are added up"
+    scores = "exact, number, math, choice, regex, json_schema, tests, or module:function; several are added up"
     rows.add_argument("--reward", metavar="NAME", action="append", help=scores)
     parser.set_defaults(usage_error=parser.error)
 

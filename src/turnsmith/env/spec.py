@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 ADAPTERS = {
     "gymnasium": "turnsmith.env.adapters.gymnasium:GymnasiumEnvironment",
+    "openenv": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
     "reasoning_gym": "turnsmith.env.adapters.reasoning_gym:ReasoningGymEnvironment",
+    "textarena": "turnsmith.env.adapters.textarena:TextArenaEnvironment",
+    "ws": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
+    "wss": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
 }
-"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name is their first argument. An adapter is
-imported when it is used: every process that runs environments loads this module."""
+"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name, or a whole URL, is their first argument.
+An adapter is imported when it is used: every process that runs environments loads this module."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,10 @@ class EnvironmentSpec:
     @property
     def name(self) -> str:
         """The name of the class or function."""
-        return self.target.rpartition(":")[2] if isinstance(self.target, str) else _name_of(self.target)
+        if not isinstance(self.target, str):
+            return _name_of(self.target)
+        _, is_url, address = self.target.partition("://")
+        return address.replace("/", "-").replace(":", "-") if is_url else self.target.rpartition(":")[2]
 
     @property
     def mode(self) -> str:
@@ -149,7 +156,9 @@ class EnvironmentSpec:
         if (self.isolation or getattr(self.config, "isolation", "auto")) != "auto":
             return self
         module = self.target.partition(":")[0] if isinstance(self.target, str) else self.target.__module__
-        return replace(self, isolation="thread" if module.partition(".")[0] == "turnsmith" else "process")
+        is_elsewhere = isinstance(self.target, str) and "://" in self.target  # a server runs its code
+        is_ours = is_elsewhere or module.partition(".")[0] == "turnsmith"
+        return replace(self, isolation="thread" if is_ours else "process")
 
     def maker(self) -> Callable[..., Any]:
         """What is called for a fresh environment: the class, the factory or, for an agent, the class that runs it."""
@@ -256,7 +265,7 @@ def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str =
 def _imported(target: str) -> Any:
     prefix, _, name = target.partition(":")
     if prefix in ADAPTERS:
-        return partial(import_object(ADAPTERS[prefix]), name)
+        return partial(import_object(ADAPTERS[prefix]), target if name.startswith("//") else name)
     found = import_object(target)
     if not callable(found) and not isinstance(found, EnvironmentSpec):
         raise ConfigError(

@@ -2,9 +2,11 @@
 
 - `question_answer`: rows with a question and an answer, played in one turn
 - `scorers`: calls a scoring function in the way that it was written for: ours, TRL's or verl's
-- `answers`: the scoring functions that ship with turnsmith
+- `answers`: the scoring functions that ship with turnsmith; `mathematics` compares for one of them
 - `gymnasium`, `spaces`: Gymnasium's environments, in words
+- `openenv`: environments behind an OpenEnv server
 - `reasoning_gym`: the tasks of reasoning-gym
+- `textarena`: the games of TextArena
 
 An adapter that needs a package imports it when an environment is made.
 """

@@ -15,6 +15,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
+from turnsmith.env.adapters.mathematics import is_equal
 from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -171,6 +172,11 @@ async def code_answer(response: str, answer: Any) -> float:
     return float(result.is_ok and result.output.rstrip().endswith(f"\n{secret}"))
 
 
+def math_answer(response: str, answer: Any) -> float:
+    """Pay for an answer with the same value as the right one, as `\\frac{1}{2}` has that of 0.5; by math-verify."""
+    return float(is_equal(final_answer(str(answer)), final_answer(response)))
+
+
 def _code(response: str) -> str:
     fenced = _FENCE.findall(response)
     return fenced[-1] if fenced else final_answer(response)
@@ -179,6 +185,7 @@ def _code(response: str) -> str:
 SHIPPED: dict[str, Callable[[str, Any], float | Awaitable[float]]] = {
     "exact": exact_answer,
     "number": number_answer,
+    "math": math_answer,
     "choice": choice_answer,
     "regex": regex_answer,
     "json_schema": json_answer,

@@ -119,7 +119,7 @@ def _make(env: Any, config: EnvironmentConfig) -> Any:
     try:
         gymnasium: Any = import_module("gymnasium")
     except ImportError as error:
-        raise MissingDependency("Environments of Gymnasium need it: pip install gymnasium.") from error
+        raise MissingDependency("Environments of Gymnasium need it: pip install 'turnsmith[gymnasium]'.") from error
     settings = config.own_settings()
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else env

@@ -26,7 +26,7 @@ class QuestionAnswer(BaseEnvironment):
             `problem`, `instruction` and `input` that a row has.
         answer: The column of the right answer, with dots for columns in columns; empty: the first of `answer`,
             `reward_model.ground_truth`, `ground_truth`, `solution`, `target` and `label` that a row has.
-        reward: `exact`, `number`, `choice`, `regex`, `json_schema` or `tests`; a function of your own, or
+        reward: `exact`, `number`, `math`, `choice`, `regex`, `json_schema` or `tests`; a function of your own, or
             `module:function`, with TRL's or verl's parameters or `(response, answer)`; or several, whose rewards are
             added up. Empty: what verl scores the row's `data_source` with, if it has one, else `exact`.
 

@@ -70,4 +70,6 @@ def _import() -> Any:
     try:
         return import_module("reasoning_gym")
     except ImportError as error:
-        raise MissingDependency(f"Its tasks need reasoning-gym ({error}): pip install reasoning-gym.") from error
+        raise MissingDependency(
+            f"Its tasks need reasoning-gym ({error}): pip install 'turnsmith[reasoning-gym]'."
+        ) from error

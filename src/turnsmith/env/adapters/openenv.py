@@ -1,0 +1,196 @@
+"""Environments behind an OpenEnv server: `openenv://localhost:8000`. Speaks its WebSocket protocol and imports nothing
+of it, because its pins are not ours.
+
+Each episode is one connection, which is one session of the server. A connection that is lost fails the episode, and the
+failure policy plays it again from its start: no step is repeated or skipped silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from turnsmith.clocks import Bottleneck, waiting
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env.base import BaseEnvironment
+from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency
+
+_CAPACITY, _INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
+_FIRST_RETRY_SECONDS = 0.1
+_RETRY_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+class OpenEnvEnvironment(BaseEnvironment):
+    """One session of an OpenEnv server.
+
+    The model's turn becomes the action. If the server's action has one field that a text can be, the turn is that
+    field; otherwise it is a JSON object, and the prompt has its schema. What the model is shown is the observation's
+    only field, or all of them, a line each.
+
+    Args:
+        address: `openenv://host:port`, or a URL with http, https, ws or wss.
+        config: `environment.action_field` and `environment.observation_field` name the fields to use; other settings
+            of your own are arguments of the environment's `reset`.
+    """
+
+    def __init__(self, address: str, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
+        super().__init__(config)
+        self.url = _base_url(address)
+        self.reset_arguments = self.config.own_settings()
+        self.action_field: str | None = self.reset_arguments.pop("action_field", None)
+        self.observation_field: str | None = self.reset_arguments.pop("observation_field", None)
+        self.action_schema: dict[str, Any] = {}
+        self._session: Any = None
+        self._socket: Any = None
+
+    async def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
+        """Open a session, waiting until the server has room for one."""
+        self.action_schema = await self._get_action_schema()
+        if self.action_field is None:
+            self.action_field = _text_field(self.action_schema)
+        data = {"seed": seed, **self.reset_arguments, **(task or {})}
+        answer = await self._open(data)
+        if answer.get("code") == _CAPACITY:
+            full = Bottleneck(f"one of {answer.get('max_sessions', 'the')} sessions of {self.url}", _MORE_SESSIONS)
+            async with waiting(full):
+                answer = await self._wait_for_room(data)
+        if "code" in answer:
+            raise EnvironmentFailure(f"{self.url} did not start an episode: {answer['code']}: {answer['message']}")
+        return self._show(answer["observation"])
+
+    def get_prompt_prefix(self) -> str:
+        """The action's schema, if it is more than a text."""
+        if self.action_field is not None:
+            return ""
+        schema = json.dumps({name: value for name, value in self.action_schema.items() if name != "title"})
+        return f"Answer with nothing but a JSON object with this schema: {schema}"
+
+    async def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        """Do what the model said; if the server can't read it, say so."""
+        if self.action_field is not None:
+            data: Any = {self.action_field: action}
+        else:
+            try:
+                data = json.loads(action)
+            except ValueError as error:
+                return f"This is not a JSON object: {error}.", 0.0, False, {"invalid_action": True}
+            if not isinstance(data, dict):
+                return "This is not a JSON object.", 0.0, False, {"invalid_action": True}
+        answer = await self._ask("step", data)
+        if answer.get("code") == _INVALID:
+            return _what_is_wrong(answer), 0.0, False, {"invalid_action": True}
+        if "code" in answer:
+            raise EnvironmentFailure(f"{self.url} failed in step: {answer['code']}: {answer['message']}")
+        info = dict(answer.get("metadata") or {})
+        return self._show(answer["observation"]), float(answer["reward"] or 0), bool(answer["done"]), info
+
+    async def close(self) -> None:
+        """End the session."""
+        socket, self._socket = self._socket, None
+        session, self._session = self._session, None
+        with contextlib.suppress(Exception):  # the server may be gone, and it ends what is not connected
+            if socket is not None:
+                await socket.send_json({"type": "close"})
+                await asyncio.wait_for(socket.close(), _CLOSE_SECONDS)
+        if session is not None:
+            await session.close()
+
+    async def _get_action_schema(self) -> dict[str, Any]:
+        try:
+            async with self._http().get(f"{self.url}/schema") as answer:
+                answer.raise_for_status()
+                return dict((await answer.json())["action"])
+        except (_aiohttp().ClientError, OSError, ValueError, KeyError) as error:
+            raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error!r}") from error
+
+    async def _wait_for_room(self, data: dict[str, Any]) -> dict[str, Any]:
+        pause = _FIRST_RETRY_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            answer = await self._open(data)
+            if answer.get("code") != _CAPACITY:
+                return answer
+            pause = min(2 * pause, _RETRY_SECONDS)
+
+    async def _open(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Connect and reset; returns the first observation, or an error."""
+        if self._socket is not None:
+            await self._socket.close()
+        try:
+            # Without pings: a server that waits for a slow simulator need not answer them.
+            url = "ws" + self.url.removeprefix("http") + "/ws"
+            self._socket = await self._http().ws_connect(url, max_msg_size=_MAX_MESSAGE_BYTES)
+        except (_aiohttp().ClientError, OSError) as error:
+            raise EnvironmentFailure(f"Could not connect to {self.url}: {error!r}") from error
+        return await self._ask("reset", data)
+
+    async def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        if self._socket is None:
+            raise EnvironmentFailure(f"{kind} was called before reset or after close.")
+        try:
+            await self._socket.send_json({"type": kind, "data": data})
+            answer = json.loads(await self._socket.receive_str())
+            return dict(answer["data"])
+        except (_aiohttp().ClientError, OSError, ValueError, TypeError, KeyError) as error:
+            raise EnvironmentFailure(f"The connection to {self.url} was lost in {kind}: {error!r}") from error
+
+    def _http(self) -> Any:
+        if self._session is None:
+            self._session = _aiohttp().ClientSession(trust_env=True)
+        return self._session
+
+    def _show(self, observation: Mapping[str, Any]) -> str:
+        if self.observation_field is not None:
+            if self.observation_field not in observation:
+                raise EnvironmentFailure(
+                    f"The observation has no field {self.observation_field!r}, but {', '.join(observation)}: "
+                    "set environment.observation_field to one of them."
+                )
+            return _as_text(observation[self.observation_field])
+        shown = {name: value for name, value in observation.items() if name != "metadata" and value not in (None, "")}
+        if len(shown) == 1:
+            return _as_text(*shown.values())
+        return "\n".join(f"{name}: {_as_text(value)}" for name, value in shown.items())
+
+
+_MORE_SESSIONS = "let the server allow more (`max_concurrent_envs` of its `create_app`), or train with fewer at once"
+
+
+def _base_url(address: str) -> str:
+    scheme, separator, rest = address.partition("://")
+    schemes = {"openenv": "http", "http": "http", "https": "https", "ws": "http", "wss": "https"}
+    if not separator or scheme not in schemes or not rest.strip("/"):
+        raise ConfigError(f"{address} is not the address of an OpenEnv server: write openenv://host:port.")
+    return f"{schemes[scheme]}://{rest.rstrip('/').removesuffix('/ws')}"
+
+
+def _text_field(schema: Mapping[str, Any]) -> str | None:
+    """The field that the model's text becomes: the only required one, if it is a string."""
+    required = schema.get("required", [])
+    fields = schema.get("properties", {})
+    return required[0] if len(required) == 1 and fields.get(required[0], {}).get("type") == "string" else None
+
+
+def _what_is_wrong(answer: Mapping[str, Any]) -> str:
+    errors = answer.get("errors", [])
+    details = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in errors]
+    return f"The action is not valid: {'; '.join(details) or answer['message']}."
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _aiohttp() -> Any:
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise MissingDependency(
+            "Environments of an OpenEnv server need aiohttp: pip install 'turnsmith[openenv]'."
+        ) from error
+    return aiohttp

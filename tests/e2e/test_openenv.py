@@ -1,0 +1,136 @@
+"""Environments behind a real OpenEnv server, which runs in an environment of its own."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.e2e.packages import make_environment
+from tests.e2e.trained_on import assert_advantages_are_ours
+from turnsmith import (
+    ConfigStore,
+    EnvironmentConfig,
+    EnvironmentSpec,
+    Outcome,
+    RayPPOTrainer,
+    ScriptedEngine,
+    Trajectory,
+)
+from turnsmith.config_sources import apply_overrides
+from turnsmith.inference import Chat
+from turnsmith.models import resolve
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
+from turnsmith.rollout.failure_policy import FailurePolicy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+SERVER = Path(__file__).with_name("openenv_server.py")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("openenv") / "venv", ("openenv==0.10.0",))
+
+
+@pytest.fixture(scope="module")
+def chat() -> Chat:
+    return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
+
+
+@contextmanager
+def server(python: Path, kind: str, sessions: int) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([str(python), str(SERVER), str(port), kind, str(sessions)]) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                        break
+                except OSError:
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
+            yield f"openenv://127.0.0.1:{port}", process
+        finally:
+            process.kill()
+
+
+def play(url: str, chat: Chat, policy: Any, episodes: int = 8, **settings: Any) -> list[Trajectory]:
+    spec = EnvironmentSpec.of(url, EnvironmentConfig(**{"max_steps": 3, **settings}))
+    plan = EvaluationPlan(episodes=episodes, concurrency=8, failures=FailurePolicy())
+    return evaluate(spec, ScriptedEngine(policy, chat), chat, plan).trajectories
+
+
+def oracle(turn: int, prompt: str) -> str:
+    [number] = re.findall(r"not far from (\d+)", prompt)
+    return number
+
+
+def guess(turn: int, prompt: str) -> str:
+    return str(random.Random(prompt + str(turn)).randint(1, 8))
+
+
+def test_eight_episodes_wait_for_two_sessions_and_none_is_lost(python: Path, chat: Chat) -> None:
+    with server(python, "text", 2) as (url, _):
+        right = play(url, chat, oracle)
+        assert [episode.total_reward for episode in right] == [1.0] * 8
+        assert {episode.outcome for episode in right} == {Outcome.COMPLETED}
+        assert len({episode.states[0] for episode in right}) > 2, "the server gets the seed"
+        guessed = play(url, chat, guess, 32)
+        assert 0.05 < sum(episode.total_reward for episode in guessed) / 32 < 0.95
+        [other] = play(url, chat, oracle, 1, low=100)
+        assert "from 100 to 107" in other.states[0], "settings of one's own are arguments of reset"
+
+
+def test_an_action_with_several_fields_is_json(python: Path, chat: Chat) -> None:
+    def bet(turn: int, prompt: str) -> str:
+        return ["red", '["red"]', '{"number": 3}', f'{{"number": {oracle(0, prompt)}, "colour": "red"}}'][turn]
+
+    with server(python, "json", 8) as (url, _):
+        [episode] = play(url, chat, bet, 1, max_steps=4)
+    assert '"colour"' in episode.messages[0]["content"], "the schema is in the system prompt"
+    assert [info.get("invalid_action") for info in episode.infos] == [True, True, True, None]
+    assert "The action is not valid: colour: Field required." in str(episode.messages)
+    assert (episode.rewards, episode.outcome) == ([0.0, 0.0, 0.0, 1.0], Outcome.COMPLETED)
+
+
+def test_a_fault_of_the_server_is_a_fault_and_never_a_reward(python: Path, chat: Chat) -> None:
+    with server(python, "text", 8) as (url, process):
+        [broken] = play(url, chat, lambda turn, prompt: "break", 1)
+        assert broken.outcome is Outcome.ENVIRONMENT_FAILED
+        assert "EXECUTION_ERROR: the simulator is gone" in str(broken.error)
+
+        def kill(turn: int, prompt: str) -> str:
+            process.kill()
+            return "1"
+
+        [lost] = play(url, chat, kill, 1)
+        assert lost.outcome is Outcome.ENVIRONMENT_FAILED
+        assert url.removeprefix("openenv://") in str(lost.error)
+
+
+def test_it_trains(python: Path, tmp_path: Path) -> None:
+    settings = "model.model_name=tiny inference.max_tokens=2 training.batch_size=16 training.group_size=8"
+    where = [f"checkpoint.output_dir={tmp_path}", "checkpoint.save_interval=0", "environment.max_steps=2"]
+    with server(python, "text", 4) as (url, _):
+        trainer = RayPPOTrainer(apply_overrides(ConfigStore(), [*settings.split(), *where]), url)
+        try:
+            records = trainer.fit(1, 2)
+        finally:
+            trainer.cleanup()
+    for step in (1, 2):
+        if records[step - 1]["grad_norm"]:
+            assert_advantages_are_ours(trainer, step)

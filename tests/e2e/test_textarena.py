@@ -1,0 +1,127 @@
+"""Games of TextArena with the real package: alone, against an opponent, and in training."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.e2e.packages import install
+from tests.e2e.trained_on import assert_advantages_are_ours
+from turnsmith import ConfigStore, EnvironmentConfig, EnvironmentSpec, RayPPOTrainer, ScriptedEngine
+from turnsmith.config_sources import apply_overrides
+from turnsmith.env.adapters.textarena import TextArenaEnvironment
+from turnsmith.errors import ConfigError
+from turnsmith.inference import Chat
+from turnsmith.models import resolve
+from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+PACKAGES = ("textarena==0.7.4", "nltk==3.10.4", "chess==1.11.2", "python-dotenv==1.2.4")
+PLAYED = (
+    "2048-v0", "Bandit-v0", "Blackjack-v0", "FifteenPuzzle-v0", "FrozenLake-v0", "GuessTheNumber-v0", "LightsOut-v0",
+    "Mastermind-v0", "Minesweeper-v0", "TowerOfHanoi-v0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The real package, in a folder of its own: turnsmith does not need it."""
+    install(tmp_path_factory.mktemp("packages"), *PACKAGES)
+
+
+def bisect(turn: int, prompt: str) -> str:
+    low, high = 1, 20
+    for guess, answer in re.findall(r"(\d+)[^\d]*?target number is (higher|lower)", prompt.partition("Enter your")[2]):
+        low, high = (int(guess) + 1, high) if answer == "higher" else (low, int(guess) - 1)
+    return str((low + high) // 2)
+
+
+def success(policy: object, name: str = "textarena:GuessTheNumber-v0") -> float:
+    chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
+    plan = EvaluationPlan(episodes=40)
+    return evaluate(EnvironmentSpec.of(name), ScriptedEngine(policy, chat), chat, plan).reward.value  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_seed_is_a_game_whatever_else_draws_random_numbers(name: str) -> None:
+    def play(seed: int) -> list[object]:
+        environment = EnvironmentSpec.of(f"textarena:{name}").build()
+        seen: list[object] = [environment.reset(seed=seed)]
+        for action in ("1", "[2]", "up", "[1 2]", "stand"):
+            random.random()
+            seen.append(environment.step(action))
+            if seen[-1][2]:  # type: ignore[index]
+                break
+        return seen
+
+    state = random.getstate()
+    assert play(5) == play(5)
+    random.setstate(state)
+    environment = EnvironmentSpec.of(f"textarena:{name}").build()
+    environment.reset(seed=5)
+    assert random.getstate() == state, "it draws from random numbers of its own"
+
+
+def test_who_halves_the_range_wins_and_chance_does_not() -> None:
+    assert success(bisect) == 1.0
+    draw = random.Random(0)
+    assert 0.1 < success(lambda turn, prompt: str(draw.randint(1, 20))) < 0.8
+    assert success(lambda turn, prompt: "no idea") <= 0.0
+
+
+def pick_first(seen: str) -> str:
+    return re.findall(r"'\[(\d)\]'", seen.rpartition("Available Moves")[2])[0]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_an_opponent_has_the_other_seat(seat: int) -> None:
+    environment = TextArenaEnvironment("TicTacToe-v0", opponent=pick_first, seat=seat)
+    first = environment.reset(seed=0)
+    assert first.startswith(f"You are Player {seat} in Tic Tac Toe.")
+    assert ("Player 0: [0]" in first) == (seat == 1)
+    rewards: list[float] = []
+    for action in ("4", "5", "3", "6") if seat == 0 else ("4", "2", "6"):
+        seen, reward, is_over, _ = environment.step(action)
+        rewards.append(reward)
+        assert f"Player {seat}: " not in seen, "the model's own move is in the conversation already"
+        if is_over:
+            break
+    assert rewards[-1] == 1.0
+    assert set(rewards[:-1]) == {0.0}
+
+
+def test_what_cannot_be_played_is_told_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"TicTacToe-v0 is not a game for 1: .* Pass `opponent=`"):
+        TextArenaEnvironment("TicTacToe-v0").reset(seed=0)
+    with pytest.raises(ConfigError, match=r"no game 'GessTheNumber-v0'\. Did you mean textarena:GuessTheNumber-v0"):
+        EnvironmentSpec.of("textarena:GessTheNumber-v0")
+    with pytest.raises(ConfigError, match=r"TextArena cannot make GuessTheNumber-v0: TypeError: .*'highest'"):
+        EnvironmentSpec.of("textarena:GuessTheNumber-v0", EnvironmentConfig(highest=3)).build()
+
+
+def test_missing_word_lists_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    monkeypatch.setattr(nltk, "download", lambda *args, **options: False)
+    with pytest.raises(ConfigError, match=r"Wordle-v0 needs word lists .*python -m nltk\.downloader words"):
+        EnvironmentSpec.of("textarena:Wordle-v0").build()
+
+
+def test_it_trains_against_an_opponent(tmp_path: Path) -> None:
+    settings = "model.model_name=tiny inference.max_tokens=2 training.batch_size=16 training.group_size=8"
+    where = [f"checkpoint.output_dir={tmp_path}", "checkpoint.save_interval=0", "environment.isolation=thread"]
+    game = partial(TextArenaEnvironment, "TicTacToe-v0", opponent=pick_first)
+    trainer = RayPPOTrainer(apply_overrides(ConfigStore(), [*settings.split(), *where]), game)
+    try:
+        records = trainer.fit(1, 2)
+    finally:
+        trainer.cleanup()
+    for step in (1, 2):
+        if records[step - 1]["grad_norm"]:
+            assert_advantages_are_ours(trainer, step)
