@@ -167,6 +167,22 @@ async def test_updates_of_one_step_have_files_of_their_own(
     assert sorted(names) == ["a-0", "a-1", "b-0", "b-1"]
 
 
+async def test_what_was_handed_over_stays_when_the_step_is_asked_for_again(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
+) -> None:
+    worker = EpisodeWorker("7", plan, settings, engine)
+    for times_handed, group in enumerate("abc"):  # as often as another worker is lost in the step
+        await worker.generate_sequences(rows(group))
+        await asyncio.gather(*worker.background_tasks)
+        await worker.finish_step(1, None, 0, (), times_handed)
+    names = [episode.episode_id for episode in read_episodes(plan.run_dir, step=1)]
+    assert sorted(names) == [f"{group}-{place}" for group in "abc" for place in range(2)]
+    await worker.generate_sequences(rows("d"))
+    await asyncio.gather(*worker.background_tasks)
+    await worker.finish_step(1)  # made again, after `load_checkpoint`
+    assert {episode.episode_id for episode in read_episodes(plan.run_dir, step=1)} == {"d-0", "d-1"}
+
+
 async def test_a_group_that_got_too_old_is_dropped_and_settled(
     queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
 ) -> None:

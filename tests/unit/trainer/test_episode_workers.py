@@ -141,7 +141,7 @@ def test_the_reports_of_all_workers_are_merged(queue: Queue) -> None:
     report = run.workers.finish_step(7, ["a"])
     assert report is not None
     assert report.outcomes == {"completed": 4}
-    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"], 0, ()))] * 2
+    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"], 0, (), 0))] * 2
 
 
 def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Queue) -> None:
@@ -180,6 +180,20 @@ def test_only_groups_in_flight_are_replayed(queue: Queue) -> None:
     run.started[0].die()
     dispatch(run, queue, "d")
     assert run.started[1].groups == [["a"], ["c"], ["d"]], "a dispatch looks for lost workers first"
+
+
+def test_a_worker_is_told_how_often_it_has_handed_over_episodes_of_a_step(queue: Queue) -> None:
+    run = Run(2)
+    dispatch(run, queue, "a", "b")
+    first, second = run.started
+    second.die()
+    assert run.workers.finish_step(1) is None
+    run.workers.replace_lost()
+    third = run.started[2]
+    assert run.workers.finish_step(1) is not None
+    assert run.workers.finish_step(2) is not None
+    told = [[args[-1] for name, args in process.calls if name == "finish_step"] for process in (first, second, third)]
+    assert told == [[0, 1, 0], [0], [0, 0]]
 
 
 def test_groups_that_are_replayed_may_be_lost_again(queue: Queue) -> None:

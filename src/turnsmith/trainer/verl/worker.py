@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -49,7 +50,12 @@ class EpisodeWorker(_VerlWorker):
         set_episode_context(self.context)
 
     async def finish_step(
-        self, step: int, groups: Collection[str] | None = None, update: int = 0, too_old: Collection[str] = ()
+        self,
+        step: int,
+        groups: Collection[str] | None = None,
+        update: int = 0,
+        too_old: Collection[str] = (),
+        times_handed: int = 0,
     ) -> Finished:
         """Write finished episodes to the run folder, and report on them.
 
@@ -58,6 +64,8 @@ class EpisodeWorker(_VerlWorker):
             groups: Only episodes of these groups and of dropped groups; the others wait for their step.
             update: Of which update of the step they are: each writes a file of its own.
             too_old: Groups that were dropped because they exceeded `training.max_staleness`.
+            times_handed: How often this worker has handed over episodes of this step: what it wrote then stays. A file
+                of a step that is made again, after `load_checkpoint`, is replaced.
         """
         drop_groups(self.context.finished, too_old, _TOO_OLD)
         finished, self.context.finished = split_settled(
@@ -68,7 +76,7 @@ class EpisodeWorker(_VerlWorker):
         if finished:
             attempts = [attempt for played in finished for attempt in played.attempts]
             part = f"{self.part}.{update}" if update else self.part
-            await asyncio.to_thread(write_episodes, self.context.plan.run_dir, step, attempts, part=part)
+            await asyncio.to_thread(_write, self.context.plan.run_dir, step, attempts, part, times_handed)
         return Finished(
             report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
         )
@@ -93,6 +101,13 @@ class EpisodeWorker(_VerlWorker):
         """Never return: this call fails when the process dies, and only then."""
         enable_stack_dump("process that runs episodes")
         await asyncio.Event().wait()
+
+
+def _write(run_dir: str | Path, step: int, attempts: list[Trajectory], part: str, times_handed: int) -> None:
+    if not times_handed:  # a step that is made again, after `load_checkpoint`, replaces all that it wrote before
+        for old in Path(run_dir, "episodes").glob(f"step-{step:08d}-{part}.again*"):
+            old.unlink()
+    write_episodes(run_dir, step, attempts, part=f"{part}.again{times_handed}" if times_handed else part)
 
 
 def _is_error(record: logging.LogRecord) -> bool:

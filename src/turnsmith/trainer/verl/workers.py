@@ -60,6 +60,8 @@ class _Slot:
     given: list[TensorDict] = field(default_factory=list[TensorDict])
     since: float = field(default_factory=time.monotonic)
     losses: int = 0
+    times_handed: int = 0
+    """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
     progress: tuple[int, str] = (0, "starting")
 
 
@@ -117,7 +119,10 @@ class EpisodeWorkers:
         Returns:
             None if a worker was lost before it could report: its groups are replayed, and this is called again.
         """
-        asked = [(slot, slot.handle.call("finish_step", step, groups, update, too_old)) for slot in self._slots]
+        asked = [
+            (slot, slot.handle.call("finish_step", step, groups, update, too_old, slot.times_handed))
+            for slot in self._slots
+        ]
         is_whole = True
         for slot, answer in asked:
             try:
@@ -127,10 +132,13 @@ class EpisodeWorkers:
                 over = {group_name(entry.episode_id) for entry in handed.entries}
                 under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
                 slot.given, slot.losses = _rows(slot.given, under_way), 0
+                slot.times_handed += 1
             except RayActorError:
                 is_whole = False
         if not is_whole:
             return None
+        for slot in self._slots:
+            slot.times_handed = 0
         finished, self._finished = _total(self._finished), []
         self.ledger.end(finished.entries)
         finished.report.retried += self._lost
