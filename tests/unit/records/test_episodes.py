@@ -7,9 +7,10 @@ import pytest
 from turnsmith.errors import RecordError
 from turnsmith.records import episodes
 from turnsmith.records.episode_files import episode_files
+from turnsmith.records.episode_schema import NEWER_COLUMNS
 from turnsmith.records.episodes import iter_episodes, read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
+from turnsmith.trajectory import Decision, Outcome, Trajectory, TurnRecord
 
 
 def make_episode(number: int, length: int = 60, turn: int = 10) -> Trajectory:
@@ -36,6 +37,11 @@ def test_episodes_come_back_exactly(tmp_path: Path) -> None:
     written = [make_episode(number, length=20 + 10 * number) for number in range(20)]
     written[3].score = 0.7
     written[4].outcome, written[4].error = Outcome.ENVIRONMENT_FAILED, "ValueError: no"
+    written[5].decision, written[5].attempt, written[5].exact = Decision.MASKED, 2, False
+    written[6].environment, written[6].reward_shares = "maze", {"style": 0.5}
+    written[7].turns[0].swaps = ((13, 8),)
+    written[8].branches = [make_episode(9).tokens]
+    written[8].turns[0].branch = 1
     written.append(Trajectory())
     file = write_episodes(run, 1, written)
     assert file.name == "step-00000001-0.parquet"
@@ -108,9 +114,8 @@ def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> No
 def test_a_file_from_before_some_columns_existed_can_be_read(tmp_path: Path) -> None:
     written = [make_episode(1), make_episode(2)]
     table = pq.read_table(write_episodes(tmp_path, 1, written))
-    newer = ["reward_shares", "exact", "turn_weights_swaps", "decision", "attempt"]
     old = tmp_path / "step-00000001-old.parquet"
-    pq.write_table(table.drop_columns(newer), old)
+    pq.write_table(table.drop_columns(list(NEWER_COLUMNS)), old)
     assert read_episodes(old) == written
 
 
