@@ -13,7 +13,7 @@ from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.create import create_inference_engine
-from turnsmith.rollout.harness import MultiTurnManager
+from turnsmith.rollout.harness import MultiTurnChatHarness, MultiTurnManager
 from turnsmith.rollout.multi_turn import MultiTurnInferenceEngine
 from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
@@ -207,3 +207,49 @@ def test_impossible_settings_are_refused(scripted: Callable[..., BaseInferenceEn
         MultiTurnInferenceEngine(scripted("a"), enable_tools=True)
     with pytest.raises(ConfigError, match="max_turns is 0"):
         MultiTurnInferenceEngine(scripted("a"), max_turns=0)
+
+
+def test_the_summary_of_a_manager_counts_turns_rewards_problems_and_failures() -> None:
+    tools = manager()
+    assert tools.get_episode_summary()["done"] is False
+    tools.environment = GuessNumber()
+    tools.environment.reset(seed=5)
+    written = [
+        '<tool_call>{"name": "double", "arguments": {"number": 4}}</tool_call>',
+        '<tool_call>{"name": "double", "arguments": {"number": "x"}}</tool_call>',
+        '<tool_call>{"name": "double"',
+        "9",
+    ]
+    turns = [tools.step(text, f"state {number}") for number, text in enumerate(written)]
+    assert [turn.tool_call is not None for turn in turns] == [True, True, False, False]
+    assert [turn.state for turn in turns] == [f"state {number}" for number in range(4)]
+    assert [turn.problem is not None for turn in turns] == [False, False, True, False]
+    assert tools.get_episode_summary() == {
+        "num_turns": 4,
+        "total_reward": 1.0,
+        "done": True,
+        "format_problems": 1,
+        "tools": {"double": {"calls": 2, "failures": 1}},
+    }
+    tools.reset()
+    assert tools.get_episode_summary()["num_turns"] == 0
+
+
+def test_a_harness_plays_the_seeds_it_is_given_and_tells_what_was_observed(tiny_folder: str) -> None:
+    class Seeded(BaseEnvironment):
+        def reset(self, seed: int = 0) -> str:
+            return f"seed {seed}"
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return f"heard {action}", 0.5, action == "b", {}
+
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
+    engine = ScriptedEngine(["a", "b"], chat)
+    harness = MultiTurnChatHarness(engine, Seeded, chat=chat)
+    episode = harness.run_episode("Begin.")
+    assert (episode["prompts"], episode["states"]) == (["Begin."], ["seed 0", "heard a"])
+    assert (episode["observations"], episode["rewards"]) == (["heard a", "heard b"], [0.5, 0.5])
+    assert (episode["num_turns"], episode["outcome"], episode["total_reward"]) == (2, Outcome.COMPLETED, 1.0)
+    assert harness.run_episode("Begin.", seed=3)["states"][0] == "seed 3"
+    assert [one["states"][0] for one in harness.run_batch(["x", "y"])] == ["seed 0", "seed 1"]
+    assert MultiTurnChatHarness(engine, Seeded, chat=chat).rollout.limits.turns == 5
