@@ -5,14 +5,27 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from tests.mutation import run
-from tests.mutation.mutants import find_mutants, statement_lines
+from tests.mutation.forks import TIMEOUT
+from tests.mutation.mutants import Mutant, find_mutants, statement_lines
 from tests.mutation.reach import Reach, Reached
-from tests.mutation.run import CORE_FILES, PACKAGE, ROOT, TESTS, draw, noticed_percent, paths_of_tests, read_equivalent
+from tests.mutation.run import (
+    CORE_FILES,
+    GONE,
+    PACKAGE,
+    ROOT,
+    TESTS,
+    Slot,
+    draw,
+    noticed_percent,
+    paths_of_tests,
+    read_equivalent,
+)
 
 
 def changes(source: str) -> set[tuple[str, str]]:
@@ -119,6 +132,66 @@ def test_a_mutant_is_tried_on_the_tests_that_reach_it_quickest_first() -> None:
     assert reach.of("f", None) == [quick, slow]
     assert reach.of("f", [1], own="b.py") == [quick, other, slow], "they may start a process that reaches it"
     assert reach.of("nothing", [1]) == [quick, other, slow], "a constant may be used elsewhere"
+
+
+_ANSWERING = "import sys\nfor code in sys.argv[1:]:\n    sys.stdin.readline()\n    print(code, flush=True)"
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([["1"]], 1),
+        ([["-100"]], TIMEOUT),
+        ([["-9", "0"]], 0),
+        ([["-9", "-9", "0"]], -9),
+        ([["-9", "-9", "-9", "0"]], -9),
+        ([["-9", "-9", "1"]], None),
+        ([[], ["0"]], 0),
+        ([[], [], ["0"]], GONE),
+        ([[], [], [], []], None),
+    ],
+    ids=str,
+)
+def test_tests_that_are_killed_run_again_and_then_without_the_mutant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[list[str]], code: int | None
+) -> None:
+    """Each list has the codes that a process tells before it ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(source: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _ANSWERING, *(answers[len(started)] if len(started) < len(answers) else [])]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        return started[-1]
+
+    monkeypatch.setattr(Slot, "start", staticmethod(start))
+    (mutant,) = draw(["algo/kl.py"], 1, 0)
+    (tmp_path / "turnsmith" / "algo").mkdir(parents=True)
+    slot = Slot(tmp_path, start(tmp_path))
+    try:
+        if code is None:
+            with pytest.raises(SystemExit, match="fail or are killed without any mutant"):
+                slot.test(mutant, [])
+        else:
+            assert slot.test(mutant, []) == code
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert (tmp_path / "turnsmith" / mutant.file).read_bytes() == (PACKAGE / mutant.file).read_bytes()
+
+
+def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch, capsys) -> None:
+    def verdicts(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+        yield mutants[0], "noticed"
+        yield mutants[1], "SURVIVED"
+        raise SystemExit("stopped")
+
+    monkeypatch.setattr(run, "verdicts_of", verdicts)
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4"])
+    with pytest.raises(SystemExit, match="stopped"):
+        run.main()
+    assert "50.0% noticed of 2 tried (4 drawn): 1 noticed, 0 noticed (timeout), 0 equi" in capsys.readouterr().out
 
 
 _TESTS = """

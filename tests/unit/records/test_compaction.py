@@ -145,9 +145,7 @@ def test_a_large_file_is_not_written_again_and_its_step_stays_whole(
     assert len(names(run)) == len(before) - 2 + 500
 
 
-def test_a_file_between_two_that_stay_as_they_are_does_so_too(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_between_two_that_stay_as_they_are_does_so_too(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(5):
         write_episodes(run, step, [episode(f"s{step}n{n}") for n in range(500 if step % 2 else 1)])
     before, largest = files(run), (run.episodes_dir / "step-00000001-0.parquet").stat().st_size

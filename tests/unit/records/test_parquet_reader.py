@@ -1,4 +1,4 @@
-"""Parquet files of somebody else: what is read has the columns and the values that it should, or is an error in words."""
+"""Parquet files of somebody else: what is read has the columns and values that it should, or is an error in words."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ def after(attempts: int, episodes: int, *others: Trajectory) -> str:
 
 
 def test_eight_attempts_at_three_episodes_are_enough_and_fewer_are_not() -> None:
-    assert (
-        after(8, 3) == "All 8 attempts at 3 episodes failed in the same way: OSError: port 0 at 0x0f"
-    ), "numbers and addresses differ, and the first is told"
+    assert after(8, 3) == "All 8 attempts at 3 episodes failed in the same way: OSError: port 0 at 0x0f", (
+        "numbers and addresses differ, and the first is told"
+    )
     assert after(7, 3) == ""
     assert after(100, 2) == ""
     assert SameFailure().sentence == ""
