@@ -91,6 +91,7 @@ TESTS = {
     ),
     "trainer/diagnostics/": (
         "tests/unit/trainer/test_warnings.py",
+        "tests/unit/trainer/test_warning_thresholds.py",
         "tests/unit/trainer/test_metrics.py",
         "tests/unit/rollout/test_episode_limits.py",
         "tests/unit/rollout/test_judge.py",
