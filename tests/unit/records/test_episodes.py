@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -144,3 +145,81 @@ def test_what_is_not_an_episode_file_is_an_error(tmp_path: Path) -> None:
         read_episodes(tmp_path / "other.parquet")
     with pytest.raises(RecordError, match="is not a valid part name"):
         write_episodes(tmp_path, 1, [], part="../x")
+
+
+def _longer_mask(episode: Trajectory) -> None:
+    episode.tokens.mask.append(0)
+
+
+def _longer_prompt(episode: Trajectory) -> None:
+    episode.tokens.prompt_length = len(episode.tokens.ids) + 1
+
+
+def _negative_prompt(episode: Trajectory) -> None:
+    episode.tokens.prompt_length = -1
+
+
+def _turn_in_the_prompt(episode: Trajectory) -> None:
+    episode.turns[0].start = episode.tokens.prompt_length - 1
+
+
+def _turn_that_ends_before_it_starts(episode: Trajectory) -> None:
+    episode.turns[0].stop = episode.turns[0].start - 1
+
+
+def _turn_beyond_the_end(episode: Trajectory) -> None:
+    episode.turns[-1].stop = len(episode.tokens.ids) + 1
+
+
+def _turn_of_no_branch(episode: Trajectory) -> None:
+    episode.turns[0].branch = 1
+
+
+def _turn_of_a_negative_branch(episode: Trajectory) -> None:
+    episode.turns[0].branch = -1
+
+
+def _huge_reward(episode: Trajectory) -> None:
+    episode.rewards[0] = -1e100
+
+
+def _huge_score(episode: Trajectory) -> None:
+    episode.score = 1e100
+
+
+def _endless(episode: Trajectory) -> None:
+    episode.seconds = float("inf")
+
+
+_DAMAGE = {
+    "the tokens of an episode do not fit together": [_longer_mask, _longer_prompt, _negative_prompt],
+    "a turn of an episode is not within its tokens": [
+        _turn_in_the_prompt,
+        _turn_that_ends_before_it_starts,
+        _turn_beyond_the_end,
+        _turn_of_no_branch,
+        _turn_of_a_negative_branch,
+    ],
+    "a reward or a time of an episode is not a finite number": [_huge_reward, _huge_score, _endless],
+}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "damage"), [(sentence, damage) for sentence, listed in _DAMAGE.items() for damage in listed]
+)
+def test_an_episode_that_contradicts_itself_is_damage(
+    tmp_path: Path, sentence: str, damage: Callable[[Trajectory], None]
+) -> None:
+    episode = make_episode(1)
+    damage(episode)
+    with pytest.raises(RecordError, match=sentence):
+        read_episodes(write_episodes(tmp_path, 1, [episode]))
+
+
+def test_an_episode_at_the_edge_of_what_it_may_say_is_read(tmp_path: Path) -> None:
+    episode = make_episode(1)
+    episode.rewards[0], episode.score, episode.seconds = -9e99, 9e99, 0.0
+    episode.turns[0].start = episode.turns[0].stop = episode.tokens.prompt_length
+    episode.turns[-1].stop = len(episode.tokens.ids)
+    empty = Trajectory(turns=[TurnRecord(0, 0, "stop", 0)], rewards=[0.0])
+    assert read_episodes(write_episodes(tmp_path, 1, [episode, empty])) == [episode, empty]

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.rollout.recorded import Recorded
 from transformers import AutoTokenizer
 
-from turnsmith.clocks import Clock
+from turnsmith.clocks import Clock, OutOfTime
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation, Sampling
@@ -243,17 +243,45 @@ async def test_every_turn_has_a_seed_of_its_own_if_the_plan_has_one(chat: Chat) 
     assert [one.seed for one in asked(free)] == [None]
 
 
-async def test_the_clock_stands_still_while_the_engine_has_the_turn(chat: Chat) -> None:
+async def test_an_engine_that_returns_more_than_was_asked_for_has_failed(chat: Chat) -> None:
+    session = session_of(chat, [Generation([5] * 9, [0.0] * 9)])
+    with pytest.raises(Refusal, match="returned 9 tokens; 1 to 8 were requested"):
+        await take(session, max_tokens=8)
+    assert session.forest.turns == []
+
+
+async def test_cancelling_is_no_failure_of_the_engine(chat: Chat) -> None:
+    async def never(turn: int, prompt: str) -> str:
+        await asyncio.sleep(3600)
+        return ""
+
+    session = session_of(chat, never)
+    task = asyncio.create_task(take(session))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert session.ended_by is None
+
+
+async def test_the_clock_stands_still_only_while_the_engine_has_the_turn(chat: Chat) -> None:
     async def slow(turn: int, prompt: str) -> str:
         await asyncio.sleep(0.2)
         return "a"
 
-    async with Clock(0.1) as clock:
-        session = AgentSession(
-            "e", ScriptedEngine(slow, chat), chat, clock, limits=Limits(), sampling=Sampling(), parser=None
-        )
-        await take(session)
-    assert session.seconds[0] >= 0.2
+    taken: list[float] = []
+
+    async def take_and_idle() -> None:
+        engine = ScriptedEngine(slow, chat)
+        async with Clock(0.1) as clock:
+            session = AgentSession("e", engine, chat, clock, limits=Limits(), sampling=Sampling(), parser=None)
+            await take(session)
+            taken.append(session.seconds[0])
+            await asyncio.sleep(10)
+
+    with pytest.raises(OutOfTime):
+        await take_and_idle()
+    assert taken[0] >= 0.2
 
 
 class Swapping:
