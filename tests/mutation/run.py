@@ -4,12 +4,12 @@
     python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
 
 Draws `--count` single changes (mutants) from the core files, or from `--files`. First it runs the unit tests of these
-files and notes which lines each test runs; then, for each mutant, the tests that run the changed statement, quickest
-first, until one fails. Prints one line per mutant: noticed, or SURVIVED. A timeout counts as noticed. If the tests are
-killed, they run a second time; killed again, they run without the mutant, to see whether that is its doing. Mutants
-that change no behaviour are listed in equivalent.txt with the reason; they count as noticed and are reported
-separately. The same seed draws the same mutants from the same source. With `--at-least 92` it exits 1 if fewer than
-92 % are noticed.
+files, without the nightly ones, and notes which lines each test runs; then, for each mutant, the tests that run the
+changed statement, quickest first, until one fails. Prints one line per mutant: noticed, or SURVIVED. A timeout counts
+as noticed. If the tests are killed, they run a second time; killed again, they run without the mutant, to see whether
+that is its doing. Mutants that change no behaviour are listed in equivalent.txt with the reason; they count as noticed
+and are reported separately. The same seed draws the same mutants from the same source. With `--at-least 92` it exits 1
+if fewer than 92 % are noticed.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Slot:
 
     def _run_once(self, job: dict[str, Any], timeout: float) -> int:
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
-        arguments += [f"--basetemp={self.source.parent / 't'}", *job["paths"]]
+        arguments += ["-m", "not nightly", f"--basetemp={self.source.parent / 't'}", *job["paths"]]
         modules = [".".join(("turnsmith", *Path(file).with_suffix("").parts)) for file in job["modules"]]
         line = json.dumps({**job, "arguments": arguments, "modules": modules, "timeout": timeout, "log": str(self.log)})
         assert self.process.stdin is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from turnsmith.rollout.episode_report import EpisodeReport, group_examples, report_of
@@ -80,7 +82,44 @@ def test_waiting_is_told_in_seconds_of_an_episode() -> None:
     assert dict(report.waits) == {"a thread": 1750, "a sandbox": 250}
     assert report.metrics()["time/waiting"] == 0.5
     assert EpisodeReport().waiting_seconds == 0.0
+    assert report_of([Trajectory(outcome=Outcome.COMPLETED, waits={"a thread": 1.5})]).waiting_seconds == 1.5
     assert "time/waiting" not in report_of([Trajectory(outcome=Outcome.COMPLETED)]).metrics()
+
+
+class Unclear:
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+def test_of_a_mix_an_environment_decides_what_success_is_or_a_reward_above_0_does() -> None:
+    def episode(environment: str, reward: float, outcome: Outcome = Outcome.COMPLETED, **info: Any) -> Trajectory:
+        return Trajectory(
+            actions=["a"], rewards=[reward], infos=[info], outcome=outcome, environment=environment, error="x"
+        )
+
+    report = report_of(
+        [
+            episode("maze", 0.0),
+            episode("maze", 0.5),
+            episode("maze", -1.0),
+            episode("maze", 9.0, Outcome.ENGINE_FAILED),
+            episode("quiz", 1.0, success=False),
+            episode("quiz", 0.0, success=True),
+            episode("quiz", 1.0, success=Unclear()),
+            episode("quiz", 1.0),
+            episode("lost", 1.0, Outcome.WORKER_LOST),
+        ]
+    )
+    assert report.successes_by_environment() == {"maze": (1, 3), "quiz": (1, 4), "lost": (0, 0)}
+    metrics = report.metrics()
+    assert metrics["environment/maze/success"] == pytest.approx(1 / 3)
+    assert (metrics["environment/maze/reward"], metrics["environment/maze/episodes"]) == (pytest.approx(-1 / 6), 4)
+    assert {name for name in metrics if name.startswith("environment/lost")} == {"environment/lost/episodes"}
+
+
+def test_a_call_counts_as_failed_only_if_it_says_so() -> None:
+    report = report_of([Trajectory(infos=[{"tool_calls": [{}, {"ok": True}, {"ok": False}]}])])
+    assert (report.tool_calls, report.tool_errors, report.tool_failures) == (3, 1, 0)
 
 
 def test_groups_are_compared_if_they_have_two_rewards_and_a_name() -> None:
