@@ -107,7 +107,8 @@ def test_survivors_alone_lower_the_percentage() -> None:
 def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enough) -> None:
     verdicts = ["noticed", "SURVIVED", "equivalent", "noticed (timeout)"]
     monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs: zip(mutants, verdicts, strict=True))
-    monkeypatch.setattr("sys.argv", ["run", "--count", "4", *(["--at-least", at_least] if at_least else [])])
+    limit = ["--at-least", at_least] if at_least else []
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py", *limit])
     if is_enough:
         run.main()
     else:
@@ -188,7 +189,7 @@ def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch,
         raise SystemExit("stopped")
 
     monkeypatch.setattr(run, "verdicts_of", verdicts)
-    monkeypatch.setattr("sys.argv", ["run", "--count", "4"])
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py"])
     with pytest.raises(SystemExit, match="stopped"):
         run.main()
     assert "50.0% noticed of 2 tried (4 drawn): 1 noticed, 0 noticed (timeout), 0 equi" in capsys.readouterr().out
@@ -210,6 +211,9 @@ def test_a(made):
 
 def test_b(made):
     pass
+
+def test_c(made):
+    assert source.second() == 3
 """
 
 
@@ -225,6 +229,8 @@ def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_
 
     source, output = str(tmp_path / "source.py"), tmp_path / "reach.json"
     assert "2 passed" in run_with(f"Recorder({str(tmp_path / 'source')!r}, {str(output)!r})")
-    found = {test.name: set(test.lines.get(source, [])) for test in Reach.read(output).tests}
+    reach = Reach.read(output)
+    assert reach.failed == ["test_it.py::test_c"], "it cannot notice a mutant"
+    found = {test.name: set(test.lines.get(source, [])) for test in reach.tests}
     assert found == {"test_it.py::test_a": {2, 5}, "test_it.py::test_b": {2}}
     assert "1 passed" in run_with("Only(['test_it.py::test_b', 'test_it.py::gone'])")
