@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from turnsmith import BaseEnvironment, Chat, Limits, Outcome, ScriptedEngine
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
+from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.rollout.harness import MultiTurnChatHarness, MultiTurnManager
@@ -253,3 +254,40 @@ def test_a_harness_plays_the_seeds_it_is_given_and_tells_what_was_observed(tiny_
     assert harness.run_episode("Begin.", seed=3)["states"][0] == "seed 3"
     assert [one["states"][0] for one in harness.run_batch(["x", "y"])] == ["seed 0", "seed 1"]
     assert MultiTurnChatHarness(engine, Seeded, chat=chat).rollout.limits.turns == 5
+
+
+class Asked:
+    """An engine that keeps how it was asked to sample."""
+
+    def __init__(self, inner: ScriptedEngine) -> None:
+        self.inner = inner
+        self.sampling: list[Sampling] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        self.sampling.append(sampling)
+        return await self.inner.generate(prompt_ids, sampling, session=session)
+
+
+def test_a_turn_and_an_episode_are_sampled_as_the_specification_says(tiny_folder: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    engine = Asked(ScriptedEngine(lambda turn, prompt: "8", Chat(tokenizer)))
+    with BaseInferenceEngine(engine, tokenizer) as face:
+        talk = MultiTurnInferenceEngine(face)
+        talk.start_conversation("Hi")
+        talk.step()
+        talk.run_episode(GuessNumber, max_turns=1)
+        assert len(talk.run_episode(GuessNumber)) == 5
+    assert {(one.max_tokens, one.temperature, one.top_p) for one in engine.sampling} == {(256, 0.7, 0.9)}
+    assert engine.sampling[0].seed is None
+
+
+def test_a_conversation_has_as_many_turns_as_it_may(scripted: Callable[..., BaseInferenceEngine]) -> None:
+    talk = MultiTurnInferenceEngine(scripted("a", "b"), max_turns=1)
+    talk.start_conversation("Hi")
+    talk.step()
+    talk.add_observation("Go on")
+    with pytest.raises(EngineFailure, match="has reached max_turns=1: raise it to go on"):
+        talk.step()
+    assert talk.num_turns == 1
+    with pytest.raises(ConfigError, match="max_turns is 0; it must be at least 1"):
+        MultiTurnInferenceEngine(scripted("a"), max_turns=0)
