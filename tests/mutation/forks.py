@@ -75,6 +75,7 @@ def run_pytest(job: dict[str, Any]) -> None:
     code = 70
     try:
         os.setsid()
+        signal.alarm(int(job["timeout"]) + 60)  # If the parent is killed, nobody else ends a mutant that never does.
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, target)
