@@ -87,7 +87,7 @@ def test_a_plain_class_gets_settings_by_name():
 
 def test_a_config_under_another_name_is_passed():
     class Renamed(BaseEnvironment):
-        def __init__(self, cfg: EnvironmentConfig) -> None:
+        def __init__(self, cfg: EnvironmentConfig, colour: str = "red") -> None:
             super().__init__(cfg)
 
         def reset(self) -> str:
