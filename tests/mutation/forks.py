@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = ("pytest", "hypothesis", "numpy", "pyarrow.parquet", "torch", "transformers")
-NOT_PRELOADED = ("turnsmith", "tests", "conftest", "verl")
-"""verl loads turnsmith as its plugin."""
+NOT_PRELOADED = ("turnsmith", "tests", "conftest", "docs", "examples", "benchmarks", "verl")
+"""What imports turnsmith: the folders of this repository, and verl, which loads it as its plugin."""
 TIMEOUT = -100
 """The code of a run that timed out."""
 
@@ -41,7 +41,7 @@ def preload(names: Iterable[str]) -> None:
             if name.partition(".")[0] not in NOT_PRELOADED:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-    assert "turnsmith" not in sys.modules, "every fork would test the copy without a mutant"
+                assert "turnsmith" not in sys.modules, f"{name} imports it: no fork would import a mutant any more"
 
 
 def no_shrinking() -> None:
@@ -75,6 +75,7 @@ def run_pytest(job: dict[str, Any]) -> None:
     code = 70
     try:
         os.setsid()
+        signal.alarm(int(job["timeout"]) + 60)  # If the parent is killed, nobody else ends a mutant that never does.
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, target)

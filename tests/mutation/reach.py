@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,10 +30,13 @@ class Reach:
     """What a `Recorder` wrote."""
 
     tests: list[Reached]
+    failed: list[str] = field(default_factory=list)
+    """Tests that failed without any mutant, and so cannot notice one; they are not among `tests`."""
 
     @classmethod
     def read(cls, output: Path) -> Reach:
-        return cls([Reached(*row) for row in json.loads(output.read_text())["tests"]])
+        content = json.loads(output.read_text())
+        return cls([Reached(*row) for row in content["tests"]], content["failed"])
 
     def of(self, file: str, lines: Iterable[int] | None, own: str = "") -> list[Reached]:
         """The tests that run one of these lines, quickest first; None: those that run any line of the file.
@@ -62,6 +65,7 @@ class Recorder:
         self.lines: set[tuple[str, int]] = set()
         self.shared: dict[Path, set[tuple[str, int]]] = {}
         self.tests: list[tuple[pytest.Item, float, set[tuple[str, int]]]] = []
+        self.failed: set[str] = set()
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self.trace_line if frame.f_code.co_filename.startswith(self.source) else None
@@ -93,12 +97,18 @@ class Recorder:
                 self.shared.setdefault(request._pyfuncitem.path, set()).update(self.lines)
             self.lines |= before
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
+
     def pytest_sessionfinish(self) -> None:
         rows = [
             (item.nodeid, str(item.path), seconds, _by_file(lines | self.shared.get(item.path, set())))
             for item, seconds, lines in self.tests
+            if item.nodeid not in self.failed
         ]
-        self.output.write_text(json.dumps({"tests": rows, "modules": list(sys.modules)}))
+        content = {"tests": rows, "failed": sorted(self.failed), "modules": list(sys.modules)}
+        self.output.write_text(json.dumps(content))
 
 
 class Only:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from tests.mutation import run
-from tests.mutation.mutants import find_mutants, statement_lines
+from tests.mutation.forks import TIMEOUT
+from tests.mutation.mutants import Mutant, find_mutants, statement_lines
 from tests.mutation.reach import Reach, Reached
-from tests.mutation.run import CORE_FILES, PACKAGE, ROOT, TESTS, draw, noticed_percent, paths_of_tests, read_equivalent
+from tests.mutation.run import (
+    CORE_FILES,
+    GONE,
+    PACKAGE,
+    ROOT,
+    TESTS,
+    Slot,
+    draw,
+    noticed_percent,
+    paths_of_tests,
+    read_equivalent,
+)
 
 
 def changes(source: str) -> set[tuple[str, str]]:
@@ -94,7 +107,8 @@ def test_survivors_alone_lower_the_percentage() -> None:
 def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enough) -> None:
     verdicts = ["noticed", "SURVIVED", "equivalent", "noticed (timeout)"]
     monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs: zip(mutants, verdicts, strict=True))
-    monkeypatch.setattr("sys.argv", ["run", "--count", "4", *(["--at-least", at_least] if at_least else [])])
+    limit = ["--at-least", at_least] if at_least else []
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py", *limit])
     if is_enough:
         run.main()
     else:
@@ -121,6 +135,66 @@ def test_a_mutant_is_tried_on_the_tests_that_reach_it_quickest_first() -> None:
     assert reach.of("nothing", [1]) == [quick, other, slow], "a constant may be used elsewhere"
 
 
+_ANSWERING = "import sys\nfor code in sys.argv[1:]:\n    sys.stdin.readline()\n    print(code, flush=True)"
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([["1"]], 1),
+        ([["-100"]], TIMEOUT),
+        ([["-9", "0"]], 0),
+        ([["-9", "-9", "0"]], -9),
+        ([["-9", "-9", "-9", "0"]], -9),
+        ([["-9", "-9", "1"]], None),
+        ([[], ["0"]], 0),
+        ([[], [], ["0"]], GONE),
+        ([[], [], [], []], None),
+    ],
+    ids=str,
+)
+def test_tests_that_are_killed_run_again_and_then_without_the_mutant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[list[str]], code: int | None
+) -> None:
+    """Each list has the codes that a process tells before it ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(source: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _ANSWERING, *(answers[len(started)] if len(started) < len(answers) else [])]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        return started[-1]
+
+    monkeypatch.setattr(Slot, "start", staticmethod(start))
+    (mutant,) = draw(["algo/kl.py"], 1, 0)
+    (tmp_path / "turnsmith" / "algo").mkdir(parents=True)
+    slot = Slot(tmp_path, start(tmp_path))
+    try:
+        if code is None:
+            with pytest.raises(SystemExit, match="fail or are killed without any mutant"):
+                slot.test(mutant, [])
+        else:
+            assert slot.test(mutant, []) == code
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert (tmp_path / "turnsmith" / mutant.file).read_bytes() == (PACKAGE / mutant.file).read_bytes()
+
+
+def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch, capsys) -> None:
+    def verdicts(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+        yield mutants[0], "noticed"
+        yield mutants[1], "SURVIVED"
+        raise SystemExit("stopped")
+
+    monkeypatch.setattr(run, "verdicts_of", verdicts)
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py"])
+    with pytest.raises(SystemExit, match="stopped"):
+        run.main()
+    assert "50.0% noticed of 2 tried (4 drawn): 1 noticed, 0 noticed (timeout), 0 equi" in capsys.readouterr().out
+
+
 _TESTS = """
 import threading
 import pytest
@@ -137,6 +211,9 @@ def test_a(made):
 
 def test_b(made):
     pass
+
+def test_c(made):
+    assert source.second() == 3
 """
 
 
@@ -152,6 +229,8 @@ def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_
 
     source, output = str(tmp_path / "source.py"), tmp_path / "reach.json"
     assert "2 passed" in run_with(f"Recorder({str(tmp_path / 'source')!r}, {str(output)!r})")
-    found = {test.name: set(test.lines.get(source, [])) for test in Reach.read(output).tests}
+    reach = Reach.read(output)
+    assert reach.failed == ["test_it.py::test_c"], "it cannot notice a mutant"
+    found = {test.name: set(test.lines.get(source, [])) for test in reach.tests}
     assert found == {"test_it.py::test_a": {2, 5}, "test_it.py::test_b": {2}}
     assert "1 passed" in run_with("Only(['test_it.py::test_b', 'test_it.py::gone'])")

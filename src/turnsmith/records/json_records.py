@@ -6,7 +6,7 @@ text that UTF-8 cannot encode; further fields, as of a newer version, are left a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, Required, TypeAlias, TypedDict, cast
 
 import msgspec
 import orjson
@@ -19,62 +19,62 @@ _Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Attempts: TypeAlias = Annotated[list[tuple[str, Count, float]], msgspec.Meta(min_length=1)]
 
 
-class About(msgspec.Struct):
+class About(TypedDict, total=False):
     """`run.json`."""
 
-    format: Count
-    created: _Time | None = None
+    format: Required[Count]
+    created: _Time | None
 
 
-class Metrics(msgspec.Struct):
+class Metrics(TypedDict):
     """A line of `metrics.jsonl` or `evaluations.jsonl`; the metrics themselves are any further fields."""
 
     step: Count
 
 
-class LedgerEpisode(msgspec.Struct):
+class LedgerEpisode(TypedDict, total=False):
     """An episode in a line of `ledger.jsonl`."""
 
-    episode: str
-    decision: str
-    attempts: _Attempts
-    error: str = ""
+    episode: Required[str]
+    decision: Required[str]
+    attempts: Required[_Attempts]
+    error: str
 
 
-class LedgerStep(msgspec.Struct):
+class LedgerStep(TypedDict, total=False):
     """A line of `ledger.jsonl`."""
 
-    step: Count
-    dispatched: Count = 0
-    carried_in: Count = 0
-    trained: Count = 0
-    masked: Count = 0
-    dropped: Count = 0
-    filtered: Count = 0
-    carried: list[str] = []
-    decisions: dict[str, Count] = {}
-    outcomes: dict[str, Count] = {}
-    given_up: dict[str, Count] = {}
-    tokens: dict[str, Count] = {}
-    episodes: list[LedgerEpisode] = []
+    step: Required[Count]
+    dispatched: Count
+    carried_in: Count
+    trained: Count
+    masked: Count
+    dropped: Count
+    filtered: Count
+    carried: list[str]
+    decisions: dict[str, Count]
+    outcomes: dict[str, Count]
+    given_up: dict[str, Count]
+    tokens: dict[str, Count]
+    episodes: list[LedgerEpisode]
 
 
-class Event(msgspec.Struct):
+class Event(TypedDict, total=False):
     """A line of `events.jsonl`."""
 
-    kind: str
-    time: float = 0.0
-    step: Count | None = None
-    pid: _Pid = 0
-    born: Count | None = None
+    kind: Required[str]
+    time: float
+    step: Count | None
+    pid: _Pid
+    born: Count | None
 
 
-class RunParts(msgspec.Struct):
+class RunParts(TypedDict, total=False):
     """What everybody may know of `resume.json`."""
 
-    steps: Count = 0
-    environment: str | None = None
-    nameless: dict[str, str] = {}
+    steps: Count
+    environment: str | None
+    nameless: dict[str, str]
 
 
 def parse_object(data: bytes, shape: type, where: str) -> dict[str, Any]:

@@ -226,6 +226,24 @@ def test_the_default_controller_holds_a_kl_of_a_tenth_over_ten_thousand_episodes
     assert not algo.KLController(1.0).adaptive
 
 
+@pytest.mark.parametrize(("target", "horizon"), [(0.0, 1.0), (-0.5, 1.0), (1.0, 0.0), (1.0, -0.5), (math.nan, 1.0)])
+def test_an_adaptive_controller_needs_a_target_and_a_horizon(target: float, horizon: float) -> None:
+    with pytest.raises(ValueError, match="of an adaptive controller must be positive"):
+        algo.KLController(0.1, target, adaptive=True, horizon=horizon)
+    assert algo.KLController(0.1, target, horizon=horizon).value == 0.1
+
+
+def test_value_loss_reads_nothing_outside_the_mask() -> None:
+    value = torch.tensor([[1.0, math.nan]], requires_grad=True)
+    others = torch.tensor([[0.0, math.inf]])
+    loss, metrics = algo.compute_value_loss(value, others, others, torch.tensor([[1, 0]]), cliprange_value=0.5)
+    loss.backward()
+    assert loss.item() == 0.5
+    assert value.grad is not None
+    assert value.grad.tolist() == [[1.0, 0.0]]
+    assert metrics["value"] == 1.0
+
+
 def test_a_nan_kl_leaves_the_controller_as_it_is() -> None:
     controller = algo.KLController(0.01, 0.1, adaptive=True)
     controller.update(current_kl=float("nan"), n_steps=10)

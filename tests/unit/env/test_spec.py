@@ -59,6 +59,20 @@ def test_an_object_stands_for_its_class_and_its_own_config():
     assert spec.build().highest == 3
 
 
+def test_an_object_that_can_be_called_is_no_factory_if_it_has_a_reset():
+    class Callable(BaseEnvironment):
+        def reset(self) -> str:
+            return "Go."
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return "Done.", 1.0, True, {}
+
+        def __call__(self) -> str:
+            return "not an environment"
+
+    assert isinstance(EnvironmentSpec.of(Callable()).build(), Callable)
+
+
 def test_the_config_of_an_object_may_be_a_dict():
     class Own(Plain):
         config: ClassVar = {"size": 5}
@@ -73,7 +87,7 @@ def test_a_plain_class_gets_settings_by_name():
 
 def test_a_config_under_another_name_is_passed():
     class Renamed(BaseEnvironment):
-        def __init__(self, cfg: EnvironmentConfig) -> None:
+        def __init__(self, cfg: EnvironmentConfig, colour: str = "red") -> None:
             super().__init__(cfg)
 
         def reset(self) -> str:

@@ -348,6 +348,21 @@ def test_files_that_others_hashed_are_hashed_again_only_if_they_change(
     assert (names.count("same.pt"), names.count("changed.pt")) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(2, "a newer turnsmith wrote it: update turnsmith"), ("x", r"its manifest\.json cannot be read")],
+)
+def test_a_manifest_of_a_newer_format_is_told_apart_from_a_damaged_one(
+    tmp_path: Path, number: object, said: str
+) -> None:
+    path = save(tmp_path, 1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["format"] == 1, "what older versions wrote must stay readable"
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": number}))
+    with pytest.raises(RecordError, match=said):
+        open_checkpoint(path, trust=True)
+
+
 def test_the_order_of_a_manifests_entries_does_not_matter(tmp_path: Path) -> None:
     manifest = save(tmp_path, 4) / "manifest.json"
     content = json.loads(manifest.read_text())

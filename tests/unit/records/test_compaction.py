@@ -102,6 +102,15 @@ def test_merging_takes_no_more_memory_the_longer_a_run_is(tmp_path: Path) -> Non
     assert late - early < 390 * 13_000, asked.stderr
 
 
+def test_step_0_is_read_and_merged_like_the_others(run: RunFolder) -> None:
+    fill(run, range(3))
+    before = names(run)
+    assert len(before) == 18
+    compact_episodes(run.episodes_dir, 2, most=3)
+    assert files(run) == ["steps-00000000-00000002.parquet"]
+    assert names(run) == before
+
+
 def test_the_number_of_files_does_not_grow_with_workers_and_steps(
     run: RunFolder,
 ) -> None:
@@ -134,6 +143,24 @@ def test_a_large_file_is_not_written_again_and_its_step_stays_whole(
         "steps-00000004-00000005.parquet",
     ]
     assert len(names(run)) == len(before) - 2 + 500
+
+
+def test_a_file_between_two_that_stay_as_they_are_does_so_too(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(5):
+        write_episodes(run, step, [episode(f"s{step}n{n}") for n in range(500 if step % 2 else 1)])
+    before, largest = files(run), (run.episodes_dir / "step-00000001-0.parquet").stat().st_size
+    monkeypatch.setattr(compaction, "_SMALL_BYTES", largest // 2)
+    compact_episodes(run.episodes_dir, 4, most=2)
+    assert files(run) == before, "a merged file of one is nothing but a copy"
+
+
+def test_long_steps_share_no_row_group(run: RunFolder) -> None:
+    long = episode("long")
+    long.infos = [{"seen": "x" * 2**18}]
+    for step in range(1, 4):
+        write_episodes(run, step, [long])
+    compact_episodes(run.episodes_dir, 3, most=2)
+    assert pq.ParquetFile(run.episodes_dir / "steps-00000001-00000003.parquet").num_row_groups == 3
 
 
 def test_a_file_with_other_columns_stays_as_it_is(run: RunFolder) -> None:

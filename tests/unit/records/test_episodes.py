@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,9 +8,10 @@ import pytest
 from turnsmith.errors import RecordError
 from turnsmith.records import episodes
 from turnsmith.records.episode_files import episode_files
+from turnsmith.records.episode_schema import NEWER_COLUMNS
 from turnsmith.records.episodes import iter_episodes, read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
+from turnsmith.trajectory import Decision, Outcome, Trajectory, TurnRecord
 
 
 def make_episode(number: int, length: int = 60, turn: int = 10) -> Trajectory:
@@ -36,6 +38,11 @@ def test_episodes_come_back_exactly(tmp_path: Path) -> None:
     written = [make_episode(number, length=20 + 10 * number) for number in range(20)]
     written[3].score = 0.7
     written[4].outcome, written[4].error = Outcome.ENVIRONMENT_FAILED, "ValueError: no"
+    written[5].decision, written[5].attempt, written[5].exact = Decision.MASKED, 2, False
+    written[6].environment, written[6].reward_shares = "maze", {"style": 0.5}
+    written[7].turns[0].swaps = ((13, 8),)
+    written[8].branches = [make_episode(9).tokens]
+    written[8].turns[0].branch = 1
     written.append(Trajectory())
     file = write_episodes(run, 1, written)
     assert file.name == "step-00000001-0.parquet"
@@ -108,9 +115,8 @@ def test_text_that_utf8_cannot_hold_does_not_lose_the_step(tmp_path: Path) -> No
 def test_a_file_from_before_some_columns_existed_can_be_read(tmp_path: Path) -> None:
     written = [make_episode(1), make_episode(2)]
     table = pq.read_table(write_episodes(tmp_path, 1, written))
-    newer = ["reward_shares", "exact", "turn_weights_swaps", "decision", "attempt"]
     old = tmp_path / "step-00000001-old.parquet"
-    pq.write_table(table.drop_columns(newer), old)
+    pq.write_table(table.drop_columns(list(NEWER_COLUMNS)), old)
     assert read_episodes(old) == written
 
 
@@ -139,3 +145,81 @@ def test_what_is_not_an_episode_file_is_an_error(tmp_path: Path) -> None:
         read_episodes(tmp_path / "other.parquet")
     with pytest.raises(RecordError, match="is not a valid part name"):
         write_episodes(tmp_path, 1, [], part="../x")
+
+
+def _longer_mask(episode: Trajectory) -> None:
+    episode.tokens.mask.append(0)
+
+
+def _longer_prompt(episode: Trajectory) -> None:
+    episode.tokens.prompt_length = len(episode.tokens.ids) + 1
+
+
+def _negative_prompt(episode: Trajectory) -> None:
+    episode.tokens.prompt_length = -1
+
+
+def _turn_in_the_prompt(episode: Trajectory) -> None:
+    episode.turns[0].start = episode.tokens.prompt_length - 1
+
+
+def _turn_that_ends_before_it_starts(episode: Trajectory) -> None:
+    episode.turns[0].stop = episode.turns[0].start - 1
+
+
+def _turn_beyond_the_end(episode: Trajectory) -> None:
+    episode.turns[-1].stop = len(episode.tokens.ids) + 1
+
+
+def _turn_of_no_branch(episode: Trajectory) -> None:
+    episode.turns[0].branch = 1
+
+
+def _turn_of_a_negative_branch(episode: Trajectory) -> None:
+    episode.turns[0].branch = -1
+
+
+def _huge_reward(episode: Trajectory) -> None:
+    episode.rewards[0] = -1e100
+
+
+def _huge_score(episode: Trajectory) -> None:
+    episode.score = 1e100
+
+
+def _endless(episode: Trajectory) -> None:
+    episode.seconds = float("inf")
+
+
+_DAMAGE = {
+    "the tokens of an episode do not fit together": [_longer_mask, _longer_prompt, _negative_prompt],
+    "a turn of an episode is not within its tokens": [
+        _turn_in_the_prompt,
+        _turn_that_ends_before_it_starts,
+        _turn_beyond_the_end,
+        _turn_of_no_branch,
+        _turn_of_a_negative_branch,
+    ],
+    "a reward or a time of an episode is not a finite number": [_huge_reward, _huge_score, _endless],
+}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "damage"), [(sentence, damage) for sentence, listed in _DAMAGE.items() for damage in listed]
+)
+def test_an_episode_that_contradicts_itself_is_damage(
+    tmp_path: Path, sentence: str, damage: Callable[[Trajectory], None]
+) -> None:
+    episode = make_episode(1)
+    damage(episode)
+    with pytest.raises(RecordError, match=sentence):
+        read_episodes(write_episodes(tmp_path, 1, [episode]))
+
+
+def test_an_episode_at_the_edge_of_what_it_may_say_is_read(tmp_path: Path) -> None:
+    episode = make_episode(1)
+    episode.rewards[0], episode.score, episode.seconds = -9e99, 9e99, 0.0
+    episode.turns[0].start = episode.turns[0].stop = episode.tokens.prompt_length
+    episode.turns[-1].stop = len(episode.tokens.ids)
+    empty = Trajectory(turns=[TurnRecord(0, 0, "stop", 0)], rewards=[0.0])
+    assert read_episodes(write_episodes(tmp_path, 1, [episode, empty])) == [episode, empty]

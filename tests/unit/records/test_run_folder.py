@@ -1,8 +1,11 @@
+import errno
 import fcntl
 import json
 import math
 import multiprocessing
+import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load, to_dict
 from turnsmith.errors import RecordError
-from turnsmith.records.files import append_line, atomic_write
+from turnsmith.records.files import append_line, atomic_write, flush_folder
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
 
@@ -130,6 +133,48 @@ def test_events_have_a_kind_and_a_time(tmp_path: Path) -> None:
     assert event["path"] == str(tmp_path)
     assert event["time"] > 1.7e9
     assert run.read_metrics() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "largest"), [("pid", 2**31 - 1), ("step", 2**53), ("born", 2**53)], ids=["pid", "step", "born"]
+)
+def test_an_event_with_a_number_that_no_process_or_counter_has_is_left_out(
+    tmp_path: Path, field: str, largest: int
+) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    for number in (0, largest, largest + 1, -1):
+        run.append_event("starting", **{field: number})
+    assert [event[field] for event in run.read_events()] == [0, largest]
+
+
+def test_a_run_is_created_at_a_time_that_a_calendar_has(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    for created, is_good in ((0, True), (253402300799, True), (253402300800, False), (-1, False)):
+        (run.path / "run.json").write_text(f'{{"format": 1, "created": {created}}}')
+        with nullcontext() if is_good else pytest.raises(RecordError, match=r"run\.json is damaged"):
+            RunFolder.open(run.path)
+
+
+def test_a_failed_attempt_is_all_that_a_ledger_must_say_of_an_episode(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "guess")
+    episode = {"episode": "e", "decision": "masked", "attempts": [["engine_failed", 0, 1.5]]}
+    run.append_ledger({"step": 1, "episodes": [episode]})
+    assert run.read_ledger() == [{"step": 1, "episodes": [episode]}]
+    run.append_ledger({"step": 2, "episodes": [{**episode, "attempts": []}]})
+    with pytest.raises(RecordError, match=r"Line 2 of .*ledger\.jsonl is damaged"):
+        run.read_ledger()
+
+
+@pytest.mark.parametrize(("code", "is_raised"), [(errno.EIO, True), (errno.EINVAL, False), (errno.ENOTSUP, False)])
+def test_a_folder_that_cannot_be_flushed_is_an_error_unless_its_file_system_never_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_raised: bool
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=os.strerror(code)) if is_raised else nullcontext():
+        flush_folder(tmp_path)
 
 
 def _append(path: Path, worker: int) -> None:

@@ -36,7 +36,8 @@ def test_a_plain_sentence_is_a_warning_of_no_step() -> None:
 def test_resuming_undoes_what_came_after_its_step() -> None:
     ended = [event(WARNING.content()), event(WARNING.ended(9).content())]
     later = event(RunWarning("constant_groups", 8, "Equal.", "Why.", "Do.").content())
-    for step, expected in ((9, [("cut_turns", 9), ("constant_groups", None)]), (7, [("cut_turns", None)]), (2, [])):
+    lasts = [("cut_turns", None)]
+    for step, expected in ((9, [("cut_turns", 9), ("constant_groups", None)]), (7, lasts), (3, lasts), (2, [])):
         events = [*ended, later, {"kind": "resumed", "step": step}]
         assert [(warning.name, warning.until) for warning in warnings_in(events)] == expected
     assert len(warnings_in([*ended, later, {"kind": "resumed"}, {"kind": "other", "step": 1}])) == 2

@@ -162,6 +162,13 @@ async def sleeping_agent(task: dict[str, Any], model: Any) -> float:
     return 1.0
 
 
+async def stalling_agent(task: dict[str, Any], model: Any) -> float:
+    """Takes one turn, and then hangs."""
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+    return await sleeping_agent(task, model)
+
+
 def chat_once(model: Any) -> str:
     with openai.OpenAI(base_url=model.url, api_key=model.key, max_retries=0) as client:
         reply = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])

@@ -164,6 +164,13 @@ async def test_an_agent_that_hangs_is_a_fault(chat: Chat):
     assert time.perf_counter() - began < 10
 
 
+async def test_an_agent_that_hangs_after_its_first_turn_is_a_fault_too(chat: Chat):
+    trajectory = await play(agents.stalling_agent, ScriptedEngine(["a"], chat), chat, limits=Limits(seconds=2.0))
+    assert (trajectory.outcome, trajectory.num_turns) == ("environment_timeout", 1)
+    assert "neither ended nor asked for a turn within" in trajectory.error
+    assert 0 < trajectory.turns[0].generate_seconds < trajectory.seconds
+
+
 async def test_agents_run_in_worker_processes_too(chat: Chat):
     config = EnvironmentConfig(isolation="process", isolation_workers=1)
     engine = Recorded(ScriptedEngine([CALL, CALL, CALL, "I saw it."], chat))

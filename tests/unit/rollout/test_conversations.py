@@ -21,6 +21,7 @@ from tests.unit.rollout.recorded import Recorded, check_tokens
 from transformers import AutoTokenizer
 
 from turnsmith.gateway import server as gateway_server
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.server import ModelServer
 from turnsmith.gateway.turns import SampledTurn
 from turnsmith.inference.chat import Chat
@@ -67,6 +68,11 @@ async def served(engine: Engine, chat: Chat, **settings: Any) -> AsyncGenerator[
         yield Served(conversations, server, f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
     finally:
         await server.stop()
+
+
+def conversations_of(engine: Engine, chat: Chat, **settings: Any) -> Conversations:
+    settings = {"limits": Limits(), "sampling": Sampling(), "parser": None, "idle": 60.0} | settings
+    return Conversations("mine", engine, chat, **settings)
 
 
 async def run_agent(agent: Any, task: dict[str, Any], model: Served) -> float:
@@ -157,6 +163,81 @@ async def test_the_sampling_parameters_of_the_client_apply(chat: Chat):
     assert used == [(0.5, 1.0, 7, 8), (0.25, 0.5, 3, 100), (0.0, 1.0, -1, 8)]
     assert ended[1].infos[0]["sampling"] == {"temperature": 0.25, "top_p": 0.5, "top_k": 3}
     assert len(ended) == 3
+
+
+@pytest.mark.parametrize(
+    ("wishes", "used"),
+    [
+        ({"temperature": 0.0}, (0.0, 1.0, -1)),
+        ({"temperature": 0.0099}, (0.0, 1.0, -1)),
+        ({"temperature": 0.01}, (0.01, 1.0, -1)),
+        ({"top_p": 1.0}, (0.5, 1.0, -1)),
+        ({"top_k": 0}, (0.5, 1.0, -1)),
+        ({"top_k": 1}, (0.5, 1.0, 1)),
+        ({"top_k": 10**6 - 1}, (0.5, 1.0, 10**6 - 1)),
+        ({"top_k": 10**6}, (0.5, 1.0, -1)),
+    ],
+)
+async def test_sampling_that_engines_cannot_do_is_what_was_meant_by_it(
+    chat: Chat, wishes: dict[str, float], used: tuple[float, float, int]
+):
+    engine = Recorded(ScriptedEngine(["a"], chat))
+    conversations = conversations_of(engine, chat, sampling=Sampling(temperature=0.5))
+    await conversations.take_turn(ModelRequest((ChatMessage("user", "Hi"),), sampling=wishes))
+    (asked,) = (sampling for _, _, sampling in engine.calls)
+    assert (asked.temperature, asked.top_p, asked.top_k) == used
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", -0.01), ("top_p", 0.0), ("top_p", 1.01)])
+async def test_sampling_that_makes_no_sense_is_refused_by_its_name(chat: Chat, name: str, value: float):
+    conversations = conversations_of(ScriptedEngine(["a"], chat), chat)
+    with pytest.raises(Refusal, match=f"`{name}` must be") as refused:
+        await conversations.take_turn(ModelRequest((ChatMessage("user", "Hi"),), sampling={name: value}))
+    assert refused.value.param == name
+    with pytest.raises(Refusal, match="no rewards here") as refused:
+        conversations.add_reward(1.0, None)
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize(("wanted", "allowed"), [(None, 8), (3, 3), (0, 1), (500, 30)])
+async def test_a_turn_gets_what_the_client_asks_for_within_what_is_left(chat: Chat, wanted: int | None, allowed: int):
+    engine = Recorded(ScriptedEngine(["a"], chat))
+    request = ModelRequest((ChatMessage("user", "Hi"),), max_tokens=wanted)
+    length = conversations_of(engine, chat).count_tokens(request)
+    limits = Limits(prompt_tokens=length, tokens=30)
+    await conversations_of(engine, chat, limits=limits, sampling=Sampling(max_tokens=8)).take_turn(request)
+    assert [sampling.max_tokens for _, _, sampling in engine.calls] == [allowed]
+
+
+async def test_a_prompt_that_leaves_one_token_fits_and_one_more_does_not(chat: Chat):
+    request = ModelRequest((ChatMessage("user", "Hi"),))
+    length = conversations_of(ScriptedEngine([], chat), chat).count_tokens(request)
+    for left in (1, 0):
+        engine = Recorded(ScriptedEngine([[chat.close_id]], chat))
+        conversations = conversations_of(engine, chat, limits=Limits(prompt_tokens=1, tokens=length - 1 + left))
+        if left:
+            await conversations.take_turn(request)
+        else:
+            with pytest.raises(ContextTooLong, match=f"{length} tokens are more than the {length} that fit"):
+                await conversations.take_turn(request)
+        assert len(engine.calls) == left
+
+
+async def test_a_conversation_is_recorded_with_its_wishes_times_and_name(chat: Chat):
+    conversations = conversations_of(ScriptedEngine(["a", "b"], chat), chat)
+    asked = {"sampling": {"top_p": 0.5}, "unenforced": ("tool_choice",)}
+    for text in ("Hi", "Ho"):
+        settings: Any = asked if text == "Hi" else {}
+        turn = await conversations.take_turn(ModelRequest((ChatMessage("user", text),), **settings))
+        turn.turn.is_delivered = True
+        assert turn.reply.model == "mine"
+    await conversations.take_turn(ModelRequest((ChatMessage("user", "never delivered"),)))
+    first, second = conversations.take_ended(every=True)
+    assert (first.infos[0]["sampling"], first.infos[0]["not_applied"]) == ({"top_p": 0.5}, {"tool_choice": True})
+    assert not {"sampling", "not_applied"} & second.infos[0].keys()
+    assert (first.episode_id, first.group_id, second.episode_id) == ("conversation-1",) * 2 + ("conversation-2",)
+    assert 0 < first.seconds < 60
+    assert (first.outcome, first.error) == ("completed", "")
 
 
 async def test_a_wrong_key_is_an_error_of_each_api(chat: Chat):

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.rollout.counting import Count, play
 from transformers import AutoTokenizer
 
+from turnsmith.clocks import Bottleneck, waiting
 from turnsmith.inference import Chat
 from turnsmith.rollout import Limits
 from turnsmith.trajectory import Outcome
@@ -66,6 +67,36 @@ async def test_time_limit_in_a_step(chat):
     assert Count.closed == []  # closed when its thread comes back, not while it runs
     await asyncio.sleep(1.0)
     assert len(Count.closed) == 1
+
+
+async def test_time_that_a_step_took_is_recorded_with_its_turn(chat):
+    class Slow(Count):
+        async def step(self, action: str) -> Any:  # type: ignore[override]
+            await asyncio.sleep(0.05)
+            return super().step(action)
+
+    async def reply(turn: int, prompt: str) -> str:
+        await asyncio.sleep(0.03)
+        return "a"
+
+    trajectory = await play(chat, reply, environment=Slow, length=2)
+    for turn in trajectory.turns:
+        assert 0.05 <= turn.step_seconds < trajectory.seconds
+        assert 0.03 <= turn.generate_seconds < trajectory.seconds
+
+
+async def test_a_step_that_hangs_is_told_even_if_an_earlier_one_waited_for_its_turn(chat):
+    class Waiting(Count):
+        async def step(self, action: str) -> Any:  # type: ignore[override]
+            if self.steps == 0:
+                async with waiting(Bottleneck("a desk", "buy one")):
+                    await asyncio.sleep(0.6)
+            else:
+                await asyncio.sleep(60)
+            return super().step(action)
+
+    trajectory = await play(chat, environment=Waiting, limits=Limits(seconds=1.0))
+    assert (trajectory.outcome, trajectory.num_turns) == (Outcome.ENVIRONMENT_TIMEOUT, 2)
 
 
 async def test_an_environments_own_timeout_error_is_a_failure(chat):

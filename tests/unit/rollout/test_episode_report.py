@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from turnsmith.rollout.episode_report import EpisodeReport, report_of
+from turnsmith.rollout.episode_report import EpisodeReport, group_examples, report_of
 from turnsmith.trajectory import Decision, Outcome, Trajectory, TurnRecord
 
 EPISODES = [
@@ -44,6 +46,117 @@ def test_success_is_counted_only_where_the_environment_reports_it() -> None:
 def test_a_report_is_shown_in_one_line() -> None:
     assert repr(report_of(EPISODES)) == "EpisodeReport(4 completed, 4 engine_failed, 4 turn_limit, reward 0.5)"
     assert repr(EpisodeReport()) == "EpisodeReport(no episodes)"
+
+
+def test_rewards_are_summed_up_by_their_mean_and_population_deviation() -> None:
+    episodes = [Trajectory(actions=["a"], rewards=[reward], outcome=Outcome.COMPLETED) for reward in (1.0, 2.0, 6.0)]
+    metrics = report_of(episodes).metrics()
+    assert [metrics[f"reward/{name}"] for name in ("mean", "min", "max")] == [3.0, 1.0, 6.0]
+    assert metrics["reward/std"] == pytest.approx((14 / 3) ** 0.5)
+    assert "success/mean" not in metrics
+    assert "turns/cut" not in metrics
+
+
+def test_turns_are_told_with_the_share_that_was_cut_and_tokens_of_the_model_alone() -> None:
+    episodes = []
+    for reasons in (["stop", "length", "stop"], ["length"]):
+        made = Trajectory(actions=["a"] * len(reasons), rewards=[0.0] * len(reasons), outcome=Outcome.COMPLETED)
+        made.tokens.open([1, 2])
+        made.turns = [TurnRecord(*made.tokens.append_model([3, 4], [-1.0] * 2), reason, 0) for reason in reasons]
+        made.infos = [{"continuation": "opened"}, {"continuation": "bridged"}][: len(reasons)]
+        made.infos[-1]["success"] = len(reasons) == 1
+        episodes.append(made)
+    report = report_of(episodes)
+    metrics = report.metrics()
+    assert (report.model_tokens, report.cut_turns) == (8, 2)
+    assert (metrics["turns/mean"], metrics["turns/cut"], metrics["success/mean"]) == (2.0, 0.5, 0.5)
+    assert (metrics["agent/turns_opened"], metrics["agent/turns_bridged"]) == (2, 1)
+    assert "agent/branches" not in metrics
+    episodes[0].branches = [episodes[1].tokens] * 3
+    assert report_of(episodes).metrics()["agent/branches"] == 3
+
+
+def test_waiting_is_told_in_seconds_of_an_episode() -> None:
+    waits = [{"a thread": 1.5, "a sandbox": 0.25}, {"a thread": 0.25}, {}, {}]
+    report = report_of([Trajectory(outcome=Outcome.COMPLETED, waits=one) for one in waits])
+    assert dict(report.waits) == {"a thread": 1750, "a sandbox": 250}
+    assert report.metrics()["time/waiting"] == 0.5
+    assert EpisodeReport().waiting_seconds == 0.0
+    assert report_of([Trajectory(outcome=Outcome.COMPLETED, waits={"a thread": 1.5})]).waiting_seconds == 1.5
+    assert "time/waiting" not in report_of([Trajectory(outcome=Outcome.COMPLETED)]).metrics()
+
+
+class Unclear:
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+def test_of_a_mix_an_environment_decides_what_success_is_or_a_reward_above_0_does() -> None:
+    def episode(environment: str, reward: float, outcome: Outcome = Outcome.COMPLETED, **info: Any) -> Trajectory:
+        return Trajectory(
+            actions=["a"], rewards=[reward], infos=[info], outcome=outcome, environment=environment, error="x"
+        )
+
+    report = report_of(
+        [
+            episode("maze", 0.0),
+            episode("maze", 0.5),
+            episode("maze", -1.0),
+            episode("maze", 9.0, Outcome.ENGINE_FAILED),
+            episode("quiz", 1.0, success=False),
+            episode("quiz", 0.0, success=True),
+            episode("quiz", 1.0, success=Unclear()),
+            episode("quiz", 1.0),
+            episode("lost", 1.0, Outcome.WORKER_LOST),
+        ]
+    )
+    assert report.successes_by_environment() == {"maze": (1, 3), "quiz": (1, 4), "lost": (0, 0)}
+    metrics = report.metrics()
+    assert metrics["environment/maze/success"] == pytest.approx(1 / 3)
+    assert (metrics["environment/maze/reward"], metrics["environment/maze/episodes"]) == (pytest.approx(-1 / 6), 4)
+    assert {name for name in metrics if name.startswith("environment/lost")} == {"environment/lost/episodes"}
+
+
+def test_a_call_counts_as_failed_only_if_it_says_so() -> None:
+    report = report_of([Trajectory(infos=[{"tool_calls": [{}, {"ok": True}, {"ok": False}]}])])
+    assert (report.tool_calls, report.tool_errors, report.tool_failures) == (3, 1, 0)
+
+
+def test_groups_are_compared_if_they_have_two_rewards_and_a_name() -> None:
+    rewards = {"same": [1.0, 1.0], "other": [0.0, 1.0], "one": [1.0], "": [2.0, 2.0]}
+    report = report_of(
+        Trajectory(group_id=group, rewards=[reward], outcome=Outcome.COMPLETED)
+        for group, listed in rewards.items()
+        for reward in listed
+    )
+    assert sorted(report.compared_groups) == ["other", "same"]
+    assert report.constant_groups == ["same"]
+    assert report.metrics()["groups/constant"] == 1
+    assert report.metrics()["groups/total"] == 4
+
+
+def test_three_examples_of_each_kind_are_kept() -> None:
+    episodes = [
+        Trajectory(episode_id=f"e{number}", group_id="g", outcome=Outcome.COMPLETED, infos=[{"format_problem": "x"}])
+        for number in range(5)
+    ]
+    expected = {name: ["e0", "e1", "e2"] for name in ("completed", "group g", "format_problem")}
+    assert report_of(episodes).examples == expected
+    assert (report_of(episodes[:2]) + report_of(episodes[2:])).examples == expected
+    assert group_examples(report_of(episodes), "g") == ["e0", "e1", "e2"]
+    assert group_examples(report_of(episodes), "none") == []
+    assert report_of([episodes[0]] * 2).examples["completed"] == ["e0"], "each once"
+
+
+def test_failures_are_counted_by_decision_but_kept_and_filtered_episodes_are_none() -> None:
+    decisions = [Decision.KEPT, Decision.MASKED, Decision.MASKED, Decision.FILTERED]
+    episodes = [Trajectory(decision=one, attempt=1, outcome=Outcome.ENGINE_FAILED, error="x") for one in decisions]
+    metrics = report_of(episodes).metrics()
+    assert {name: count for name, count in metrics.items() if name.startswith("failures/")} == {
+        "failures/masked": 2,
+        "failures/retried": 4,
+    }
+    assert (metrics["episodes/total"], metrics["episodes/engine_failed"]) == (4, 4)
 
 
 TOOL_METRICS = {"tools/calls", "tools/errors", "tools/failures", "tools/format_problems"}

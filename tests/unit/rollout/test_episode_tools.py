@@ -94,6 +94,16 @@ class Workshop(BaseEnvironment):
             raise ValueError(SECRET)
 
 
+class Listener(BaseEnvironment):
+    """Has no tools, and answers with what it heard."""
+
+    def reset(self) -> str:
+        return "Speak."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return action, 1.0, True, {}
+
+
 @pytest.fixture(scope="module")
 def chat(tiny_folder: str) -> Chat:
     from transformers import AutoTokenizer
@@ -102,11 +112,15 @@ def chat(tiny_folder: str) -> Chat:
 
 
 async def play(
-    chat: Chat, replies: list[str], parser: ActionParser | None = None, tools: ToolRegistry | None = None
+    chat: Chat,
+    replies: list[str],
+    parser: ActionParser | None = None,
+    tools: ToolRegistry | None = None,
+    environment: type[BaseEnvironment] = Workshop,
 ) -> Trajectory:
     return await run_episode(
         EpisodeStart("episode-7"),
-        environment=EnvironmentSpec.of(Workshop),
+        environment=EnvironmentSpec.of(environment),
         engine=ScriptedEngine(replies, chat),
         chat=chat,
         limits=Limits(turns=20, tokens=200_000, prompt_tokens=20_000),
@@ -210,3 +224,10 @@ async def test_rewards_and_tokens_of_tool_turns(chat: Chat) -> None:
     placed = trajectory.token_rewards()
     assert placed[trajectory.turns[-1].stop - 1 - tokens.prompt_length] == 1.0
     assert sum(placed) == 1.0
+
+
+@pytest.mark.parametrize("tools", [None, ToolRegistry()])
+async def test_without_tools_a_turn_that_looks_like_a_call_is_an_action(chat: Chat, tools: ToolRegistry | None) -> None:
+    trajectory = await play(chat, [call("work")], tools=tools, environment=Listener)
+    assert (trajectory.outcome, trajectory.messages[-1]["content"]) == ("completed", call("work"))
+    assert trajectory.messages[0] == {"role": "user", "content": "Speak."}, "and none are described"

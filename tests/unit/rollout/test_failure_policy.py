@@ -97,3 +97,32 @@ def test_the_first_cause_with_something_to_do_decides() -> None:
 def test_whether_groups_are_dropped() -> None:
     assert not FailurePolicy().drops
     assert FailurePolicy.of(FailuresConfig(worker="retry:2,drop")).drops
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("retry:1", 1),
+        ("retry:100", 100),
+        ("retry", 2),
+        ("retry:0", None),
+        ("retry:101", None),
+        ("", None),
+        ("retry:", None),
+    ],
+)
+def test_retries_are_from_1_to_100(text: str, expected: int | None) -> None:
+    if expected is None:
+        with pytest.raises(ConfigError, match="is not valid: write keep"):
+            CausePolicy.parse("limit", text)
+    else:
+        assert CausePolicy.parse("limit", text).retries == expected
+
+
+@pytest.mark.parametrize(("text", "is_good"), [("-1e6", True), ("-0.001", True), ("0", False), ("-1000001", False)])
+def test_a_penalty_is_below_0_and_bounded(text: str, is_good: bool) -> None:
+    if is_good:
+        assert CausePolicy.parse("parse", f"penalise:{text}").penalty == float(text)
+    else:
+        with pytest.raises(ConfigError, match="it must be below 0"):
+            CausePolicy.parse("parse", f"penalise:{text}")

@@ -146,3 +146,25 @@ def test_an_entry_of_an_episode_that_was_tried_twice() -> None:
     made = LedgerEntry.of(EpisodeResult(last, [first]))
     assert made.attempts == [Attempt("worker_lost", 2, 2.0), Attempt("completed", 2, 3.0)]
     assert (made.error, made.decision, made.is_plain) == ("killed", Decision.KEPT, False)
+
+
+def test_seconds_are_rounded_to_milliseconds_and_a_lost_episode_took_none_unless_told() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0", "a-1"])
+    ledger.lose(["a-0"])
+    ledger.lose(["a-1"], 2.0)
+    ledger.end([entry(name, Decision.KEPT, Attempt("completed", 1, 0.12345)) for name in ("a-0", "a-1")])
+    step = ledger.close(1, ["a-0", "a-1"])
+    assert step.as_dict()["seconds"] == {"retried": 2.0, "kept": 0.247}
+
+
+def test_each_step_counts_anew() -> None:
+    ledger = Ledger(["a-0"], may_carry=True)
+    ledger.dispatch(["a-0", "b-0", "c-0"])
+    ledger.end([entry("a-0"), entry("b-0")])
+    first = ledger.close(1, ["a-0", "b-0"])
+    assert (first.dispatched, first.carried_in, first.replayed, first.carried) == (2, 1, 1, ["c-0"])
+    ledger.dispatch(["d-0"])
+    ledger.end([entry("c-0"), entry("d-0")])
+    second = ledger.close(2, ["c-0", "d-0"])
+    assert (second.dispatched, second.carried_in, second.replayed, second.carried) == (1, 1, 0, [])

@@ -30,3 +30,8 @@ def test_limits_of_a_command_line():
 def test_a_limit_of_nothing_is_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         Limits(**{name: value})
+
+
+def test_limits_without_a_config_are_those_of_an_empty_one_and_1_is_enough():
+    assert Limits() == Limits.of(InferenceConfig())
+    assert Limits(turns=1, tokens=1, prompt_tokens=1, turn_tokens=1, tool_calls=1).turns == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from transformers import AutoTokenizer
 from turnsmith import BaseEnvironment, Chat, Limits, Outcome, ScriptedEngine
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
+from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.create import create_inference_engine
-from turnsmith.rollout.harness import MultiTurnManager
+from turnsmith.rollout.harness import MultiTurnChatHarness, MultiTurnManager
 from turnsmith.rollout.multi_turn import MultiTurnInferenceEngine
 from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
@@ -206,4 +207,87 @@ def test_impossible_settings_are_refused(scripted: Callable[..., BaseInferenceEn
     with pytest.raises(ConfigError, match="pass tool_manager="):
         MultiTurnInferenceEngine(scripted("a"), enable_tools=True)
     with pytest.raises(ConfigError, match="max_turns is 0"):
+        MultiTurnInferenceEngine(scripted("a"), max_turns=0)
+
+
+def test_the_summary_of_a_manager_counts_turns_rewards_problems_and_failures() -> None:
+    tools = manager()
+    assert tools.get_episode_summary()["done"] is False
+    tools.environment = GuessNumber()
+    tools.environment.reset(seed=5)
+    written = [
+        '<tool_call>{"name": "double", "arguments": {"number": 4}}</tool_call>',
+        '<tool_call>{"name": "double", "arguments": {"number": "x"}}</tool_call>',
+        '<tool_call>{"name": "double"',
+        "9",
+    ]
+    turns = [tools.step(text, f"state {number}") for number, text in enumerate(written)]
+    assert [turn.tool_call is not None for turn in turns] == [True, True, False, False]
+    assert [turn.state for turn in turns] == [f"state {number}" for number in range(4)]
+    assert [turn.problem is not None for turn in turns] == [False, False, True, False]
+    assert tools.get_episode_summary() == {
+        "num_turns": 4,
+        "total_reward": 1.0,
+        "done": True,
+        "format_problems": 1,
+        "tools": {"double": {"calls": 2, "failures": 1}},
+    }
+    tools.reset()
+    assert tools.get_episode_summary()["num_turns"] == 0
+
+
+def test_a_harness_plays_the_seeds_it_is_given_and_tells_what_was_observed(tiny_folder: str) -> None:
+    class Seeded(BaseEnvironment):
+        def reset(self, seed: int = 0) -> str:
+            return f"seed {seed}"
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return f"heard {action}", 0.5, action == "b", {}
+
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
+    engine = ScriptedEngine(["a", "b"], chat)
+    harness = MultiTurnChatHarness(engine, Seeded, chat=chat)
+    episode = harness.run_episode("Begin.")
+    assert (episode["prompts"], episode["states"]) == (["Begin."], ["seed 0", "heard a"])
+    assert (episode["observations"], episode["rewards"]) == (["heard a", "heard b"], [0.5, 0.5])
+    assert (episode["num_turns"], episode["outcome"], episode["total_reward"]) == (2, Outcome.COMPLETED, 1.0)
+    assert harness.run_episode("Begin.", seed=3)["states"][0] == "seed 3"
+    assert [one["states"][0] for one in harness.run_batch(["x", "y"])] == ["seed 0", "seed 1"]
+    assert MultiTurnChatHarness(engine, Seeded, chat=chat).rollout.limits.turns == 5
+
+
+class Asked:
+    """An engine that keeps how it was asked to sample."""
+
+    def __init__(self, inner: ScriptedEngine) -> None:
+        self.inner = inner
+        self.sampling: list[Sampling] = []
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        self.sampling.append(sampling)
+        return await self.inner.generate(prompt_ids, sampling, session=session)
+
+
+def test_a_turn_and_an_episode_are_sampled_as_the_specification_says(tiny_folder: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    engine = Asked(ScriptedEngine(lambda turn, prompt: "8", Chat(tokenizer)))
+    with BaseInferenceEngine(engine, tokenizer) as face:
+        talk = MultiTurnInferenceEngine(face)
+        talk.start_conversation("Hi")
+        talk.step()
+        talk.run_episode(GuessNumber, max_turns=1)
+        assert len(talk.run_episode(GuessNumber)) == 5
+    assert {(one.max_tokens, one.temperature, one.top_p) for one in engine.sampling} == {(256, 0.7, 0.9)}
+    assert engine.sampling[0].seed is None
+
+
+def test_a_conversation_has_as_many_turns_as_it_may(scripted: Callable[..., BaseInferenceEngine]) -> None:
+    talk = MultiTurnInferenceEngine(scripted("a", "b"), max_turns=1)
+    talk.start_conversation("Hi")
+    talk.step()
+    talk.add_observation("Go on")
+    with pytest.raises(EngineFailure, match="has reached max_turns=1: raise it to go on"):
+        talk.step()
+    assert talk.num_turns == 1
+    with pytest.raises(ConfigError, match="max_turns is 0; it must be at least 1"):
         MultiTurnInferenceEngine(scripted("a"), max_turns=0)

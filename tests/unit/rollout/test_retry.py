@@ -71,7 +71,7 @@ def chat() -> Chat:
     return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 
 
-async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) -> EpisodeResult:
+async def play(chat: Chat, seed: int | None = 0, engine: Any = None, **options: Any) -> EpisodeResult:
     spec = RolloutSpec(
         failures=FailurePolicy.of(FailuresConfig(**options.pop("failures", {}))),
         environment=EnvironmentSpec.of(options.pop("environment", Walk), EnvironmentConfig()),
@@ -79,7 +79,7 @@ async def play(chat: Chat, seed: int = 0, engine: Any = None, **options: Any) ->
         sampling=Sampling(seed=seed),
         **options,
     )
-    return await play_episode(EpisodeStart("e", "g", seed), spec, engine or Coin(chat), chat)
+    return await play_episode(EpisodeStart("e", "g", seed or 0), spec, engine or Coin(chat), chat)
 
 
 async def long_walk(chat: Chat) -> tuple[int, EpisodeResult]:
@@ -199,6 +199,19 @@ async def test_a_retry_after_a_limit_resamples(chat):
     assert played.given_up[0].outcome is Outcome.TURN_LIMIT
     assert played.trajectory.tokens != whole.trajectory.tokens
     assert played.trajectory.decision is Decision.KEPT
+
+
+async def test_a_retry_without_a_seed_keeps_the_sampling(chat):
+    class Stop(Coin):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+            assert sampling.seed is None
+            self.asked += 1
+            ids = self.replies[self.asked > 2]
+            return Generation(ids, [-0.5] * len(ids))
+
+    played = await play(chat, None, Stop(chat), failures={"limit": "retry:5"}, limits=Limits(turns=2))
+    assert [attempt.outcome for attempt in played.given_up] == [Outcome.TURN_LIMIT]
+    assert (played.trajectory.outcome, played.trajectory.num_turns) == (Outcome.COMPLETED, 1)
 
 
 class LossyHost(EnvironmentHost):

@@ -287,3 +287,11 @@ def test_a_list_with_one_impossible_call_is_refused_as_a_whole():
         '[{"tool": "a", "arguments": {}}, {"tool": "b", "arguments": {"x": 99999999999999999999}}]'
     )
     assert (action.calls, kind(action)) == ([], ProblemKind.NUMBER_TOO_LARGE)
+
+
+def test_json_calls_beyond_the_limit_are_told_even_if_the_list_has_something_else_in_it():
+    one = '{"tool": "a", "arguments": {}}'
+    for others in (0, 1, 70):
+        listed = ", ".join(["1"] * others + [one] * 65)
+        action = JSONActionParser().parse(f"[{listed}]")
+        assert (len(action.calls), kind(action)) == (64, ProblemKind.TOO_MANY_CALLS)

@@ -96,6 +96,29 @@ def test_what_renderers_raises_on_or_lets_through_is_a_problem(qwen, body, kind)
     assert action.problem.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('{"name": "a", "arguments": {"x": }}', "The call is not valid JSON"),
+        ('{"name": "%s", "arguments": {}}' % ("n" * 200), f"The call to `{'n' * 64}` is broken"),
+        ('{"arguments": {}}', "The call does not name a tool"),
+    ],
+)
+def test_a_broken_call_is_told_what_is_wrong_with_it(qwen, body, sentence):
+    action = qwen.parse(f"<tool_call>{body}</tool_call>")
+    assert action.calls == []
+    assert action.problem.sentence.startswith(f"{sentence}: write the call exactly in your own tool call format")
+
+
+@pytest.mark.parametrize("family", ["", "default", "deepseek-v3", "no_such_family"])
+def test_a_family_that_the_tokenizer_cannot_have_is_none(family, tiny_folder):
+    from transformers import AutoTokenizer
+
+    parser = NativeParser(AutoTokenizer.from_pretrained(tiny_folder), family=family)
+    assert parser.family == ""
+    assert len(parser.parse('<tool_call>{"name": "a", "arguments": {}}</tool_call>').calls) == 1
+
+
 def test_nan_becomes_null(qwen):
     assert qwen.parse('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>').calls[0].arguments == {"x": None}
 

@@ -13,10 +13,12 @@ import pytest
 from turnsmith.config import ConfigStore, LossAggregation
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.inference.engine import Sampling
 from turnsmith.trainer.config import to_verl
 from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.build import verl_config
+from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import RayDemand, episode_workers
 
 
 def settings(*overrides: str) -> ConfigStore:
@@ -177,6 +179,92 @@ def test_a_cpu_run_asks_for_nothing_that_needs_a_gpu(on_cpu: Any) -> None:
     assert actor.fsdp_config.mixed_precision == {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     assert (rollout.enforce_eager, rollout.enable_sleep_mode, rollout.dtype) == (True, False, "float32")
     assert on_cpu.transfer_queue.backend.SimpleStorage.num_data_storage_units == 1
+
+
+def test_a_cpu_run_turns_off_what_only_gpus_have() -> None:
+    keys = keys_of()
+    switched = {name: value for name, value in keys.items() if name in to_verl._cpu()}
+    assert [name for name, value in switched.items() if value] == ["actor_rollout_ref.rollout.enforce_eager"]
+    assert len(switched) == 10
+    assert keys["trainer.device"] == "cpu"
+
+
+AT_LEAST_1 = [
+    "training.batch_size",
+    "training.group_size",
+    "training.micro_batch_size",
+    "training.updates_per_batch",
+    "training.num_epochs",
+    "training.steps_per_epoch",
+    "training.max_staleness",
+    "evaluation.episodes",
+    "ray.num_nodes",
+    "ray.gpus_per_node",
+    "model.tensor_parallel_size",
+    "model.sequence_parallel_size",
+]
+AT_LEAST_0 = ["failures.stall_seconds", "ray.num_actors", "checkpoint.save_interval", "training.warmup_steps"]
+AT_LEAST_0 += ["model.lora_rank", "evaluation.every", "evaluation.temperature", "checkpoint.grace_seconds"]
+
+
+@pytest.mark.parametrize(("name", "least"), [*((name, 1) for name in AT_LEAST_1), *((name, 0) for name in AT_LEAST_0)])
+def test_a_number_below_its_smallest_is_told_and_the_smallest_is_fine(name: str, least: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}={least - 1}(\.0)? must be at least {least}\.$"):
+        check(settings(f"{name}={least - 1}"))
+    check(settings("training.group_size=1", f"{name}={least}"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nodes", "gpus", "cpus", "total"),
+    [
+        (["ray.num_nodes=2", "ray.gpus_per_node=8"], 2, 8, 25, (16, 55)),
+        (
+            ["ray.gpus_per_node=8", "training.schedule=separate_async", "ray.rollout_gpus_per_node=4"],
+            1,
+            12,
+            33,
+            (12, 36),
+        ),
+        (["ray.gpus_per_node=8", "training.schedule=separate_async", "ray.rollout_nodes=2"], 1, 8, 25, (24, 66)),
+    ],
+)
+def test_what_a_layout_asks_of_ray(
+    overrides: list[str], nodes: int, gpus: int, cpus: int, total: tuple[int, int]
+) -> None:
+    demand = RayDemand.of(settings("model.device=cuda", *overrides))
+    assert (demand.nodes, demand.gpus, demand.cpus) == (nodes, gpus, cpus)
+    assert (demand.total_gpus, demand.total_cpus) == total
+
+
+@pytest.mark.parametrize(
+    ("overrides", "workers"),
+    [
+        (["model.device=cpu"], 0),
+        (["model.device=cpu", "ray.num_nodes=2"], 2),
+        (["model.device=cpu", "ray.num_actors=3"], 3),
+        (["model.device=cuda", "ray.num_actors=0"], 0),
+        (["model.device=cuda"], 2),
+        (["model.device=cuda", "ray.gpus_per_node=8"], 4),
+        (["model.device=cuda", "ray.gpus_per_node=8", "training.batch_size=512"], 4),
+        (["model.device=cuda", "ray.num_nodes=2", "ray.gpus_per_node=8", "training.batch_size=512"], 8),
+        (["model.device=cuda", "ray.num_nodes=2", "ray.gpus_per_node=8", "training.batch_size=48"], 6),
+    ],
+)
+def test_episodes_run_in_as_many_processes_as_the_gpus_keep_busy(overrides: list[str], workers: int) -> None:
+    assert episode_workers(settings(*overrides)) == workers
+
+
+def test_only_the_transformers_engine_is_given_a_seed() -> None:
+    chosen = ["inference.max_tokens=9", "inference.temperature=0.5", "inference.top_p=0.9", "inference.top_k=7"]
+    sampling = training_sampling(settings("training.seed=5", *chosen))
+    assert sampling == Sampling(seed=5, max_tokens=9, temperature=0.5, top_p=0.9, top_k=7)
+    assert training_sampling(settings("model.device=cuda", "training.seed=5")).seed is None
+
+
+def test_the_header_of_a_run_says_what_is_trained_and_how() -> None:
+    header = run_header(settings("model.model_name=tiny"), "Game")
+    assert header == "Game · tiny · grpo, 32 episodes a step in groups of 8 · transformers on cpu"
+    assert "· /models/mine ·" in run_header(settings("model.local_path=/models/mine"), "Game")
 
 
 def test_a_gpu_run_keeps_the_defaults_of_verl_for_what_is_about_the_device() -> None:

@@ -87,7 +87,7 @@ class ActionBuilder:
         if type(value) is not list:
             return False
         before, is_call = len(self.calls), False
-        for item in value[: MAX_CALLS + 1]:
+        for item in value:
             if type(item) is dict and self._add_call(item):
                 is_call = True
         self._check_arguments(before, source)
