@@ -25,12 +25,8 @@ hostname "$1"
 mount --make-rprivate /
 mount -t tmpfs -o "size=$2" host "$3"
 mkdir "$3/home" && chmod 700 "$3/home" && cp "$4" "$3/hosts"
-if [ "$5" != 0 ]; then
-    echo "0-$(($5 - 1))" >"$3/cpus"
-    mount --bind "$3/cpus" /sys/devices/system/cpu/online
-fi
-own="$3" shared="$6"
-shift 5
+own="$3" shared="$5"
+shift 4
 for folder in "$@"; do
     case "$folder" in
         /tmp/*)
@@ -141,12 +137,11 @@ class Network:
         for process in (*self._wires.values(), self._holder):
             _end(process)
 
-    def add(self, *, size: str = "4g", cpus: int = 0, names: str = "{address} {name}\n") -> Host:
+    def add(self, *, size: str = "4g", names: str = "{address} {name}\n") -> Host:
         """Another host.
 
         Args:
             size: Of the file system that it has for its temporary and home folders.
-            cpus: How many it seems to have; 0: as many as there are.
             names: A line of its /etc/hosts about each host.
         """
         number = len(self.hosts) + 1
@@ -154,10 +149,10 @@ class Network:
         mount = self._scratch / name
         mount.mkdir()
         table = self._scratch / f"{name}.hosts"
-        lines = [names.format(address=f"10.77.0.{each}", name=f"host{each}") for each in range(1, 10)]
+        lines = [names.format(address=f"10.77.0.{each}", name=f"host{each}") for each in range(1, 100)]
         table.write_text("127.0.0.1 localhost\n" + "".join(lines))
         folders = [str(self.shared), str(REPOSITORY), sys.prefix, sys.base_prefix]
-        arguments = [name, size, str(mount), str(table), str(cpus), *folders]
+        arguments = [name, size, str(mount), str(table), *folders]
         holder = _hold(["unshare", *_NAMESPACES, "--fork", "--mount-proc", "sh", "-c", _INIT, "sh", *arguments])
         (init,) = psutil.Process(holder.pid).children()
         self._ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(init.pid))
@@ -181,14 +176,22 @@ class Network:
             self._ip("link", "del", f"{host.name}-a")
         self._ip("link", "set", host.name, "master", "lan")
 
-    def replace_cable(self, host: Host, *, seconds: float = 0.0, loss: float = 0.0) -> None:
-        """Connect a host by a cable on which a frame takes `seconds` each way, or is lost with this probability."""
+    def replace_cable(self, host: Host, *, seconds: float = 0.0, loss_from: float = 0.0, loss_to: float = 0.0) -> None:
+        """Connect a host by a worse cable.
+
+        Args:
+            host: The host.
+            seconds: How long a frame takes, each way.
+            loss_from: The probability that a frame from the host is lost; 1: nobody hears it.
+            loss_to: The probability that a frame to the host is lost; 1: it hears nobody.
+        """
         one, other = f"{host.name}-a", f"{host.name}-b"
         self.cut(host)
         self._ip("link", "add", one, "type", "veth", "peer", "name", other)
         self._ip("link", "set", one, "up")
         self._ip("link", "set", other, "master", "lan", "up")
-        command = [sys.executable, "-m", "tests.e2e.wire", host.name, one, str(seconds), str(loss)]
+        command = [sys.executable, "-m", "tests.e2e.wire", host.name, one, str(seconds), str(loss_from)]
+        command.append(str(loss_to))
         inside = ["nsenter", f"--target={self._holder.pid}", "--net", f"--wd={REPOSITORY}", "--"]
         self._wires[host.name] = _hold([*inside, *command])
 

@@ -14,8 +14,11 @@ _TIMES = ("time/", "perf/")
 _FAULTS = ("failures/",)
 
 
-def differences(one: RunFolder, other: RunFolder, *, had_faults: bool = False) -> list[str]:
-    """What differs, in words; times are not compared, nor what was counted of faults if there were any."""
+def differences(one: RunFolder, other: RunFolder, *, had_faults: bool = False, ranks: int = 1) -> list[str]:
+    """What differs, in words; times are not compared, nor what was counted of faults if there were any.
+
+    The runs are those of a test, so checkpoints are trusted: a host of this machine signs them with a key of its own.
+    """
     ignored = _TIMES + _FAULTS if had_faults else _TIMES
     found: list[str] = []
     for left, right in zip(one.read_metrics(), other.read_metrics(), strict=True):
@@ -23,10 +26,11 @@ def differences(one: RunFolder, other: RunFolder, *, had_faults: bool = False) -
     for left, right in zip(one.read_evaluations(), other.read_evaluations(), strict=False):
         found += [f"evaluation {left['step']}: {name}" for name in _unlike(left, right, ignored)]
     found += [] if _episodes(one) == _episodes(other) else ["episodes"]
-    ours, theirs = newest_checkpoint(one.checkpoints_dir).path, newest_checkpoint(other.checkpoints_dir).path
+    ours, theirs = (newest_checkpoint(run.checkpoints_dir, trust=True).path for run in (one, other))
     found += [] if read_state(ours) == read_state(theirs) else ["trainer state"]
     files = {str(file.relative_to(ours)) for file in ours.rglob("*.pt")}
-    assert files >= {"data.pt", "actor/model_world_size_1_rank_0.pt", "actor/optim_world_size_1_rank_0.pt"}
+    parts = {f"actor/{kind}_world_size_{ranks}_rank_{rank}.pt" for kind in ("model", "optim") for rank in range(ranks)}
+    assert files >= {"data.pt", *parts}
     return found + [name for name in sorted(files) if not _same(_load(ours / name), _load(theirs / name))]
 
 

@@ -15,6 +15,21 @@ from tests.e2e.hosts import REPOSITORY, Host, Network, refusal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 PORT = 5000
+DATAGRAM = f"""
+import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (sys.argv[1], {PORT}))
+"""
+HEAR = f"""
+import socket
+heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+heard.bind(("", {PORT}))
+heard.settimeout(3)
+print("ready", flush=True)
+try:
+    print(heard.recv(1).decode())
+except TimeoutError:
+    print("nothing")
+"""
 SERVE = f"""
 import socket
 server = socket.create_server(("", {PORT}))
@@ -98,11 +113,33 @@ def test_a_cut_cable_and_a_slow_and_a_lossy_one(network: Network) -> None:
     network.replace_cable(other, seconds=0.1)
     assert 0.2 <= ask(other)[0] < 0.3
     network.mend(other)
-    network.replace_cable(other, loss=0.1)
+    network.replace_cable(other, loss_from=0.1, loss_to=0.1)
     median, longest = ask(other, times=100)
     assert median < 0.1 < longest, "most arrive at once, some had to be sent again"
     network.mend(other)
     assert 0 < ask(other)[0] < 0.1
+
+
+@pytest.mark.parametrize(("loss_from", "loss_to"), [(1.0, 0.0), (0.0, 1.0)])
+def test_a_cable_that_carries_one_way_only(network: Network, loss_from: float, loss_to: float) -> None:
+    one, other = network.hosts[:2]
+    ask(other)  # so that both know each other's card
+    network.replace_cable(other, loss_from=loss_from, loss_to=loss_to)
+    assert hears(one, other) is (loss_to == 0)
+    assert hears(other, one) is (loss_from == 0)
+    assert ask(other, wait=2) == (0, 0)
+    network.mend(other)
+    assert 0 < ask(other)[0] < 0.1
+
+
+def hears(sender: Host, receiver: Host) -> bool:
+    """Whether a datagram arrives."""
+    with receiver.start([sys.executable, "-c", HEAR], stdout=subprocess.PIPE) as listening:
+        assert listening.stdout.readline() == "ready\n"
+        assert said(sender, f"{sys.executable} -c '{DATAGRAM}' {receiver.address}") == ""
+        heard = listening.stdout.read().strip()
+    assert heard in ("x", "nothing")
+    return heard == "x"
 
 
 def test_nothing_is_left_of_a_host_that_vanishes(network: Network) -> None:

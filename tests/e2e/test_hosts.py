@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.host_cluster import STEPS, HostCluster, HostRun
-from tests.e2e.hosts import Network, refusal
+from tests.e2e.host_cluster import STEPS, HostCluster, HostRun, two_hosts
 from tests.e2e.reach import pickle_for_transfer_queue
 from turnsmith import RunFolder
 
@@ -31,12 +30,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCluster]:
     """Two hosts, joined by the address of the first."""
-    if reason := refusal():
-        pytest.skip(f"no hosts on this machine: {reason}")
-    folder = tmp_path_factory.mktemp("hosts")
-    (folder / "shared").mkdir()
-    with Network(folder / "shared", folder) as network:
-        yield HostCluster(network, folder / "shared")
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
 
 
 @dataclass

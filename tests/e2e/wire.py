@@ -1,4 +1,4 @@
-"""A slow or lossy cable between two interfaces. A program: `python -m tests.e2e.wire ONE OTHER SECONDS LOSS`.
+"""A slow or lossy cable between two interfaces. A program: `python -m tests.e2e.wire ONE OTHER SECONDS LOSS LOSS_BACK`.
 
 Linux has netem for this, but many kernels are built without it; raw sockets are in all of them. Frames keep the header
 that says what is left to the network card (checksums, segments of large packets): a program may carry 64 KiB at a time.
@@ -28,8 +28,8 @@ def _open(interface: str) -> socket.socket:
     return opened
 
 
-def carry(one: str, other: str, seconds: float, loss: float, seed: int = 0) -> None:
-    """Carry frames in both directions for ever: each `seconds` later, or not at all with probability `loss`."""
+def carry(one: str, other: str, seconds: float, losses: tuple[float, float], seed: int = 0) -> None:
+    """Carry frames for ever: each `seconds` later, or not at all, with one probability from `one` and one to it."""
     ends = [_open(one), _open(other)]
     draw, under_way = random.Random(seed), deque[tuple[float, int, bytes]]()
     print("ready", flush=True)
@@ -39,7 +39,7 @@ def carry(one: str, other: str, seconds: float, loss: float, seed: int = 0) -> N
             try:
                 while True:
                     frame = end.recv(_LARGEST)
-                    if draw.random() >= loss:
+                    if draw.random() >= losses[ends.index(end)]:
                         under_way.append((time.monotonic() + seconds, ends.index(end), frame))
             except BlockingIOError:
                 pass
@@ -52,4 +52,4 @@ def carry(one: str, other: str, seconds: float, loss: float, seed: int = 0) -> N
 
 
 if __name__ == "__main__":
-    carry(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))
+    carry(sys.argv[1], sys.argv[2], float(sys.argv[3]), (float(sys.argv[4]), float(sys.argv[5])))
