@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.trajectory import Trajectory
 
+_MOST_SHOWN = 3
+
 
 async def check_same_opening(subject: Subject) -> Finding:
     """Reset twice from each start, and compare what the model would see."""
-    starts = subject.starts()
-    first, second = [await subject.play(lambda turn, prompt: "", starts) for _ in range(2)]
+    if subject.is_agent:
+        return Finding("skipped", "An agent opens its conversation itself.")
+    starts, spec = subject.starts(), subject.rollout(reward_fn=None)
+    spec = replace(spec, limits=replace(spec.limits, turns=1))
+    first, second = [await subject.play(lambda turn, prompt: "", starts, rollout=spec) for _ in range(2)]
+    failed = [episode for episode in [*first, *second] if not episode.tokens.prompt_length]
+    if failed:
+        saw = f"{len(failed)} of {2 * len(starts)} resets failed. The first error: {failed[0].error}"
+        return Finding("failed", saw, "Make `reset` work for every start of training.", failed[:_MOST_SHOWN])
     differing = [pair for pair in zip(first, second, strict=True) if _opening(pair[0]) != _opening(pair[1])]
     if differing:
         saw = f"{len(differing)} of {len(starts)} starts opened differently the second time."
