@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.trajectory import Trajectory
 
-MODEL_STARTS, MODEL_SAMPLES = 8, 4
-"""The model plays this many episodes from each of so many starts."""
+MODEL_SAMPLES, MODEL_BATCHES = 4, (2, 2, 4, 8)
+"""Episodes of the model from each start, and starts in each batch of them."""
+MODEL_SECONDS = 30.0
 _LAST = 3000
 
 
@@ -119,10 +121,8 @@ async def scripted_episodes(subject: Subject) -> list[Trajectory]:
             played += await subject.play(plausible_reply, [start])
         if subject.engine is not None:
             episodes = await model_episodes(subject)
-            some = {episode.group_id: episode for episode in reversed(episodes)}
-            model = [start for start in model_starts(subject) if start.episode_id == some[start.group_id].episode_id]
             replay = Replay(episodes, subject.chat.close_id)
-            for start in model:
+            for start in model_starts(subject)[: len(episodes) : MODEL_SAMPLES][: subject.episodes]:
                 played += await subject.play(replay, [start])
         subject.cache["scripted"] = played
     return subject.cache["scripted"]
@@ -138,15 +138,25 @@ def model_starts(subject: Subject) -> list[EpisodeStart]:
     """Where the model's episodes begin: several from each start, as in a group of training."""
     return [
         replace(start, episode_id=f"{start.episode_id}-{sample}")
-        for start in subject.starts(MODEL_STARTS)
+        for start in subject.starts(sum(MODEL_BATCHES))
         for sample in range(MODEL_SAMPLES)
     ]
 
 
 async def model_episodes(subject: Subject) -> list[Trajectory]:
-    """Episodes of the real model, played once for all checks; there must be one."""
+    """Episodes of the real model, played once for all checks; there must be one.
+
+    As many batches are played as fit into half a minute, and each to its end: the first to end would be the short ones.
+    """
     if "model" not in subject.cache:
         assert subject.engine is not None
-        starts = model_starts(subject)
-        subject.cache["model"] = await subject.play(subject.engine, starts, concurrency=len(starts))
+        starts, played, began = model_starts(subject), list[Trajectory](), time.perf_counter()
+        for number in MODEL_BATCHES:
+            size = number * MODEL_SAMPLES
+            spent = time.perf_counter() - began
+            if played and spent * (1 + size / len(played)) > MODEL_SECONDS:
+                break
+            batch = starts[len(played) : len(played) + size]
+            played += await subject.play(subject.engine, batch, concurrency=size)
+        subject.cache["model"] = played
     return subject.cache["model"]

@@ -10,6 +10,7 @@ from typing import Any, cast
 from turnsmith.check.byte_chat import ByteChat
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.engines.scripted_engine import Reply, ScriptedEngine
@@ -98,6 +99,12 @@ class Subject:
                 return await run_attempt(start, spec, engine, self._chat)
 
         return await asyncio.gather(*map(one, self.starts() if starts is None else starts))
+
+    async def openings(
+        self, starts: Sequence[EpisodeStart] | None = None, *, rollout: RolloutSpec | None = None
+    ) -> list[Trajectory]:
+        """Reset from each start, and take no turn: the episodes end where the model would be asked."""
+        return await self.play(lambda turn, prompt: EngineFailure("no turn is taken"), starts, rollout=rollout)
 
     def rollout(self, **changes: Any) -> RolloutSpec:
         """How training will play the episodes; `changes` are fields of `RolloutSpec`."""

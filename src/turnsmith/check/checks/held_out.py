@@ -48,12 +48,8 @@ def _key(task: Mapping[str, Any]) -> str:
 
 
 async def _openings(subject: Subject) -> list[str]:
-    spec = subject.rollout(reward_fn=None)
-    spec = replace(spec, limits=replace(spec.limits, turns=1))
-    opened = await subject.play(lambda turn, prompt: "", subject.starts(_STARTS), rollout=spec)
-    return [
-        episode.messages[-1 if len(episode.messages) < 2 else 0]["content"] for episode in opened if episode.messages
-    ]
+    opened = await subject.openings(subject.starts(_STARTS))
+    return ["\n".join(message["content"] for message in episode.messages) for episode in opened if episode.messages]
 
 
 HELD_OUT = Check(

@@ -88,7 +88,7 @@ def episodes_to_see(success: float, gain: float = _GAIN) -> int:
 
 MODEL = Check(
     "the model has something to learn",
-    "Plays 32 episodes with the model: 4 from each of 8 starts.",
+    "Plays up to 64 episodes with the model in half a minute, 4 from each start.",
     "A group whose episodes all get the same reward gives no gradient; such runs cost days and learn nothing.",
     check_model,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.trajectory import Trajectory
@@ -15,9 +13,8 @@ async def check_same_opening(subject: Subject) -> Finding:
     """Reset twice from each start, and compare what the model would see."""
     if subject.is_agent:
         return Finding("skipped", "An agent opens its conversation itself.")
-    starts, spec = subject.starts(), subject.rollout(reward_fn=None)
-    spec = replace(spec, limits=replace(spec.limits, turns=1))
-    first, second = [await subject.play(lambda turn, prompt: "", starts, rollout=spec) for _ in range(2)]
+    starts = subject.starts()
+    first, second = [await subject.openings(starts) for _ in range(2)]
     failed = [episode for episode in [*first, *second] if not episode.tokens.prompt_length]
     if failed:
         saw = f"{len(failed)} of {2 * len(starts)} resets failed. The first error: {failed[0].error}"

@@ -22,10 +22,10 @@ async def check_tokens(subject: Subject) -> Finding:
     if subject.is_agent:
         return Finding("skipped", "An agent decides itself what it shows the model.")
     limits = subject.config.inference
-    spec = subject.rollout(reward_fn=None)
     # No opening is refused here: how long it is should be said too.
-    spec = replace(spec, limits=replace(spec.limits, turns=1, prompt_tokens=10**9))
-    opened = await subject.play(lambda turn, prompt: "", _spread(subject), rollout=spec)
+    spec = subject.rollout()
+    spec = replace(spec, limits=replace(spec.limits, prompt_tokens=10**9))
+    opened = await subject.openings(_spread(subject), rollout=spec)
     lengths = sorted(episode.tokens.prompt_length for episode in opened)
     long = [episode for episode in opened if episode.tokens.prompt_length > limits.max_prompt_tokens]
     told = f"openings have {lengths[len(lengths) // 2]} tokens, at most {lengths[-1]}"

@@ -68,7 +68,7 @@ def offered_tools(subject: Subject) -> list[str]:
 
 TOOL_CALLS = Check(
     "tools are called",
-    "Looks for tool calls in the model's 32 episodes, and for calls in a format that is not read.",
+    "Looks for tool calls in the model's episodes, and for calls in a format that is not read.",
     "Rewards can rise for weeks without one tool call, when calls are not parsed or not needed.",
     check_tool_calls,
 )
