@@ -136,13 +136,25 @@ def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult]) 
     from turnsmith.check.report import as_dict
     from turnsmith.errors import RecordError
     from turnsmith.records.files import write_text
+    from turnsmith.viewer.check_html import CheckRow, check_html
 
     report = {"environment": name, "model": args.model, **as_dict(results)}
-    texts = {args.json: lambda: json.dumps(report, indent=1, default=str) + "\n"}
-    for file, text in texts.items():
+    rows = [CheckRow(**_row(result)) for result in results]
+    about = f"{args.model or 'no model'} · turnsmith check"
+    texts = (
+        (args.json, lambda: json.dumps(report, indent=1, default=str) + "\n"),
+        (args.html, lambda: check_html(name, about, rows)),
+    )
+    for file, text in texts:
         if file is None:
             continue
         try:
             write_text(Path(file).expanduser(), text())
         except OSError as error:
             raise RecordError(f"{file} cannot be written: {error.strerror or error}.") from error
+
+
+def _row(result: CheckResult) -> dict[str, Any]:
+    check, finding = result.check, result.finding
+    about = {"name": check.name, "ran": check.ran, "why": check.why, "seconds": result.seconds}
+    return about | {"status": finding.status, "saw": finding.saw, "fix": finding.fix, "episodes": finding.episodes}
