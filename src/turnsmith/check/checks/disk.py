@@ -25,7 +25,7 @@ _TOKEN_BYTES = 8.0
 """Of each token of an episode, when none has been played: ids and log-probs, of which ids compress to half."""
 
 
-async def check_disk(subject: Subject) -> Finding:
+async def check_space(subject: Subject) -> Finding:
     """Add up what the run will write, and compare with what is free."""
     config = subject.config
     played: list[Trajectory] = subject.cache.get("model") or subject.cache.get("scripted") or []
@@ -100,6 +100,6 @@ DISK = Check(
     "disk for the whole run",
     "Measures the bytes of an episode, and adds up episodes and checkpoints of all steps.",
     "A run whose disk is full in the middle of a checkpoint stops, often in the night.",
-    check_disk,
+    check_space,
     quick=True,
 )

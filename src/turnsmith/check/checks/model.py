@@ -18,7 +18,7 @@ _MANY_FAULTS = 0.1
 _MOST_SHOWN = 3
 
 
-async def check_model(subject: Subject) -> Finding:
+async def check_learnable(subject: Subject) -> Finding:
     """Let the model play several episodes from each of a few starts."""
     if subject.engine is None:
         return Finding("skipped", "Needs the model: pass --model.")
@@ -31,7 +31,7 @@ async def check_model(subject: Subject) -> Finding:
     for episode in result.counted:
         rewards.setdefault(episode.group_id, []).append(episode.total_reward)
     size = subject.config.training.group_size
-    low, high = constant_groups(list(rewards.values()), size)
+    low, high = constant_share(list(rewards.values()), size)
     success = result.success.value
     share = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
     saw = (
@@ -46,16 +46,16 @@ async def check_model(subject: Subject) -> Finding:
     return Finding("warning", saw, fix, result.counted[:_MOST_SHOWN])
 
 
-def constant_groups(rewards: Sequence[Sequence[float]], size: int) -> tuple[float, float]:
+def constant_share(rewards: Sequence[Sequence[float]], size: int) -> tuple[float, float]:
     """Bounds on the expected share of groups of `size` whose rewards are all the same, from smaller groups.
 
     For up to as many episodes as each start has, subsets are counted, without bias. Beyond that, the share falls at
     most as fast as it did last, and never rises.
 
     Example:
-        >>> constant_groups([[0, 0, 0, 0], [0, 1, 0, 1]], 2)
+        >>> constant_share([[0, 0, 0, 0], [0, 1, 0, 1]], 2)
         (0.6666666666666666, 0.6666666666666666)
-        >>> constant_groups([[0, 0, 0, 0]], 8)
+        >>> constant_share([[0, 0, 0, 0]], 8)
         (1.0, 1.0)
     """
     samples = min(map(len, rewards), default=0)
@@ -90,5 +90,5 @@ MODEL = Check(
     "the model has something to learn",
     "Plays up to 64 episodes with the model in half a minute, 4 from each start.",
     "A group whose episodes all get the same reward gives no gradient; such runs cost days and learn nothing.",
-    check_model,
+    check_learnable,
 )

@@ -20,7 +20,7 @@ from turnsmith.trajectory import Trajectory
 _CODE = {"code", "script", "program", "source", "command", "cmd", "bash", "shell"}
 
 
-async def check_sandbox(subject: Subject) -> Finding:
+async def check_code_tools(subject: Subject) -> Finding:
     """Ask every tool that takes code for the content of a file outside."""
     if subject.is_agent:
         return Finding("skipped", "An agent brings its own tools.")
@@ -65,5 +65,5 @@ SANDBOX = Check(
     "code tools are closed",
     "Asks every tool that takes code for the content of a file outside its sandbox.",
     "Code of a model that is being trained to get rewards will find the answers, the grader or your keys.",
-    check_sandbox,
+    check_code_tools,
 )
