@@ -205,6 +205,9 @@ class TrainingConfig(_Section):
     stragglers: Stragglers = "wait"
     """With an asynchronous schedule: a step waits for episodes that would exceed `max_staleness` if it did not, or they
     are dropped with their group when they end, which favours short episodes."""
+    check: bool = True
+    """Whether `fit()` first resets the environment a few times and looks at the disk, the trackers and the held-out
+    starts, for at most 10 s; what it finds is a warning. `turnsmith check` checks more."""
     seed: int = 0
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""

@@ -141,6 +141,15 @@ def folder(config: ConfigStore) -> Path:
     return run.path
 
 
+def checks_said(config: ConfigStore) -> bool:
+    """Whether the quick checks were run."""
+    said: list[str] = []
+    trainer = RayPPOTrainer(config, GuessNumber)
+    trainer._view.note = said.append
+    trainer.fit()
+    return any(line.startswith("checked in ") for line in said)
+
+
 def refusal(config: ConfigStore) -> str:
     try:
         check(config)
@@ -215,6 +224,7 @@ OBSERVED = {
     "training.schedule": Seen("colocate_async", key("trainer.v1.trainer_mode")),
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
     "training.stragglers": Seen("drop", key("trainer.v1.sampler.max_off_policy_strategy"), APART),
+    "training.check": Seen(False, checks_said),
     "training.seed": Seen(7, rollout(lambda it: it.sampling.seed)),
     "environment": Seen({"max_steps": 3}, rollout(lambda it: it.environment.build().max_steps)),
     "evaluation.every": Seen(3, start("evaluating")),

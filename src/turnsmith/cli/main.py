@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith import __version__
+from turnsmith.cli.check import add_check_command
 from turnsmith.cli.eval import add_eval_command
 from turnsmith.cli.export import add_export_command
 from turnsmith.cli.model import add_model_command
@@ -46,6 +47,7 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
     add_resume_command(commands)
     add_runs_command(commands)
     add_report_command(commands)
+    add_check_command(commands)
     add_eval_command(commands)
     add_play_command(commands)
     add_serve_command(commands)

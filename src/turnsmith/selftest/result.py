@@ -19,11 +19,11 @@ class CheckSkipped(Exception):
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class SelftestCheck:
     """The outcome of one check.
 
     Example:
-        >>> print(CheckResult("weights reach the engine", "passed", 4.2, "log-probs moved by 1.3").line())
+        >>> print(SelftestCheck("weights reach the engine", "passed", 4.2, "log-probs moved by 1.3").line())
         ok      weights reach the engine      4.2 s  log-probs moved by 1.3
     """
 
@@ -45,7 +45,7 @@ class SelftestResult:
 
     machine: dict[str, Any]
     settings: dict[str, Any]
-    checks: Sequence[CheckResult]
+    checks: Sequence[SelftestCheck]
 
     @property
     def failed(self) -> int:

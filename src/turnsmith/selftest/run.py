@@ -14,7 +14,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, TurnsmithError
 from turnsmith.selftest import machine
 from turnsmith.selftest.killed_run import check_kill_and_resume
-from turnsmith.selftest.result import CheckFailed, CheckResult, CheckSkipped, SelftestResult, Status
+from turnsmith.selftest.result import CheckFailed, CheckSkipped, SelftestCheck, SelftestResult, Status
 from turnsmith.selftest.short_run import ShortRun
 from turnsmith.selftest.throughput import check_throughput
 
@@ -35,7 +35,7 @@ class Selftest:
     """
 
     def __init__(
-        self, config: ConfigStore, folder: Path, show: Callable[[CheckResult], None], only: Collection[str] = ()
+        self, config: ConfigStore, folder: Path, show: Callable[[SelftestCheck], None], only: Collection[str] = ()
     ) -> None:
         self.config = config
         self.folder = folder
@@ -68,7 +68,7 @@ class Selftest:
 
     def run(self) -> SelftestResult:
         """Run all checks; one that fails does not keep the others from running."""
-        results: list[CheckResult] = []
+        results: list[SelftestCheck] = []
         with contextlib.closing(self.checks()) as checks:
             for name, check in checks:
                 if not self._only or name in self._only:
@@ -79,7 +79,7 @@ class Selftest:
         shown = {name: settings[name] for name in ("model", "inference", "ray")}
         return SelftestResult(machine.describe_machine(), shown, results)
 
-    def run_check(self, name: str, check: Callable[[], str]) -> CheckResult:
+    def run_check(self, name: str, check: Callable[[], str]) -> SelftestCheck:
         """Run one check; what it prints goes to a log."""
         began = time.monotonic()
         status: Status = "failed"
@@ -96,7 +96,7 @@ class Selftest:
             except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
                 traceback.print_exc()
                 text = f"{type(error).__name__}: {error}"
-        return CheckResult(name, status, time.monotonic() - began, text)
+        return SelftestCheck(name, status, time.monotonic() - began, text)
 
 
 class _Log(io.TextIOBase):

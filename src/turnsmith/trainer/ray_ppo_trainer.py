@@ -262,6 +262,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
             inputs.write(self.run, theirs, is_new=self._stopped is None)
             inputs.write_recipe(self.run, last_step, epoch_steps)
             self.run.append_event("starting", **this_process())
+        if config.training.check and self._stopped is None:
+            self._check(model_path)
         self._view.phase("starting Ray")
         with ModelCheck.of(config, model_path):  # ends before anything loads the model, and while Ray starts
             variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
@@ -283,6 +285,17 @@ made of whole groups. Set batch_size to a multiple of group_size.
         if self._stopped is not None and self._stopped.checkpoint is not None:
             self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
         self._stopped = None
+
+    def _check(self, model_path: str) -> None:
+        """Run the quick checks; what they find is a warning, and training goes on."""
+        from turnsmith.trainer.quick_checks import run_quick_checks
+
+        self._view.phase("checking")
+        given = self.config, self.environment, self.dataset, self.validation, model_path
+        for warning in run_quick_checks(*given, say=self._view.note):
+            self._view.note(str(warning))
+            with using(self._folder().path):
+                self._folder().append_event("warning", content=warning.content())
 
     def _watch(self, reference: Any, grace: float | None = None) -> Any:
         """Show progress until a call to the task runner returns; raise its error as one of ours."""

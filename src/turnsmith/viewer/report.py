@@ -58,7 +58,6 @@ def view_html(view: RunView) -> str:
     """The report of a run that has been read; only its episodes are still to be."""
     curves = curves_of(view.metrics, view.evaluations)
     selection = select_episodes(view.run, view.warnings)
-    script = _asset("report.js")
     body = "\n".join(
         part
         for part in (
@@ -72,11 +71,17 @@ def view_html(view: RunView) -> str:
         )
         if part
     )
+    return page_html(view.name, body, _data(curves))
+
+
+def page_html(title: str, body: str, data: str = "") -> str:
+    """A whole page with the style and the script of reports; `data` is what the script reads."""
+    script = _asset("report.js") if data else ""
+    end = f"\n{data}\n<script>{script}</script>" if data else ""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{_policy(script)}\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(view.name)}</title>\n'
-        f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n{_data(curves)}\n"
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>{end}\n</body>\n</html>\n"
     )
 
 

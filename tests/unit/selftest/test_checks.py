@@ -17,7 +17,7 @@ from turnsmith.errors import ConfigError
 from turnsmith.records.checkpoint_manifest import check_manifest, write_manifest
 from turnsmith.selftest import gpu_memory, machine
 from turnsmith.selftest.canary import perturb_checkpoint
-from turnsmith.selftest.result import CheckFailed, CheckResult, CheckSkipped, SelftestResult
+from turnsmith.selftest.result import CheckFailed, CheckSkipped, SelftestCheck, SelftestResult
 from turnsmith.selftest.run import Selftest
 from turnsmith.selftest.short_run import ShortRun, run_settings
 from turnsmith.selftest.throughput import check_throughput
@@ -217,7 +217,7 @@ def test_a_check_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_summary_counts() -> None:
-    checks = [CheckResult("a", status, 1.5, "") for status in ("passed", "passed", "failed", "skipped")]
+    checks = [SelftestCheck("a", status, 1.5, "") for status in ("passed", "passed", "failed", "skipped")]
     result = SelftestResult({}, {}, checks)
     assert result.summary() == "2 passed, 1 failed, 1 skipped, in 6 s"
     assert result.as_dict()["failed"] == 1

@@ -1,0 +1,105 @@
+"""Whether the checkpoints and the episodes of the whole run fit on the disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import tempfile
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+from turnsmith.check.finding import Check, Finding
+from turnsmith.check.subject import Subject
+from turnsmith.config import ConfigStore
+from turnsmith.records.episodes import write_episodes
+from turnsmith.trajectory import Trajectory
+
+_GIB = 2**30
+_NEAR = 0.5
+_WEIGHT, _ADAM, _SAVED = 4, 8, 4
+"""Bytes of each parameter in a checkpoint: float32 weights, two moments of the optimizer, the Hugging Face folder."""
+_STEPS_IN_ENDLESS_EPOCH = 10
+_TOKEN_BYTES = 8.0
+"""Of each token of an episode, when none has been played: ids and log-probs, of which ids compress to half."""
+
+
+async def check_space(subject: Subject) -> Finding:
+    """Add up what the run will write, and compare with what is free."""
+    config = subject.config
+    played: list[Trajectory] = subject.cache.get("model") or subject.cache.get("scripted") or []
+    steps = run_steps(config, len(subject.tasks) if subject.tasks else None)
+    episodes = steps * config.training.batch_size * bytes_of_episode(config, played)
+    parameters = count_parameters(subject.model_path)
+    checkpoints, kept = parameters * bytes_of_parameter(config), kept_checkpoints(config, steps)
+    folder = existing_parent(Path(config.checkpoint.output_dir).expanduser())
+    needed, free = episodes + checkpoints * kept, shutil.disk_usage(folder).free
+    size = (
+        f"{kept} checkpoints of {checkpoints / _GIB:.3g} GiB" if parameters else "checkpoints unknown without --model"
+    )
+    saw = (
+        f"{steps} steps write {episodes / 2**20:.3g} MiB of episodes, and {size}; {free / _GIB:.3g} GiB are free in "
+        f"{folder}."
+    )
+    fix = "Set checkpoint.output_dir to a larger disk, or lower checkpoint.keep_last_n."
+    if needed > free:
+        return Finding("failed", saw, fix)
+    return Finding("warning", saw, fix) if needed > _NEAR * free else Finding("passed", saw)
+
+
+def run_steps(config: ConfigStore, rows: int | None) -> int:
+    """The optimizer steps of the run."""
+    training = config.training
+    groups = max(1, training.batch_size // training.group_size)
+    steps = training.steps_per_epoch or (max(1, rows // groups) if rows else _STEPS_IN_ENDLESS_EPOCH)
+    return training.num_epochs * steps
+
+
+def kept_checkpoints(config: ConfigStore, steps: int) -> int:
+    """How many checkpoints are on the disk at most: the last ones, the best, and the one that is being written."""
+    saving = config.checkpoint
+    if not saving.save_interval:
+        return 0
+    saved = config.training.num_epochs // saving.save_interval + 1
+    return min(saved, saving.keep_last_n + 2) if saving.keep_last_n else saved
+
+
+def bytes_of_parameter(config: ConfigStore) -> int:
+    """Bytes of a checkpoint for each parameter of the model; a LoRA adapter's own are few."""
+    saved = _SAVED if config.checkpoint.save_model else 0
+    return _WEIGHT + saved + (0 if config.model.lora_rank else _ADAM)
+
+
+def bytes_of_episode(config: ConfigStore, played: Sequence[Trajectory]) -> float:
+    """Measured on episodes that were played, else from the limits on tokens."""
+    if not played:
+        return _TOKEN_BYTES * (config.inference.max_prompt_tokens + config.inference.max_episode_tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        return write_episodes(Path(folder), 0, played).stat().st_size / len(played)
+
+
+def count_parameters(folder: str | None) -> int:
+    """The parameters in the safetensors files of a model's folder, from their headers; 0: not known."""
+    count = 0
+    for file in Path(folder).glob("*.safetensors") if folder else ():
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length))
+        count += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return count
+
+
+def existing_parent(folder: Path) -> Path:
+    """The folder, or the first one above it that exists."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+DISK = Check(
+    "disk for the whole run",
+    "Measures the bytes of an episode, and adds up episodes and checkpoints of all steps.",
+    "A run whose disk is full in the middle of a checkpoint stops, often in the night.",
+    check_space,
+    quick=True,
+)

@@ -1,0 +1,149 @@
+"""Running checks, and what is told about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.check.zoo.openings import Clock, FailingReset
+
+from turnsmith.check.checks import CHECKS
+from turnsmith.check.checks.disk import count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.finding import Check, Finding
+from turnsmith.check.report import as_dict, failed, result_lines, summary
+from turnsmith.check.run import CheckResult, run_checks
+from turnsmith.check.subject import Subject
+from turnsmith.cli.main import main
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env.examples import GuessNumber
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import EnvironmentFailure
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.quick_checks import run_quick_checks
+from turnsmith.trainer.validation import Validation
+
+EXAMPLE = "turnsmith.env.examples:GuessNumber"
+
+
+def subject() -> Subject:
+    return Subject(environment=EnvironmentSpec.of(GuessNumber), config=ConfigStore())
+
+
+def raising(error: Exception) -> Check:
+    async def function(subject: Subject) -> Finding:
+        raise error
+
+    return Check("breaks", "Breaks.", "Why.", function)
+
+
+async def test_a_check_that_breaks_is_a_failed_one_and_the_others_run() -> None:
+    shown: list[CheckResult] = []
+    checks = [raising(KeyError("lost")), raising(EnvironmentFailure("No game is there.")), CHECKS[0]]
+    results = await run_checks(subject(), checks, shown.append)
+    assert shown == results
+    assert [result.finding.status for result in results] == ["failed", "failed", "passed"]
+    assert "KeyError: 'lost'" in results[0].finding.saw
+    assert results[1].finding.saw == "No game is there."
+    assert (failed(results), summary(results)) == (2, "1 passed, 0 warnings, 2 failed, 0 skipped, in 0 s")
+
+
+async def test_a_line_says_what_why_and_what_to_do_and_json_has_the_episodes() -> None:
+    spec = EnvironmentSpec.of(FailingReset, EnvironmentConfig(isolation="thread"))
+    results = await run_checks(Subject(environment=spec, config=ConfigStore()), CHECKS[:1])
+    text = " ".join(" ".join(result_lines(results[0])).split())
+    assert "6 of 16 resets failed" in text
+    assert "the simulator refused the connection" in text
+    assert CHECKS[0].why[:40] in text
+    assert "episodes: check-0, check-3" in text
+    [told] = json.loads(json.dumps(as_dict(results)))["checks"]
+    assert told["status"] == "failed"
+    assert {episode["outcome"] for episode in told["episodes"]} == {"environment_failed"}
+
+
+def test_every_check_has_a_name_of_its_own_and_says_what_it_is_for() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    for check in CHECKS:
+        assert len(check.name) <= 32, check.name
+        assert check.ran.endswith("."), check.name
+        assert check.why.endswith("."), check.name
+
+
+def test_the_command_writes_json_and_a_page_and_exits_with_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--json", str(tmp_path / "check.json"), "--html", str(tmp_path / "check.html")]
+    only = ["--only", "same start, same opening", "--only", "trackers and folders"]
+    assert main(["check", EXAMPLE, *only, *files, f"checkpoint.output_dir={tmp_path}"]) == 0
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert [check["status"] for check in report["checks"]] == ["passed", "passed"]
+    assert "same start, same opening" in (tmp_path / "check.html").read_text()
+    assert "2 passed, 0 warnings, 0 failed" in capsys.readouterr().out
+
+
+def test_the_command_exits_with_1_after_a_failure_and_shows_both_plays(tmp_path: Path) -> None:
+    page, settings = tmp_path / "check.html", ["environment.isolation=thread", "--only", "same start, same opening"]
+    assert main(["check", f"{Clock.__module__}:Clock", *settings, "--html", str(page)]) == 1
+    assert re.search(r'id="episode-0-check-0".*id="episode-0-check-0-play-2"', page.read_text(), re.DOTALL)
+
+
+def test_a_name_that_no_check_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", EXAMPLE, "--only", "weather"]) == 2
+    assert "There is no check 'weather': choose from 'same start, same opening'" in capsys.readouterr().err
+
+
+def quick(environment: Any, dataset: CustomEnvironmentDataset | None = None, validation: Any = None) -> Any:
+    spec, said = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread")), list[str]()
+    given = ConfigStore(), spec, dataset or CustomEnvironmentDataset(), Validation.of(validation, spec), ""
+    return run_quick_checks(*given, say=said.append), said
+
+
+def test_the_quick_checks_of_fit_say_one_line_and_return_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings, said = quick(GuessNumber)
+    assert warnings == []
+    assert re.fullmatch(
+        r"checked in [\d.]+ s: same start, same opening; disk .*; trackers .* \(training.check\)", said[0]
+    )
+    rows = [{"word": "a"}, {"word": "b"}]
+    warnings, _ = quick(Clock, CustomEnvironmentDataset(tasks=rows), rows[:1])
+    assert [warning.name for warning in warnings] == [
+        "check_same_start_same_opening",
+        "check_held_out_starts_are_held_out",
+    ]
+    assert "4 of 4 starts opened differently" in str(warnings[0])
+    assert warnings[1].what == "1 of 1 held-out tasks are among the 2 tasks of training."
+
+
+class Slow:
+    async def reset(self) -> str:
+        await asyncio.sleep(20)
+        return ""
+
+    async def step(self, action: str) -> Any:
+        return "", 0.0, True, {}
+
+
+def test_the_quick_checks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnsmith.trainer.quick_checks.SECONDS", 0.2)
+    assert quick(Slow)[1][0].endswith(": nothing, then stopped: 0.2 s are enough for them (training.check)")
+
+
+def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
+    config = ConfigStore()
+    config.training.num_epochs, config.training.batch_size, config.training.group_size = 6, 32, 8
+    assert (run_steps(config, None), run_steps(config, 40)) == (60, 60)
+    assert kept_checkpoints(config, 60) == 4
+    config.checkpoint.keep_last_n = 0
+    assert kept_checkpoints(config, 60) == 7
+    config.checkpoint.save_interval = 0
+    assert kept_checkpoints(config, 60) == 0
+    from safetensors.numpy import load_file
+
+    files = Path(tiny_folder).glob("*.safetensors")
+    assert (
+        count_parameters(tiny_folder) == sum(tensor.size for file in files for tensor in load_file(file).values()) > 0
+    )
