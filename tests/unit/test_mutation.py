@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,4 +234,8 @@ def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_
     assert reach.failed == ["test_it.py::test_c"], "it cannot notice a mutant"
     found = {test.name: set(test.lines.get(source, [])) for test in reach.tests}
     assert found == {"test_it.py::test_a": {2, 5}, "test_it.py::test_b": {2}}
-    assert "1 passed" in run_with("Only(['test_it.py::test_b', 'test_it.py::gone'])")
+    assert "1 passed" in run_with("Only({'test_it.py::test_b': 60, 'test_it.py::gone': 60})")
+    (tmp_path / "test_it.py").write_text("def test_loop():\n    while True:\n        pass\n")
+    with pytest.raises(subprocess.CalledProcessError) as killed:
+        run_with("Only({'test_it.py::test_loop': 1})")
+    assert killed.value.returncode == -signal.SIGALRM, "a mutant may never end"
