@@ -92,10 +92,10 @@ def test_the_tests_of_every_file_exist() -> None:
 
 
 def test_every_entry_of_the_equivalent_list_still_names_a_mutant() -> None:
-    for file, line, before, after in read_equivalent():
-        mutants = find_mutants(file, (PACKAGE / file).read_bytes())
-        names = {(mutant.line_text, mutant.before, mutant.after) for mutant in mutants}
-        assert (line, before, after) in names, f"{file}: {line}: {before} -> {after}"
+    listed = read_equivalent()
+    files = {file for file, _, _, _ in listed}
+    mutants = [mutant for file in files for mutant in find_mutants(file, (PACKAGE / file).read_bytes())]
+    assert listed <= {(mutant.file, mutant.line_text, mutant.before, mutant.after) for mutant in mutants}
 
 
 def test_survivors_alone_lower_the_percentage() -> None:
