@@ -68,14 +68,15 @@ def run(job: dict[str, Any]) -> int:
     if not done:
         os.waitpid(child, 0)
         return TIMEOUT
-    return os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(status)
+    return TIMEOUT if code == -signal.SIGALRM else code
 
 
 def run_pytest(job: dict[str, Any]) -> None:
     code = 70
     try:
         os.setsid()
-        signal.alarm(int(job["timeout"]) + 60)  # If the parent is killed, nobody else ends a mutant that never does.
+        signal.alarm(int(job["timeout"]))  # `Only` sets it again for each test. Nothing handles the signal: it kills.
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, target)

@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -110,6 +111,7 @@ class _Finder(ast.NodeVisitor):
         self.file = file
         self.source = source
         self.lines = source.splitlines(keepends=True)
+        self.starts = [0, *accumulate(map(len, self.lines))]
         self.mutants: list[Mutant] = []
 
     def replace(self, node: ast.expr | ast.stmt, before: str, after: str, replacement: str | None = None) -> None:
@@ -122,7 +124,7 @@ class _Finder(ast.NodeVisitor):
     def _offset(self, line: int | None, column: int | None) -> int:
         assert line is not None
         assert column is not None
-        return sum(map(len, self.lines[: line - 1])) + column
+        return self.starts[line - 1] + column
 
     def with_operator(self, node: ast.expr | ast.stmt, place: str, old: ast.AST, new: type[ast.AST]) -> None:
         """Add the mutant with another operator at `place`, such as `op` or `ops.1`."""

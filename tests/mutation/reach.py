@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,11 @@ class Reached:
     path: str
     seconds: float
     lines: dict[str, list[int]]
+
+    @property
+    def limit(self) -> int:
+        """Seconds after which it hangs: on a mutant, it is not traced as it was when it was timed."""
+        return 30 + int(4 * self.seconds)
 
 
 @dataclass(frozen=True)
@@ -112,10 +118,19 @@ class Recorder:
 
 
 class Only:
-    """A plugin of pytest that keeps the tests with these names, in this order."""
+    """A plugin of pytest that keeps the tests with these names, in this order, and kills pytest if one takes too long.
 
-    def __init__(self, names: list[str]) -> None:
-        self.place = {name: place for place, name in enumerate(names)}
+    Args:
+        seconds: How long each of them may take, by its name.
+    """
+
+    def __init__(self, seconds: dict[str, int]) -> None:
+        self.seconds = seconds
+        self.place = {name: place for place, name in enumerate(seconds)}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        signal.alarm(self.seconds[item.nodeid])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -169,8 +169,8 @@ class Slot:
         """Run these tests on a mutant, and return pytest's exit code. If they are killed, run them without it, too."""
         original = (PACKAGE / mutant.file).read_bytes()
         paths = list(dict.fromkeys(test.path for test in tests))
-        job = {"paths": paths, "modules": [mutant.file], "only": [test.name for test in tests]}
-        timeout = 30 + 4 * sum(test.seconds for test in tests)
+        job = {"paths": paths, "modules": [mutant.file], "only": {test.name: test.limit for test in tests}}
+        timeout = 60 + sum(test.limit for test in tests)
         self._write(mutant.file, mutant.apply(original))
         try:
             code = self._run(job, timeout)

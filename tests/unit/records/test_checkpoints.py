@@ -15,6 +15,7 @@ from turnsmith.records.checkpoint_manifest import checksums
 from turnsmith.records.checkpoints import (
     PendingCheckpoint,
     best_checkpoint,
+    choose_checkpoint,
     mark_best,
     newest_checkpoint,
     open_checkpoint,
@@ -239,6 +240,7 @@ def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
         prune(tmp_path, 2, step)
     assert saved_steps(tmp_path) == [6, 5, 2]
     assert not mark_best(tmp_path, 6, 0.4)
+    assert not mark_best(tmp_path, 6, 0.5), "the first of equals stays"
     assert not mark_best(tmp_path, 6, float("nan"))
     assert mark_best(tmp_path, 6, 0.6)
     save(tmp_path, 7)
@@ -256,6 +258,19 @@ def test_prune_deletes_nothing_newer_and_nothing_with_last_n_0(tmp_path: Path) -
     assert saved_steps(tmp_path) == [9, 2, 1]
     prune(tmp_path, 1, 2)
     assert saved_steps(tmp_path) == [9, 2]
+
+
+def test_a_checkpoint_is_chosen_by_its_step_or_as_the_best_or_last_whoever_wrote_it(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        _sign_for_another(save(tmp_path, step))
+    with pytest.raises(RecordError, match="is marked as the best: use --step last, or a number"):
+        choose_checkpoint(tmp_path, "best")
+    mark_best(tmp_path, 2, 1.0)
+    chosen = [choose_checkpoint(tmp_path, step) for step in (1, "1", "best", "last")]
+    assert [(checkpoint.step, checkpoint.signed) for checkpoint in chosen] == [(n, False) for n in (1, 1, 2, 3)]
+    assert choose_checkpoint(tmp_path).step == 3
+    with pytest.raises(RecordError, match="expected a folder called global_step_N"):
+        choose_checkpoint(tmp_path, 7)
 
 
 def test_only_a_saved_checkpoint_can_be_the_best(tmp_path: Path) -> None:

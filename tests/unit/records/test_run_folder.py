@@ -14,6 +14,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load, to_dict
 from turnsmith.errors import RecordError
 from turnsmith.records.files import append_line, atomic_write, flush_folder
+from turnsmith.records.json_records import Metrics, parse_lines
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
 
@@ -145,6 +146,13 @@ def test_an_event_with_a_number_that_no_process_or_counter_has_is_left_out(
     for number in (0, largest, largest + 1, -1):
         run.append_event("starting", **{field: number})
     assert [event[field] for event in run.read_events()] == [0, largest]
+
+
+def test_a_damaged_line_is_an_error_unless_it_may_be_left_out() -> None:
+    lines = b'{"step": 1}\n{"step": -1}\n{"step": 2}\n'
+    with pytest.raises(RecordError, match=r"^Line 2 of some\.jsonl is damaged"):
+        parse_lines(lines, Metrics, "some.jsonl")
+    assert parse_lines(lines, Metrics, "some.jsonl", skip_damaged=True) == [{"step": 1}, {"step": 2}]
 
 
 def test_a_run_is_created_at_a_time_that_a_calendar_has(tmp_path: Path) -> None:

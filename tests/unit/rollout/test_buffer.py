@@ -32,6 +32,17 @@ def test_an_episode_that_never_began_is_empty(chat: Chat) -> None:
     assert EpisodeBuffer().to_trajectory(chat) == Trajectory()
 
 
+def test_a_turn_that_nothing_answered_yet_is_not_the_end(chat: Chat) -> None:
+    buffer = EpisodeBuffer()
+    buffer.append_turn(Generation([5, 6], [-0.5, -0.5]), seconds=0.1)
+    trajectory = buffer.to_trajectory(chat)
+    assert (trajectory.dones, trajectory.rewards, trajectory.infos) == ([False], [0.0], [{}])
+    assert (trajectory.tokens.prompt_length, trajectory.exact) == (0, True)
+    buffer.append_turn(Generation([5], [-0.5], exact=False), seconds=0.1)
+    buffer.append_turn(Generation([5], [-0.5]), seconds=0.1)
+    assert not buffer.to_trajectory(chat).exact, "one turn is enough"
+
+
 def test_a_prompt_that_was_too_long_keeps_its_messages_and_no_tokens(chat: Chat) -> None:
     buffer = EpisodeBuffer()
     buffer.set_opening("A door.", [{"role": "user", "content": "A door."}])

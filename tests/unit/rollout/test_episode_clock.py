@@ -99,6 +99,16 @@ async def test_a_step_that_hangs_is_told_even_if_an_earlier_one_waited_for_its_t
     assert (trajectory.outcome, trajectory.num_turns) == (Outcome.ENVIRONMENT_TIMEOUT, 2)
 
 
+async def test_a_call_that_took_less_than_half_of_the_time_is_not_to_blame_for_its_end(chat):
+    class Slow(Count):
+        async def step(self, action: str) -> Any:  # type: ignore[override]
+            await asyncio.sleep(0.6 if self.steps == 0 else 60)
+            return super().step(action)
+
+    trajectory = await play(chat, environment=Slow, limits=Limits(seconds=1.0))
+    assert (trajectory.outcome, trajectory.error) == (Outcome.TIME_LIMIT, "")
+
+
 async def test_an_environments_own_timeout_error_is_a_failure(chat):
     class Late(Count):
         def step(self, action: str) -> Any:

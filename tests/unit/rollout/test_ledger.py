@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, unsettled_episodes
+from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry, StepLedger, unsettled_episodes
 from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory
 
@@ -168,3 +168,10 @@ def test_each_step_counts_anew() -> None:
     ledger.end([entry("c-0"), entry("d-0")])
     second = ledger.close(2, ["c-0", "d-0"])
     assert (second.dispatched, second.carried_in, second.replayed, second.carried) == (1, 1, 0, [])
+
+
+def test_a_step_without_episodes_has_counted_nothing() -> None:
+    empty = StepLedger(3)
+    assert repr(empty) == "StepLedger(step 3: no episodes)"
+    assert {value for value in empty.as_dict().values() if isinstance(value, int)} == {0, 3}
+    assert Ledger().close(3, []) == empty

@@ -295,3 +295,10 @@ def test_json_calls_beyond_the_limit_are_told_even_if_the_list_has_something_els
         listed = ", ".join(["1"] * others + [one] * 65)
         action = JSONActionParser().parse(f"[{listed}]")
         assert (len(action.calls), kind(action)) == (64, ProblemKind.TOO_MANY_CALLS)
+
+
+@pytest.mark.parametrize(("empty_lines", "text"), [(57, ""), (58, "```json\n```")])
+def test_json_the_opening_mark_of_a_fence_is_near_its_call(empty_lines, text):
+    newlines = "\n" * empty_lines
+    action = JSONActionParser().parse(f'```json{newlines}{{"tool": "a", "arguments": {{}}}}\n```')
+    assert (calls(action), action.text) == ([("a", {})], text)

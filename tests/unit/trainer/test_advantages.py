@@ -45,6 +45,10 @@ def test_an_estimator_of_the_users_own_compares_groups_and_has_no_critic_unless_
     assert (made.needs_critic, made.compares_groups) == (True, False)
 
 
+def test_rewards_are_not_discounted_unless_it_is_said() -> None:
+    assert (INPUTS.gamma, INPUTS.lam) == (1.0, 1.0)
+
+
 def test_a_credit_that_an_estimator_lacks_is_told_with_those_that_have_it() -> None:
     with pytest.raises(ConfigError, match=r"'opo': use credit='episode', or one of grpo, dr_grpo\.$"):
         get_estimator("opo").check_credit("anchored")
