@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from turnsmith.config import ConfigStore
-from turnsmith.models import resolve
+_NAME = "generation_config.json"
 
 
-def generation_config(config: ConfigStore) -> dict[str, Any]:
-    """What the model's generation_config.json sets; empty if it has none here. Downloads nothing.
+def generation_config(model_path: str | None) -> dict[str, Any]:
+    """What a model's generation_config.json sets; empty if there is none on this machine. Downloads nothing.
 
     Example:
-        >>> config = ConfigStore()
-        >>> config.model.model_name = "tiny"
-        >>> generation_config(config)["eos_token_id"]
+        >>> from turnsmith.models import resolve
+        >>> generation_config(resolve("tiny"))["eos_token_id"]
         2
     """
-    from transformers import GenerationConfig
+    if model_path is None:
+        return {}
+    file: Any = Path(model_path, _NAME)
+    if not file.is_file():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
 
-    path = config.model.local_path or resolve(config.model.model_name)
+        try:
+            file = try_to_load_from_cache(model_path, _NAME)
+        except HFValidationError:  # a folder, and no id
+            return {}
     try:
-        return GenerationConfig.from_pretrained(path, local_files_only=True).to_diff_dict()
+        return json.loads(Path(file).read_text()) if isinstance(file, (str, Path)) else {}
     except (OSError, ValueError):
         return {}

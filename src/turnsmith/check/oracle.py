@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.check.subject import Subject
 from turnsmith.check.template_facts import write_call
 from turnsmith.env.host import open_host
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.attempt import EpisodeStart, in_mix
 from turnsmith.rollout.turn import EpisodeTools, apply_action
-from turnsmith.tools.parsing import ActionParser, JSONActionParser, ReActActionParser
-from turnsmith.tools.parsing.formats import parser_for
+from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, JSONActionParser, ReActActionParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ async def _solve(subject: Subject, start: EpisodeStart) -> tuple[list[str], bool
     start, spec, _ = in_mix(start, subject.rollout())
     if spec.environment.is_agent:
         return None
-    parser = parser_for(subject.config.inference.tool_format, subject.chat.tokenizer)
+    parser = subject.parser or FunctionCallingParser()
     host = open_host(spec.environment)
     texts, is_text = list[str](), True
     try:
@@ -71,14 +71,15 @@ async def _solve(subject: Subject, start: EpisodeStart) -> tuple[list[str], bool
         await host.close()
 
 
-def _write(action: Any, parser: ActionParser, chat: Chat) -> str:
+def _write(action: Any, parser: ActionParser, chat: Chat | ByteChat) -> str:
     """An action as the model would write it: a tool call in the format that the parser reads."""
     if not isinstance(action, Mapping):
         return str(action)
     name, arguments = str(action["name"]), dict(action.get("arguments") or {})
-    native = write_call(chat, {"name": name, "arguments": arguments}) if parser.is_native else None
-    if native is not None:
-        return native.partition(chat.show([chat.close_id]))[0]
+    if parser.is_native and isinstance(chat, Chat):
+        native = write_call(chat, {"name": name, "arguments": arguments})
+        if native is not None:
+            return native.partition(chat.show([chat.close_id]))[0]
     if isinstance(parser, ReActActionParser):
         return f"Action: {name}\nAction Input: {json.dumps(arguments)}"
     call = json.dumps({"name": name, "arguments": arguments})

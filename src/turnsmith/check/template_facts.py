@@ -9,6 +9,8 @@ from typing import Any
 
 from turnsmith.inference.chat import Chat
 
+NO_TOKENIZER = "There is no model, or an agent talks to it in its own way."
+"""Why the checks of a template are skipped."""
 THOUGHT = "<think>\nHm, let me see.\n</think>\n\n"
 """Thinking, as models write it."""
 _USER = {"role": "user", "content": "Who won?"}

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
-from turnsmith.check.template_facts import TemplateFacts, write_call
+from turnsmith.check.template_facts import NO_TOKENIZER, TemplateFacts, write_call
 from turnsmith.env.host import open_host
 from turnsmith.rollout.attempt import in_mix
 from turnsmith.tools.definition import ToolDefinition
-from turnsmith.tools.parsing.formats import parser_for
-from turnsmith.tools.parsing.native import NativeParser
+from turnsmith.tools.parsing import FunctionCallingParser, NativeParser
 
 _TEXT = 'A "quoted" <b>text</b>,\nof two lines & é'
 
 
 async def check_call_format(subject: Subject) -> Finding:
     """Let the template write a call of each tool, and read it with the parser of the run."""
+    chat, tool_format = subject.chat, subject.config.inference.tool_format
+    if isinstance(chat, ByteChat) or subject.is_agent:
+        return Finding("skipped", NO_TOKENIZER)
     tools = await _tools(subject)
     if not tools:
         return Finding("skipped", "The environment has no tools.")
-    chat, tool_format = subject.chat, subject.config.inference.tool_format
-    parser = parser_for(tool_format, chat.tokenizer)
+    parser = subject.parser or FunctionCallingParser()
     calls = [{"name": tool.name, "arguments": sample_arguments(tool.parameters)} for tool in tools]
     written = [(call, write_call(chat, call)) for call in calls]
     unread = list[str]()
@@ -87,5 +89,4 @@ CALL_FORMAT = Check(
     "Lets the chat template write a call of each tool, and reads it with the parser of inference.tool_format.",
     "Calls that the parser does not read are never run: the model learns that tools do nothing.",
     check_call_format,
-    quick=True,
 )

@@ -18,6 +18,15 @@ async def check_ceiling(subject: Subject) -> Finding:
     failed = [episode for episode in episodes if not episode.is_counted]
     if failed:
         return Finding("failed", f"The solution of {len(failed)} starts ends in a fault: {failed[0].error}", "", failed)
+    unwritten = [
+        episode
+        for task, episode in zip(panel.oracle.tasks, episodes, strict=True)
+        if any(said != meant for said, meant in zip(episode.actions, task.solution or (), strict=False))
+    ]
+    if unwritten:
+        saw = f"{len(unwritten)} of {len(episodes)} solutions cannot be written: they have characters that the \
+tokenizer lacks, or more tokens than inference.max_tokens allows."
+        return Finding("failed", saw, "Raise inference.max_tokens, or take another model.", unwritten)
     unsolved = [episode for episode in episodes if episode.infos and episode.infos[-1].get("success") is False]
     highest = panel.declared[1] if panel.declared else max(panel.oracle.rewards)
     low = [episode for episode in episodes if episode.total_reward < highest - 1e-6 * max(1.0, abs(highest))]

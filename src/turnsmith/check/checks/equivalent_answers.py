@@ -11,8 +11,9 @@ from turnsmith.check.panel import oracle, play
 from turnsmith.check.subject import Policy, Subject
 from turnsmith.trajectory import Trajectory
 
+SPACES = "spaces around it"
 WRITTEN: dict[str, Callable[[str], str]] = {
-    "spaces around it": lambda text: f"  {text}\n",
+    SPACES: lambda text: f"  {text}\n",
     "a full stop after it": lambda text: f"{text}." if text[-1:].isalnum() else text,
     "another case": lambda text: text.upper() if text != text.upper() else text.lower(),
 }
@@ -36,7 +37,9 @@ async def check_equivalent_answers(subject: Subject) -> Finding:
     fix = "Compare answers without spaces, final points and case where these mean nothing, or tell the model in the \
 prompt how to write its answer."
     saw = f"Right answers, written differently: {saw}."
-    return Finding("warning", saw, fix, [episodes[0] for episodes in found.values()])
+    # Spaces never mean anything in an answer; a full stop or the case may.
+    status = "warning" if SPACES in found else "passed"
+    return Finding(status, saw, "" if status == "passed" else fix, [episodes[0] for episodes in found.values()])
 
 
 def _rewritten(task: Task, write: Callable[[str], str]) -> Policy | None:

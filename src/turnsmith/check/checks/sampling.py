@@ -12,7 +12,7 @@ _OTHERS = ("repetition_penalty", "no_repeat_ngram_size", "min_p", "typical_p", "
 
 async def check_sampling(subject: Subject) -> Finding:
     """Compare the settings, and whether log-probs are those of the distribution that is sampled from."""
-    ours, own = subject.config.inference, generation_config(subject.config)
+    ours, own = subject.config.inference, generation_config(subject.model_path)
     if ours.temperature == 0 and subject.config.training.group_size > 1:
         saw = "inference.temperature=0: the episodes of a group are all the same, so there is nothing to learn from."
         return Finding("failed", saw, "Train with inference.temperature=1; evaluation.temperature may be 0.")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.generation_config import generation_config
 from turnsmith.check.subject import Subject
+from turnsmith.check.template_facts import NO_TOKENIZER
 
 
 async def check_stop_token(subject: Subject) -> Finding:
     """Look for the end of each turn among the tokens that are trained on, and among those the model ends with."""
     chat = subject.chat
+    if isinstance(chat, ByteChat) or subject.is_agent:
+        return Finding("skipped", NO_TOKENIZER)
     end = chat.show([chat.close_id])
     episodes = await subject.play(lambda turn, prompt: "ok", subject.starts(2))
     untrained = [
@@ -21,7 +25,7 @@ async def check_stop_token(subject: Subject) -> Finding:
     if untrained:
         saw = f"{end} is not the last token that is trained on in every turn."
         return Finding("failed", saw, "This is a fault of turnsmith's: please report it.", untrained)
-    own = generation_config(subject.config).get("eos_token_id", [])
+    own = generation_config(subject.model_path).get("eos_token_id", [])
     own = set(own if isinstance(own, list) else [own]) | {chat.tokenizer.eos_token_id}
     if chat.close_id not in own:
         names = ", ".join(sorted(chat.show([token]) for token in own if token is not None)) or "no token"
@@ -44,5 +48,4 @@ STOP_TOKEN = Check(
     "Looks where the turns of two episodes end, and what generation_config.json says.",
     "A model whose end of turn is not trained, or that has another one, runs every turn to its limit.",
     check_stop_token,
-    quick=True,
 )

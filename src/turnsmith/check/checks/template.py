@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
-from turnsmith.check.template_facts import THOUGHT, TemplateFacts, render
+from turnsmith.check.template_facts import NO_TOKENIZER, THOUGHT, TemplateFacts, render
 from turnsmith.inference.chat import Chat
 from turnsmith.trajectory import Trajectory
 
 
 async def check_template(subject: Subject) -> Finding:
     """Play with plain answers and with thinking, and compare the tokens with the template's rendering of the whole."""
-    facts, starts = TemplateFacts.of(subject.chat), subject.starts(2)
+    chat = subject.chat
+    if isinstance(chat, ByteChat) or subject.is_agent:
+        return Finding("skipped", NO_TOKENIZER)
+    facts, starts = TemplateFacts.of(chat), subject.starts(2)
     plain = await subject.play(lambda turn, prompt: "ok", starts)
-    changed = [episode for episode in plain if _is_changed(episode, subject.chat)]
+    changed = [episode for episode in plain if _is_changed(episode, chat)]
     if changed:
         saw = (
             f"Rendered again as a whole, {len(changed)} of {len(plain)} transcripts have another text. {_notes(facts)}"
@@ -22,7 +26,7 @@ async def check_template(subject: Subject) -> Finding:
 use a template that only appends, or `turnsmith serve`."
         return Finding("warning", saw.strip(), fix, changed)
     thinking = await subject.play(lambda turn, prompt: f"{THOUGHT}ok", starts)
-    dropped = [episode for episode in thinking if _is_changed(episode, subject.chat)]
+    dropped = [episode for episode in thinking if _is_changed(episode, chat)]
     if dropped and not facts.keeps_thinking:
         saw = f"The template drops the thinking of earlier turns. {_notes(facts)}"
         fix = "In training the thinking of earlier turns stays. Serve the model with `turnsmith serve`, or with a \
@@ -56,5 +60,4 @@ TEMPLATE = Check(
     "Plays two starts with plain answers and with thinking, and renders each transcript again as a whole.",
     "A template that rewrites history lets a served model see another conversation than the one it was trained on.",
     check_template,
-    quick=True,
 )
