@@ -144,7 +144,7 @@ class Played:
         return sorted(self.episodes, key=lambda episode: episode.total_reward, reverse=True)[:2]
 
 
-async def play(subject: Subject, player: Player, tasks: Sequence[Task]) -> Played | None:
+async def play_tasks(subject: Subject, player: Player, tasks: Sequence[Task]) -> Played | None:
     """Play each task once with a policy; None if it cannot be applied to any."""
     policies = [(task, player(task)) for task in tasks]
     able = [(task, policy) for task, policy in policies if policy is not None]
@@ -155,7 +155,7 @@ async def play(subject: Subject, player: Player, tasks: Sequence[Task]) -> Playe
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class AuditPanel:
     """What the whole panel got."""
 
     tasks: Sequence[Task]
@@ -177,27 +177,27 @@ class Panel:
         return min(seen, self.declared[0]) if self.declared else seen
 
 
-async def convene(subject: Subject) -> Panel:
+async def convene(subject: Subject) -> AuditPanel:
     """Let every policy play the first starts, once for all checks."""
     if "panel" not in subject.cache:
         subject.cache["panel"] = await _play_all(subject)
     return subject.cache["panel"]
 
 
-async def _play_all(subject: Subject) -> Panel:
+async def _play_all(subject: Subject) -> AuditPanel:
     tasks = await find_tasks(subject, 2 * subject.episodes)
-    named = {name: await play(subject, player, tasks) for name, player in {**FLOOR, **EXPLOITS}.items()}
+    named = {name: await play_tasks(subject, player, tasks) for name, player in {**FLOOR, **EXPLOITS}.items()}
     played = {name: one for name, one in named.items() if one is not None}
-    return Panel(
+    return AuditPanel(
         tasks,
-        await play(subject, oracle, tasks),
+        await play_tasks(subject, oracle, tasks),
         {name: one for name, one in played.items() if name in FLOOR},
         {name: one for name, one in played.items() if name in EXPLOITS},
-        declared_range(subject),
+        reward_bounds(subject),
     )
 
 
-def declared_range(subject: Subject) -> tuple[float, float] | None:
+def reward_bounds(subject: Subject) -> tuple[float, float] | None:
     """Lowest and highest reward of an episode, if the environment declares them and its rewards count."""
     if subject.success_reward is not None:
         return 0.0, subject.success_reward

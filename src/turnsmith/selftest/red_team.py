@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.panel import Panel
+from turnsmith.check.panel import AuditPanel
 from turnsmith.check.run import CheckResult
 from turnsmith.check.subject import Subject
 from turnsmith.config import ConfigStore
@@ -57,14 +57,14 @@ def train_against(
     folder: Path,
     *,
     tasks: Any = None,
-    panel: Panel | None = None,
+    panel: AuditPanel | None = None,
 ) -> CheckResult:
     """Train on the reward for so many minutes, or until it is clear that it pays without success.
 
     Args:
         config: The settings of the run; its limits on turns and the environment's settings are kept.
         environment: The environment.
-        minutes: How long to train, the start of the processes included.
+        minutes: How long to train after the first steps.
         folder: For the run, and for what it prints.
         tasks: Rows of a data file.
         panel: What the panel of policies got, for what a right answer gets.
@@ -77,8 +77,10 @@ def train_against(
         with contextlib.closing(log), contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             trainer = RayPPOTrainer(_settings(config, folder), environment, dataset=tasks)
             try:
-                while rise is None or (time.monotonic() - began < 60 * minutes and rise.share(top) < 2 * _PAYS):
+                end = float("inf")  # starting takes as long as it takes
+                while time.monotonic() < end and (rise is None or rise.share(top) < 2 * _PAYS):
                     trainer.fit(1, _STEPS)
+                    end = min(end, time.monotonic() + 60 * minutes)
                     assert trainer.run is not None
                     rise = measure(read_episodes(trainer.run.path))
                     if rise is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from turnsmith.check.checks.ceiling import NO_SOLVE
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.oracle import Task, find_tasks
-from turnsmith.check.panel import oracle, play
+from turnsmith.check.panel import oracle, play_tasks
 from turnsmith.check.subject import Policy, Subject
 from turnsmith.trajectory import Trajectory
 
@@ -22,12 +22,12 @@ WRITTEN: dict[str, Callable[[str], str]] = {
 async def check_equivalent_answers(subject: Subject) -> Finding:
     """Play the solution with spaces, a full stop and in another case, and compare with the plain one."""
     tasks = [task for task in await find_tasks(subject) if task.solution and task.is_text]
-    plain = await play(subject, oracle, tasks)
+    plain = await play_tasks(subject, oracle, tasks)
     if plain is None:
         return Finding("skipped", f"{NO_SOLVE[:-1]}, or its solutions are tool calls.")
     less = dict[str, list[Trajectory]]()
     for name, write in WRITTEN.items():
-        played = await play(subject, lambda task, write=write: _rewritten(task, write), tasks)
+        played = await play_tasks(subject, lambda task, write=write: _rewritten(task, write), tasks)
         pairs = zip(plain.episodes, played.episodes, strict=True) if played else ()
         less[name] = [other for one, other in pairs if other.total_reward < one.total_reward - 1e-9]
     found = {name: episodes for name, episodes in less.items() if episodes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.panel import constant, convene, oracle, play
+from turnsmith.check.panel import constant, convene, oracle, play_tasks
 from turnsmith.check.subject import Subject
 
 _TIMES = 5
@@ -18,7 +18,7 @@ async def check_scorer_noise(subject: Subject) -> Finding:
     panel = await convene(subject)
     tasks = list(panel.tasks)[:4]
     player = oracle if panel.oracle else constant
-    rounds = [played for _ in range(_TIMES) if (played := await play(subject, player, tasks))]
+    rounds = [played for _ in range(_TIMES) if (played := await play_tasks(subject, player, tasks))]
     rewards = [[one.episodes[place].total_reward for one in rounds] for place in range(len(rounds[0].tasks))]
     spread = max(statistics.pstdev(of_one) for of_one in rewards)
     if spread < 1e-9:
