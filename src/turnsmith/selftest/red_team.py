@@ -102,7 +102,7 @@ def _as_check(finding: Finding) -> Check:
     return Check(
         "red team by training",
         "Trains the model `tiny` for some minutes, and looks at episodes that are paid without success.",
-        "What a model of two layers finds in minutes, a large one finds in the first hours of a run.",
+        "A reward that rises without success is one that a larger model can learn to cheat, too.",
         found,
         audit=True,
     )
