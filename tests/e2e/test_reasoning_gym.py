@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ import pytest
 from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.check.checks import CHECKS
+from turnsmith.check.checks.exploits import check_exploits
+from turnsmith.check.subject import Subject
 from turnsmith.config import EnvironmentConfig
 from turnsmith.config_sources import apply_overrides
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
+from turnsmith.trajectory import Trajectory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 # Without what is installed here already: another NumPy must not come before ours.
@@ -51,6 +57,40 @@ def test_the_right_answer_gets_everything_and_any_other_does_not(name: str) -> N
     assert environment.step(right)[1:] == (1.0, True, {"success": True})
     assert environment.step("I do not know")[1] < 1
     assert random.getstate() == state, "it draws from a generator of its own"
+
+
+def audited(name: str, **settings: Any) -> Subject:
+    spec = EnvironmentSpec.of(f"reasoning_gym:{name}", EnvironmentConfig(isolation="thread", **settings))
+    return Subject(environment=spec, config=ConfigStore(), episodes=4)
+
+
+@pytest.mark.parametrize("name", PLAYED)
+async def test_the_audit_raises_no_alarm_where_only_the_right_answer_is_paid(name: str) -> None:
+    checked = audited(name, exact=True)
+    found = {check.name: await check.function(checked) for check in CHECKS if check.audit}
+    assert not {name: one.saw for name, one in found.items() if one.status in ("warning", "failed")}
+
+
+async def test_the_audit_finds_that_a_text_which_contains_the_answer_is_paid() -> None:
+    finding = await check_exploits(audited("leg_counting"))
+    assert finding.status == "warning"
+    assert "The answer between two wrong ones" in finding.saw
+
+
+async def test_the_audit_finds_it_in_the_scorer_of_the_package_itself() -> None:
+    package = import_module("reasoning_gym")
+    rows = [package.create_dataset("leg_counting", seed=seed, size=1) for seed in range(8)]
+    entries = {row[0]["question"]: (row, row[0]) for row in rows}
+
+    def score(trajectory: Trajectory) -> float:
+        row, entry = entries[trajectory.states[0]]
+        return row.score_answer(trajectory.actions[-1], entry)
+
+    # The score as it is, and any score above 0 counted as right.
+    for reward, status in ((score, "warning"), (lambda trajectory: float(score(trajectory) > 0), "failed")):
+        finding = await check_exploits(replace(audited("leg_counting"), reward_fn=reward))
+        assert finding.status == status
+        assert "The answer between two wrong ones" in finding.saw
 
 
 def test_a_longer_text_with_the_right_answer_does_not_pay_where_it_should_not() -> None:

@@ -51,6 +51,8 @@ def add_check_command(commands: Any) -> None:
     add("--validation", metavar="FILE", help="held-out tasks, to be compared with those of --data")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
     add("--audit", action="store_true", help="also let a panel of policies look for ways to cheat the reward")
+    trained = "with --audit: also train `tiny` so long, to find what is paid without success"
+    add("--train", metavar="MINUTES", type=float, help=trained)
     add("--only", metavar="CHECK", action="append", help="run only this check, by its name in the table; repeatable")
     add("--json", metavar="FILE", help="also write the findings here, with the episodes that show them")
     add("--html", metavar="FILE", help="also write them as a page here")
@@ -66,11 +68,16 @@ def _run(args: argparse.Namespace) -> int:
 
     split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
+    if args.train is not None and not args.audit:
+        args.usage_error("--train is a part of --audit")
     checks = chosen_checks(args.only or (), audit=args.audit)
     spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment).isolated()
     check_isolation(spec)
     print_line(f"{spec.name} · {args.model or 'no model'} · {len(checks)} checks", sys.stdout)
-    results = _results(args, config, spec, checks)
+    cache: dict[str, Any] = {}
+    results = _results(args, config, spec, checks, cache)
+    if args.train is not None:
+        results.append(_train(args, config, spec, cache))
     print_line(summary(results), sys.stdout)
     _write(args, spec.name, results)
     return int(failed(results) > 0)
@@ -88,12 +95,27 @@ def chosen_checks(only: Sequence[str], *, audit: bool) -> list[Check]:
     return [check for check in CHECKS if (check.name in only if only else audit or not check.audit)]
 
 
-def _results(args: argparse.Namespace, config: ConfigStore, spec: Any, checks: Sequence[Check]) -> list[CheckResult]:
+def _train(args: argparse.Namespace, config: ConfigStore, spec: Any, cache: dict[str, Any]) -> CheckResult:
+    """Train against the reward, and show what that found."""
+    import tempfile
+
+    from turnsmith.selftest.red_team import train_against
+
+    folder = Path(tempfile.mkdtemp(prefix="turnsmith-red-team-"))
+    print_line(f"training tiny for {args.train:g} minutes in {folder} ...", sys.stdout)
+    result = train_against(config, spec, args.train, folder, tasks=read_data(args), panel=cache.get("panel"))
+    _show(result)
+    return result
+
+
+def _results(
+    args: argparse.Namespace, config: ConfigStore, spec: Any, checks: Sequence[Check], cache: dict[str, Any]
+) -> list[CheckResult]:
     from turnsmith.check.run import run_checks
     from turnsmith.check.subject import Subject
 
     given: dict[str, Any] = {"environment": spec, "config": config, "success_reward": args.success_reward}
-    given |= {"tasks": read_data(args), "seed": config.training.seed}
+    given |= {"cache": cache, "tasks": read_data(args), "seed": config.training.seed}
     if args.validation is not None:
         from turnsmith.trainer.task_file import read_tasks
 

@@ -86,6 +86,14 @@ class BaseEnvironment(ABC):
         """The system prompt, called after `reset`; an empty string means none."""
         return ""
 
+    def solve(self) -> Any:
+        """What a perfect model would do next, for `turnsmith check --audit`; None means that it is not known.
+
+        Called after `reset` and after each step. Return the text of the next action, or a list of all that are left; a
+        tool call is `{"name": ..., "arguments": {...}}`. No model ever sees it.
+        """
+        return None
+
     def is_done(self) -> bool:
         """Whether the episode is over: the task is done, or `max_steps` actions have been taken."""
         return self.done or self.step_count >= self.max_steps

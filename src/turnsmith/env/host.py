@@ -43,6 +43,10 @@ class Host(Protocol):
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         ...
 
+    async def solve(self) -> Any:
+        """What the environment's own `solve` returns: an action, a list of them, or None."""
+        ...
+
     async def close(self) -> None:
         """Close the environment. Never raises."""
         ...

@@ -138,6 +138,12 @@ class EnvironmentHost:
             return self.environment.is_done()
         return bool(await self.run("is_done", self._call_and_await, "is_done"))
 
+    async def solve(self) -> Any:
+        """What the environment's own `solve` returns; None if it has none."""
+        if not callable(getattr(self.environment, "solve", None)):
+            return None
+        return await self.run("solve", self._call_and_await, "solve")
+
     async def close(self) -> None:
         """Close the environment. Never raises: a failing `close` is logged."""
         if self._closed or self.thread is None:

@@ -50,6 +50,7 @@ class QuestionAnswer(BaseEnvironment):
         self.answer_columns = (answer,) if answer else ANSWERS
         rewards: list[Any] = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
         self.scorers = [find_scorer(one) for one in rewards if one]
+        self.scored_by = {one for one in rewards if isinstance(one, str)}
         self.needs_answer = not self.scorers or any(one in SHIPPED for one in rewards if isinstance(one, str))
         self.system = str(self.config.get("system", ""))
 
@@ -77,6 +78,13 @@ class QuestionAnswer(BaseEnvironment):
         if any(inspect.isawaitable(value) for value in values):
             return _finish(values)
         return _result(values)
+
+    def solve(self) -> str | None:
+        """The row's answer, if it is what a model would say: not a regular expression, a JSON schema or a program."""
+        if self.scored_by & {"regex", "json_schema", "tests"}:
+            return None
+        answer = _column(self.task, self.answer_columns, "answer", is_needed=False)
+        return None if answer is None else str(answer)
 
 
 async def _finish(values: Sequence[Any]) -> StepResult:

@@ -53,6 +53,11 @@ class ReasoningGymEnvironment(BaseEnvironment):
         is_right = reward >= 1
         return "", float(is_right) if self.exact else reward, True, {"success": is_right}
 
+    def solve(self) -> str | None:
+        """The task's own answer; a few tasks have none."""
+        answer = self.entry["answer"]
+        return None if answer is None else str(answer)
+
     def _dataset(self, seed: int) -> Any:
         """The one row that this seed stands for: its rows are drawn from the sum of seed and number."""
         try:

@@ -76,6 +76,10 @@ class Calculator(BaseEnvironment):
         observation = "Right." if right else f"No, it is {self.answer}."
         return observation, float(right), True, {"answer": answer, "success": right}
 
+    def solve(self) -> str:
+        """The number."""
+        return str(self.answer)
+
     def get_prompt_prefix(self) -> str:
         """Tell the model how to answer."""
         return "Work the task out with the calculator, then answer with the number in plain text."

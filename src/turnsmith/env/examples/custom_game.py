@@ -84,6 +84,12 @@ class CustomGameEnvironment(BaseEnvironment):
         }
         return "\n- ".join(["Game State:", *(f"{name}: {value}" for name, value in lines.items())])
 
+    def solve(self) -> list[str]:
+        """Walk to the item from the middle, take it, and complete the quest."""
+        x, y = self.items[self.quest]
+        moves = ["move east" if x > 0 else "move west"] * abs(x) + ["move north" if y > 0 else "move south"] * abs(y)
+        return [*moves, f"pick up {self.quest}", "complete quest"]
+
     def get_prompt_prefix(self) -> str:
         """The rules."""
         return "You play a game. Answer with one action: move north/south/east/west, pick up <item>, complete quest."

@@ -45,6 +45,10 @@ class GuessNumber(BaseEnvironment):
             return f"Yes, it is {guess}.", 1.0, True, {"guess": guess, "success": True}
         return f"{'Higher' if guess < self.target else 'Lower'} than {guess}.", 0.0, False, {"guess": guess}
 
+    def solve(self) -> str:
+        """The number."""
+        return str(self.target)
+
     def get_prompt_prefix(self) -> str:
         """Tell the model how to answer."""
         return "You guess a number. Answer with one number and nothing else."

@@ -67,6 +67,12 @@ class SimpleGameEnvironment(BaseEnvironment):
         quest = f'Quest: bring the {self.goal}, then say "complete quest".'
         return f"You are at {self.position}.{here} You carry {carried}. {quest}"
 
+    def solve(self) -> list[str]:
+        """Walk to the item from the origin, take it, and complete the quest."""
+        x, y = next(place for place, item in ITEMS.items() if item == self.goal)
+        moves = ["move east" if x > 0 else "move west"] * abs(x) + ["move north" if y > 0 else "move south"] * abs(y)
+        return [*moves, "pick up", "complete quest"]
+
     def get_prompt_prefix(self) -> str:
         """The rules."""
         return "You play a text game. Answer with one action: move north/south/east/west, pick up, or complete quest."

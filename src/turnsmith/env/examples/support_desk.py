@@ -80,6 +80,10 @@ class SupportDesk(BaseEnvironment):
         reward = 1 / len(refunds) if self.goal in refunds else 0.0
         return "The customer hangs up.", reward, True, {"refunded": refunds, "success": refunds == [self.goal]}
 
+    def solve(self) -> list[Any]:
+        """Refund the order, and answer."""
+        return [{"name": "refund", "arguments": {"order_id": self.goal}}, "Your money is on its way."]
+
     def get_prompt_prefix(self) -> str:
         """The model's role."""
         return "You are a shop's support desk. Do what the customer asks with the tools, then answer in plain text."

@@ -65,6 +65,10 @@ class TwoStepMaze(BaseEnvironment):
             return "You are out.", 1.0, True, {"success": True}
         return "A trapdoor.", -4.0, True, {"success": False}
 
+    def solve(self) -> list[str]:
+        """Both moves."""
+        return ["l", "3"]
+
     def get_prompt_prefix(self) -> str:
         """Tell the model how to answer."""
         return "You are in a maze. Answer with one letter or digit."

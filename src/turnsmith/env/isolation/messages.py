@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -101,6 +101,12 @@ class Proof(Message, tag=9):
     """The answer to `Hello`: that the client knows the token of an environment server."""
 
     proof: bytes
+
+
+class Solve(Message, tag=10):
+    """Ask for the environment's own solution."""
+
+    environment: int
 
 
 # Replies.
@@ -193,6 +199,12 @@ class Waiting(Message, tag=30):
     advice: str = ""
 
 
+class SolveReply(Message, tag=31):
+    """The environment's own solution."""
+
+    solution: msgspec.Raw
+
+
 class ToolInfo(msgspec.Struct, array_like=True):
     """One of the environment's tools, as the model is told about it."""
 
@@ -203,8 +215,20 @@ class ToolInfo(msgspec.Struct, array_like=True):
     max_output_tokens: int
 
 
-Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping
-Reply = Ready | ResetReply | StepReply | ToolReply | ScoreReply | BoolReply | ErrorReply | ExitReport | Busy | Waiting
+Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping | Solve
+Reply = (
+    Ready
+    | ResetReply
+    | StepReply
+    | ToolReply
+    | ScoreReply
+    | BoolReply
+    | ErrorReply
+    | ExitReport
+    | Busy
+    | Waiting
+    | SolveReply
+)
 
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode
@@ -212,6 +236,7 @@ read_reply = msgspec.msgpack.Decoder(Reply).decode
 read_hello = msgspec.msgpack.Decoder(Hello).decode
 read_proof = msgspec.msgpack.Decoder(Proof).decode
 read_tools = msgspec.msgpack.Decoder(list[ToolInfo]).decode
+read_any = msgspec.msgpack.Decoder().decode
 read_dict = msgspec.msgpack.Decoder(dict[str, Any]).decode
 BadMessage = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What the readers raise for bytes that are no message: wrong types, no UTF-8, or nested too deeply."""

@@ -106,6 +106,11 @@ class RemoteHost:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         return (await self._call(m.IsOver(self._next_call(), self._environment), m.BoolReply)).yes
 
+    async def solve(self) -> Any:
+        """What the environment's own `solve` returns; None if it has none."""
+        reply = await self._call(m.Solve(self._next_call(), self._environment), m.SolveReply)
+        return self._unpack(m.read_any, reply.solution)
+
     async def use_tool(self, name: str, arguments: dict[str, Any], seconds: float) -> m.ToolReply:
         """Call one of the environment's tools."""
         try:

@@ -182,6 +182,8 @@ class _Worker:
             return await self._use_tool(request, hosted)
         if isinstance(request, m.Score):
             return await self._score(request, hosted)
+        if isinstance(request, m.Solve):
+            return m.SolveReply(request.call, m.pack("solve", await hosted.host.solve()))
         return m.BoolReply(request.call, await hosted.host.is_over())
 
     async def _reset(self, request: m.Reset, hosted: _Hosted) -> m.Reply:

@@ -62,7 +62,9 @@ class Chat:
         self._tokenizer = tokenizer
         # The Rust tokenizer inside a Hugging Face one, which is ten times faster per call.
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-        self._template = ChatTemplate(tokenizer, template_settings or {})
+        self.template_settings: dict[str, Any] = dict(template_settings or {})
+        """What the template is rendered with, besides messages and tools."""
+        self._template = ChatTemplate(tokenizer, self.template_settings)
         self._controls = ControlTokens(tokenizer)
         self._opening = lru_cache(_MAX_LAYOUTS)(self._opening_layout)
         self._bridge = lru_cache(_MAX_LAYOUTS)(lambda roles: self._with_tool_results(roles, self._bridge_layout))
@@ -80,6 +82,13 @@ class Chat:
         """Whether the template shows the tools passed to `open`. If not, describe them in the system prompt."""
         self.takes_tool_role: bool = self._template.takes_tool_role and self._closes_alike(("tool",))
         """Whether the template has a `tool` role. If not, results are sent as user messages: `Tool result ...`."""
+        self.takes_system: bool = self._template.takes_system
+        """Whether the template has a system role. If not, its text is put before the first user message."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that it was made for."""
+        return self._tokenizer
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
         """Tokens of the first prompt, up to the start of the model's turn.
