@@ -40,7 +40,8 @@ repeats_results         yes         yes         no                     no
 end_of_turn             <|im_end|>  <|eot_id|>  <｜end▁of▁sentence｜>  <|im_end|>
 end_is_eos              yes         yes         yes                    yes
 """  # noqa: RUF001
-"""Made by reading the templates, not by running the check; docs/check-audit.md has the reasons."""
+"""Made by reading the templates; the row `repeats_results` and DeepSeek's `tool_role` were read again after a first
+comparison. docs/check-audit.md has the reasons."""
 FAMILIES, *ROWS = [[*map(str, line.split())] for line in BY_HAND.strip().splitlines()]
 
 OWN_CALLS = (
