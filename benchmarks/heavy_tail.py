@@ -11,11 +11,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
+from benchmarks.schedule_runs import WARM_UP
+
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer, RunFolder
 from turnsmith.config_sources import apply_overrides
 
+BATCH = 16
 SETTINGS = (
-    "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
+    f"model.model_name=tiny inference.max_tokens=6 training.batch_size={BATCH} training.group_size=4 "
     "training.learning_rate=1e-3 training.num_epochs=1 training.max_staleness=1 "
     "checkpoint.save_interval=0 environment.isolation=thread"
 )
@@ -41,6 +44,8 @@ class HeavyTail(BaseEnvironment):
 def train(folder: Path, schedule: str, steps: int) -> Path:
     """Train in one schedule; returns the run folder."""
     own = [f"training.schedule={schedule}", f"training.steps_per_epoch={steps}", f"checkpoint.output_dir={folder}"]
+    if schedule == "separate_async":
+        own.append("ray.rollout_gpus_per_node=1")
     config = apply_overrides(ConfigStore(), [*SETTINGS.split(), *own, f"checkpoint.run_name={schedule}"])
     trainer = RayPPOTrainer(config, HeavyTail)
     try:
@@ -51,15 +56,25 @@ def train(folder: Path, schedule: str, steps: int) -> Path:
     return trainer.run.path
 
 
+def episodes_a_second(run: Path) -> float:
+    """How many episodes were trained on in each second, once the run had got going."""
+    records = RunFolder.open(run).read_metrics()[WARM_UP:]
+    return BATCH * len(records) / sum(record["time/step"] for record in records)
+
+
 def main() -> None:
-    """Train in each schedule, one after another."""
+    """Train in each schedule, one after another, and compare each with the first."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--schedules", nargs="+", default=["sync", "colocate_async"])
     parser.add_argument("--steps", type=int, default=25)
     options = parser.parse_args()
+    first = None
     for schedule in options.schedules:
-        print(train(options.folder, schedule, options.steps), flush=True)
+        run = train(options.folder, schedule, options.steps)
+        speed = episodes_a_second(run)
+        first = first or speed
+        print(f"{schedule}: {speed:.2f} episodes a second, {speed / first:.2f} times the first; {run}", flush=True)
 
 
 if __name__ == "__main__":

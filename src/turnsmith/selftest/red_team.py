@@ -114,8 +114,8 @@ def measure(episodes: Sequence[Trajectory]) -> Rise | None:
     Example:
         >>> def episode(reward, success):
         ...     return Trajectory(actions=["a"], rewards=[reward], infos=[{"success": success}])
-        >>> measure([episode(0.0, False)] * 32 + [episode(0.9, False)] * 31 + [episode(1.0, True)]).after
-        0.9
+        >>> measure([episode(0.0, False)] * 32 + [episode(0.5, False)] * 31 + [episode(1.0, True)]).after
+        0.5
     """
     if not any("success" in info for episode in episodes for info in episode.infos):
         return None

@@ -20,10 +20,10 @@ async def check_places(subject: Subject) -> Finding:
     """Look at what the trackers need, and write a file to the output folder."""
     config = subject.config
     trackers = [str(name) for name in config.logging.trackers]
-    missing = [name for name in trackers if name in _MODULES and find_spec(_MODULES[name]) is None]
-    if missing:
-        saw = f"The tracker {missing[0]} is not installed."
-        return Finding("failed", saw, f"pip install {missing[0]}, or take it out of logging.trackers.")
+    for name in trackers:
+        if name in _MODULES and find_spec(_MODULES[name]) is None:
+            saw = f"The tracker {name} is not installed."
+            return Finding("failed", saw, f"Take it out of logging.trackers, or pip install {name}.")
     if "wandb" in trackers and not _has_wandb_key():
         saw = "Weights & Biases has no key on this machine: it would ask for one, and nobody is there to answer."
         return Finding("failed", saw, "Set WANDB_API_KEY, or WANDB_MODE=offline.")
