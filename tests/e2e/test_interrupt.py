@@ -16,7 +16,7 @@ from tests.e2e.marked_processes import processes_with
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 def _wait_for_a_step(folder: Path, process: subprocess.Popen[bytes]) -> RunFolder:

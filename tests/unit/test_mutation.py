@@ -76,6 +76,7 @@ def test_only_the_changed_expression_differs_and_characters_of_several_bytes_do_
     assert by_change["(not (flag))"] == 'name = "é" * 2 if (not (flag)) else (\n    1 - x\n)\n'
 
 
+@pytest.mark.nightly
 def test_every_mutant_is_python_and_the_draw_repeats() -> None:
     drawn = draw(list(CORE_FILES), count=60, seed=3)
     assert drawn == draw(list(CORE_FILES), count=60, seed=3)
@@ -218,6 +219,7 @@ def test_c(made):
 """
 
 
+@pytest.mark.nightly
 def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_run(tmp_path: Path) -> None:
     (tmp_path / "source.py").write_text("def first():\n    return 1\n\ndef second():\n    return 2\n")
     (tmp_path / "test_it.py").write_text(_TESTS)

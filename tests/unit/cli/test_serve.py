@@ -83,6 +83,7 @@ def test_what_was_said_is_recorded_when_the_server_is_ended():
     assert answer.usage.input_tokens > plain.usage.input_tokens  # the tools are in the prompt
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_it_and_the_viewers_read_the_recording(capsys: pytest.CaptureFixture[str]):
     with serving("--record", "--name", "mine", "--key", KEY, "inference.max_tokens=4") as (process, url, key):
         assert key == "KEY"  # a key that was given is not printed

@@ -95,6 +95,7 @@ for step in range(1, 521):
 """
 
 
+@pytest.mark.nightly
 def test_merging_takes_no_more_memory_the_longer_a_run_is(tmp_path: Path) -> None:
     # Of its own process: what a thread has freed stays with its process.
     asked = subprocess.run([sys.executable, "-c", _MERGE_AGAIN_AND_AGAIN, tmp_path], capture_output=True, text=True)

@@ -274,6 +274,7 @@ async def test_idle_conversations_end_and_are_forgotten(chat: Chat):
     assert len(fresh) == 2
 
 
+@pytest.mark.nightly
 async def test_memory_does_not_grow_with_conversations(chat: Chat, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gateway_server, "_MOST_ASKED", 4)
     monkeypatch.setattr(module, "_MOST_LIVE", 6)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 TEST = """
 import shutil
@@ -30,6 +32,7 @@ def outcome(folder: Path, deleted: str, mark: str = "") -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False).stdout
 
 
+@pytest.mark.nightly
 def test_a_run_that_does_not_add_up_fails_unless_the_test_says_why(tmp_path: Path) -> None:
     violated = outcome(tmp_path, "checkpoints")
     assert "2 passed, 1 error" in violated
