@@ -176,7 +176,8 @@ def by_length(env: Any, text: str) -> int:
 @pytest.mark.nightly
 def test_it_is_trained_in(tmp_path: Path) -> None:
     settings = "model.model_name=tiny inference.max_tokens=4 training.batch_size=16 training.group_size=8"
-    where = [f"checkpoint.output_dir={tmp_path}", "checkpoint.save_interval=0", "environment.max_steps=20"]
+    settings += " inference.max_turns=20 environment.max_steps=20 checkpoint.save_interval=0"
+    where = [f"checkpoint.output_dir={tmp_path}"]
     config = apply_overrides(ConfigStore(), [*settings.split(), *where])
     trainer = RayPPOTrainer(config, partial(GymnasiumEnvironment, "CartPole-v1", act=by_length))
     try:
