@@ -42,6 +42,8 @@ Schedule = Literal["sync", "colocate_async", "separate_async"]
 Stragglers = Literal["wait", "drop"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
+_STEPS_IN_ENDLESS_EPOCH = 10
+
 
 class _Section:
     """Settings that exist can be set; a misspelt one is an error at once."""
@@ -211,6 +213,17 @@ class TrainingConfig(_Section):
     seed: int = 0
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""
+
+    def steps_in_epoch(self, starts: int | None) -> int:
+        """Optimizer steps in one epoch: `steps_per_epoch`, else one pass over so many starts; None: they never end.
+
+        Example:
+            >>> TrainingConfig(batch_size=32, group_size=8).steps_in_epoch(9), TrainingConfig().steps_in_epoch(None)
+            (3, 10)
+        """
+        if self.steps_per_epoch is not None:
+            return self.steps_per_epoch
+        return _STEPS_IN_ENDLESS_EPOCH if starts is None else -(-starts * self.group_size // self.batch_size)
 
 
 class EnvironmentConfig:

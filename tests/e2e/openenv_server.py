@@ -53,6 +53,13 @@ class Guess(Environment):
         return State()
 
 
+class Length(Guess):
+    """Pays for what an untrained model does as well: an even number of characters."""
+
+    def step(self, action: Say, **more: Any) -> Seen:
+        return Seen(text="Thanks.", reward=float(len(action.message) % 2 == 0), done=True)
+
+
 class Roulette(Guess):
     """Wants a number and a colour."""
 
@@ -62,6 +69,6 @@ class Roulette(Guess):
 
 if __name__ == "__main__":
     port, kind, sessions = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    environment, action = {"text": (Guess, Say), "json": (Roulette, Bet)}[kind]
+    environment, action = {"text": (Guess, Say), "length": (Length, Say), "json": (Roulette, Bet)}[kind]
     app = create_fastapi_app(environment, action, Seen, max_concurrent_envs=sessions)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import install
-from tests.e2e.trained_on import assert_advantages_are_ours
-from turnsmith import ConfigStore, RayPPOTrainer
+from tests.e2e.trained_on import assert_two_steps_train
+from turnsmith import ConfigStore
 from turnsmith.check.checks import CHECKS
 from turnsmith.check.checks.exploits import check_exploits
 from turnsmith.check.subject import Subject
 from turnsmith.config import EnvironmentConfig
-from turnsmith.config_sources import apply_overrides
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.trajectory import Trajectory
@@ -112,14 +111,5 @@ def test_mistakes_are_told_in_words() -> None:
 def test_it_is_trained_in(tmp_path: Path) -> None:
     # What an untrained model of single characters hits now and then: one digit.
     task = "environment.min_terms=2 environment.max_terms=2 environment.min_digits=1 environment.max_digits=1"
-    settings = f"model.model_name=tiny inference.max_tokens=2 training.batch_size=64 training.group_size=64 {task}"
-    where = [f"checkpoint.output_dir={tmp_path}", "checkpoint.save_interval=0"]
-    trainer = RayPPOTrainer(apply_overrides(ConfigStore(), [*settings.split(), *where]), "reasoning_gym:chain_sum")
-    try:
-        records = trainer.fit(1, 2)
-    finally:
-        trainer.cleanup()
-    assert any(record["grad_norm"] > 0 for record in records)
-    for step in (1, 2):
-        if records[step - 1]["grad_norm"]:
-            assert_advantages_are_ours(trainer, step)
+    settings = ("inference.max_tokens=2", *task.split())
+    assert_two_steps_train("reasoning_gym:chain_sum", tmp_path, *settings, batch=64, group=64)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from turnsmith import RayPPOTrainer
+from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.config_sources import apply_overrides
 from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
 from turnsmith.trainer.advantages import advantages_of
@@ -30,3 +34,25 @@ def assert_trained_on_what_was_sampled(trainer: RayPPOTrainer, steps: int, episo
         assert record["rollout_diff/max"] < 1e-5
         assert record["episodes/completed"] == episodes
         assert_advantages_are_ours(trainer, record["step"])
+
+
+def assert_two_steps_train(
+    environment: Any, folder: Path, *settings: str, batch: int = 16, group: int = 8
+) -> list[dict[str, Any]]:
+    """Train `tiny` for two steps in an environment: there is a gradient, and it is that of our advantages.
+
+    Returns the metrics of the steps.
+    """
+    short = f"model.model_name=tiny training.batch_size={batch} training.group_size={group} checkpoint.save_interval=0"
+    config = apply_overrides(ConfigStore(), [*short.split(), f"checkpoint.output_dir={folder}", *settings])
+    trainer = RayPPOTrainer(config, environment)
+    try:
+        records = trainer.fit(1, 2)
+    finally:
+        trainer.cleanup()
+    moved = [record["step"] for record in records if record["grad_norm"]]
+    assert moved, "all episodes of each group got the same reward"
+    for step in moved:
+        assert_advantages_are_ours(trainer, step)
+    assert all(record["rollout_diff/max"] < 1e-5 for record in records)
+    return records

@@ -75,21 +75,23 @@ def as_dict(results: Sequence[CheckResult]) -> dict[str, Any]:
         >>> as_dict([])
         {'failed': 0, 'checks': []}
     """
+    rows = map(as_row, results)
+    checks = [{**row, "episodes": [_episode(episode) for episode in row["episodes"]]} for row in rows]
+    return {"failed": failed(results), "checks": checks}
+
+
+def as_row(result: CheckResult) -> dict[str, Any]:
+    """All that is known about one check, with the episodes that show it."""
+    check, finding = result.check, result.finding
     return {
-        "failed": failed(results),
-        "checks": [
-            {
-                "name": result.check.name,
-                "status": result.finding.status,
-                "seconds": round(result.seconds, 3),
-                "ran": result.check.ran,
-                "saw": result.finding.saw,
-                "why": result.check.why,
-                "fix": result.finding.fix,
-                "episodes": [_episode(episode) for episode in result.finding.episodes],
-            }
-            for result in results
-        ],
+        "name": check.name,
+        "status": finding.status,
+        "seconds": round(result.seconds, 3),
+        "ran": check.ran,
+        "saw": finding.saw,
+        "why": check.why,
+        "fix": finding.fix,
+        "episodes": finding.episodes,
     }
 
 

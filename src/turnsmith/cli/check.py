@@ -155,13 +155,13 @@ def _show(result: CheckResult) -> None:
 
 def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult]) -> None:
     """Write the files that were asked for."""
-    from turnsmith.check.report import as_dict
+    from turnsmith.check.report import as_dict, as_row
     from turnsmith.errors import RecordError
     from turnsmith.records.files import write_text
     from turnsmith.viewer.check_html import CheckRow, check_html
 
     report = {"environment": name, "model": args.model, **as_dict(results)}
-    rows = [CheckRow(**_row(result)) for result in results]
+    rows = [CheckRow(**as_row(result)) for result in results]
     about = f"{args.model or 'no model'} · turnsmith check"
     texts = (
         (args.json, lambda: json.dumps(report, indent=1, default=str) + "\n"),
@@ -174,9 +174,3 @@ def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult]) 
             write_text(Path(file).expanduser(), text())
         except OSError as error:
             raise RecordError(f"{file} cannot be written: {error.strerror or error}.") from error
-
-
-def _row(result: CheckResult) -> dict[str, Any]:
-    check, finding = result.check, result.finding
-    about = {"name": check.name, "ran": check.ran, "why": check.why, "seconds": result.seconds}
-    return about | {"status": finding.status, "saw": finding.saw, "fix": finding.fix, "episodes": finding.episodes}

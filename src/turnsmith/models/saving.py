@@ -1,7 +1,8 @@
-"""Saves a model and its tokenizer to a folder."""
+"""Saves a model and its tokenizer to a folder, and reads what such a folder has."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,11 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     # safetensors writes files that only their owner can read, but a cache may be shared.
     for file in Path(folder).iterdir():
         file.chmod(0o644)
+
+
+def tensors_in(file: Path) -> dict[str, dict[str, Any]]:
+    """The tensors in a safetensors file by name, each with its `shape` and `data_offsets`, from its header."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    header.pop("__metadata__", None)
+    return header

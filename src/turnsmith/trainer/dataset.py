@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 ENDLESS = 10**9
 """Length of a stream that never ends."""
-_STEPS_IN_ENDLESS_EPOCH = 10
 REMEMBERED = 4096
 """How many finished groups a curriculum sees: the most recent ones."""
 
@@ -269,12 +268,7 @@ def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> in
         >>> steps_in_epoch(ConfigStore(), CustomEnvironmentDataset())
         10
     """
-    training = config.training
-    if training.steps_per_epoch is not None:
-        return training.steps_per_epoch
-    if len(dataset) == ENDLESS:
-        return _STEPS_IN_ENDLESS_EPOCH
-    return -(-len(dataset) * training.group_size // training.batch_size)
+    return config.training.steps_in_epoch(None if len(dataset) == ENDLESS else len(dataset))
 
 
 @lru_cache(maxsize=2)

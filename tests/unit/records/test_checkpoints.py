@@ -27,27 +27,12 @@ from turnsmith.records.checkpoints import (
 )
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.signing_key import key_path, signing_key
+from turnsmith.records.signing_key import key_path
 
 
 @pytest.fixture(autouse=True)
 def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "user"))
-
-
-@pytest.fixture
-def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """The path of everything that is flushed to disk from here on, and whether the checkpoint had its name by then."""
-    paths: list[tuple[str, bool]] = []
-
-    def fsync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
-        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        named = Path(path.partition("/.writing")[0], "global_step_7").exists()
-        paths.append((path, named))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return paths
 
 
 def save(folder: Path, step: int) -> Path:
@@ -279,44 +264,6 @@ def test_only_a_saved_checkpoint_can_be_the_best(tmp_path: Path) -> None:
     mark_best(save(tmp_path, 3).parent, 3, 1.0)
     shutil.rmtree(tmp_path / "global_step_3")
     assert best_checkpoint(tmp_path) is None
-
-
-def test_a_key_is_created_with_the_folders_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNSMITH_CACHE", str(tmp_path / "home" / "cache"))
-    assert len(signing_key()) == 32
-    assert key_path().parent == tmp_path / "home" / "cache"
-
-
-def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    key = signing_key()
-    assert key == signing_key()
-    assert key_path().stat().st_mode & 0o777 == 0o600
-    key_path().chmod(0o644)
-    with pytest.raises(RecordError, match="Other users can read the signing key"):
-        signing_key()
-
-
-def test_a_key_of_the_wrong_length_is_refused(flushed: list[tuple[str, bool]]) -> None:
-    assert len(signing_key()) == 32
-    folder = str(key_path().parent)
-    assert [path.removeprefix(folder)[:13] for path, _ in flushed][-2:] == ["/.signing-key", ""]
-    for length in (31, 33):
-        key_path().write_bytes(b"x" * length)
-        with pytest.raises(RecordError, match="is damaged: delete it to get a new one"):
-            signing_key()
-
-
-def test_the_key_is_in_the_users_configuration_unless_a_cache_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"signing-key-{os.getuid()}"
-    assert key_path() == tmp_path / "user" / name
-    monkeypatch.delenv("TURNSMITH_CACHE")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    assert key_path() == tmp_path / "xdg" / "turnsmith" / name
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert key_path() == tmp_path / "home" / ".config" / "turnsmith" / name
 
 
 def test_a_checkpoint_is_written_unsigned_if_the_key_cannot_be_created(

@@ -37,7 +37,7 @@ async def check_any_text(subject: Subject) -> Finding:
     played: list[Trajectory] = []
     for start, text in zip(starts, TEXTS, strict=True):
         played += await subject.play(lambda turn, prompt, text=text: text, [start])
-    failed = [episode for episode in played if episode.outcome is None or not episode.outcome.is_behaviour]
+    failed = [episode for episode in played if not episode.is_counted]
     if failed:
         text = failed[0].actions[-1] if failed[0].actions else ""
         saw = (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import struct
 import tempfile
 from collections.abc import Sequence
 from math import prod
@@ -13,6 +11,7 @@ from pathlib import Path
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.config import ConfigStore
+from turnsmith.models.saving import tensors_in
 from turnsmith.records.episodes import write_episodes
 from turnsmith.trajectory import Trajectory
 
@@ -20,7 +19,6 @@ _GIB = 2**30
 _NEAR = 0.5
 _WEIGHT, _ADAM, _SAVED = 4, 8, 4
 """Bytes of each parameter in a checkpoint: float32 weights, two moments of the optimizer, the Hugging Face folder."""
-_STEPS_IN_ENDLESS_EPOCH = 10
 _TOKEN_BYTES = 8.0
 """Of each token of an episode, when none has been played: ids and log-probs, of which ids compress to half."""
 
@@ -50,10 +48,7 @@ async def check_space(subject: Subject) -> Finding:
 
 def run_steps(config: ConfigStore, rows: int | None) -> int:
     """The optimizer steps of the run."""
-    training = config.training
-    groups = max(1, training.batch_size // training.group_size)
-    steps = training.steps_per_epoch or (max(1, rows // groups) if rows else _STEPS_IN_ENDLESS_EPOCH)
-    return training.num_epochs * steps
+    return config.training.num_epochs * config.training.steps_in_epoch(rows)
 
 
 def kept_checkpoints(config: ConfigStore, steps: int) -> int:
@@ -81,13 +76,8 @@ def bytes_of_episode(config: ConfigStore, played: Sequence[Trajectory]) -> float
 
 def count_parameters(folder: str | None) -> int:
     """The parameters in the safetensors files of a model's folder, from their headers; 0: not known."""
-    count = 0
-    for file in Path(folder).glob("*.safetensors") if folder else ():
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header = json.loads(opened.read(length))
-        count += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    return count
+    files = Path(folder).glob("*.safetensors") if folder else ()
+    return sum(prod(tensor["shape"]) for file in files for tensor in tensors_in(file).values())
 
 
 def existing_parent(folder: Path) -> Path:

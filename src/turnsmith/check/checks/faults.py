@@ -82,7 +82,7 @@ def _is_recorded(episode: Trajectory) -> bool:
     """Whether the episode ended in a fault, or the model was told that a tool failed, which is recorded too."""
     calls: list[dict[str, Any]] = [call for info in episode.infos for call in info.get("tool_calls", ())]
     is_told = any("failure" in call for call in calls)
-    return episode.outcome is None or not episode.outcome.is_behaviour or is_told
+    return not episode.is_counted or is_told
 
 
 async def _reward_function(subject: Subject) -> Finding | None:

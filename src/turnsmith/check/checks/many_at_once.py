@@ -27,7 +27,7 @@ async def check_many_at_once(subject: Subject) -> Finding:
     played = first + await subject.play(plausible_reply, starts, concurrency=number)
     await asyncio.sleep(_SETTLE_SECONDS)
     grown = Usage.now().grown(before)
-    failed = [episode for episode in played if episode.outcome is None or not episode.outcome.is_behaviour]
+    failed = [episode for episode in played if not episode.is_counted]
     if failed:
         saw = f"{len(failed)} of {len(played)} episodes failed, {number} at once. The first error: {failed[0].error}"
         fix = "Find what they compete for (a port, a file, sessions, memory), or lower training.batch_size."

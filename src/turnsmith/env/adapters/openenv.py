@@ -23,6 +23,8 @@ _FIRST_RETRY_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_action_schemas: dict[str, dict[str, Any]] = {}
+"""By the server's URL."""
 
 
 class OpenEnvEnvironment(BaseEnvironment):
@@ -50,7 +52,9 @@ class OpenEnvEnvironment(BaseEnvironment):
 
     async def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
         """Open a session, waiting until the server has room for one."""
-        self.action_schema = await self._get_action_schema()
+        if self.url not in _action_schemas:  # the same for all sessions of a server
+            _action_schemas[self.url] = await self._get_action_schema()
+        self.action_schema = _action_schemas[self.url]
         if self.action_field is None:
             self.action_field = _text_field(self.action_schema)
         data = {"seed": seed, **self.reset_arguments, **(task or {})}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
+from turnsmith.models.saving import tensors_in
 from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shard, read_shards, saved_ranks, shard_path
 
 _PREFIX = "base_model.model."
@@ -226,10 +227,7 @@ def _write_piece(model: Any, weights: dict[str, Any], file: Path, *, with_config
 
 def _sizes(file: Path) -> dict[str, int]:
     """The names in a safetensors file, with their bytes."""
-    with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    header.pop("__metadata__", None)
-    return {name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in header.items()}
+    return {name: one["data_offsets"][1] - one["data_offsets"][0] for name, one in tensors_in(file).items()}
 
 
 def _lora_meta(actor: Path) -> dict[str, Any] | None:
