@@ -9,7 +9,7 @@ With `--cpu-time` it is one thread's CPU time that counts, which another load ch
 takes more than `LIMITS` times its floor, or if an advantage on equal rewards is not exactly 0. By the clock the floor
 has all cores, and the recurrence of GAE one, so those ratios are printed but not judged.
 
-Run: python benchmarks/advantages.py [--rounds 5] [--no-verl] [--cpu-time] [--episodes 8192] [--tokens 4096]
+Run: python -m benchmarks.advantages [--rounds 5] [--no-verl] [--cpu-time] [--episodes 8192] [--tokens 4096]
 """
 
 from __future__ import annotations

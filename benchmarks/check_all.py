@@ -1,6 +1,7 @@
 """Runs every benchmark that has a threshold, one after another in short forms, and says which of them missed it.
 
-About half an hour on two cores. `step_and_start`, `rollout_throughput` and `memory_growth` start Ray, the second vLLM.
+About half an hour on two cores. `step_and_start`, `rollout_throughput`, `memory_growth` and `letters` start Ray, the
+second vLLM.
 
 Run, in the project's folder: python -m benchmarks.check_all [NAME ...]
 """
@@ -28,6 +29,8 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "step_and_start": ("1", "6"),
     "memory_growth": ("--seconds", "780"),
     "retokenization_drift": (),
+    "plan_accuracy": ("--seconds", "420", "--clock", "cpu"),
+    "letters": (),
 }
 """Each benchmark and the arguments of its short form."""
 TIMEOUT = 900.0

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import model_free
+from benchmarks import model_free, results
 
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.trainer.driver.cluster import environment_variables
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without 10^7 tokens")
     parser.add_argument("--local", action="store_true", help="without Ray: TransferQueue is a dictionary")
     parser.add_argument("--out", type=Path, help="write everything measured as JSON")
+    results.add_option(parser)
     options = parser.parse_args()
     sizes = dict(list(SIZES.items())[: 2 if options.quick else 3])
     run = run_here if options.local else run_on_ray
@@ -152,6 +153,12 @@ def main() -> None:
     show([], grown)
     if options.out:
         options.out.write_text(json.dumps({"runs": found, "growth": grown}, indent=1))
+    figures = {f"{kind}_slope": grown[kind]["cpu_slope"] for kind in kinds}
+    for run in found:
+        place = f"{run['kind']}_{run['episodes'] * TOKENS:.0e}".replace("e+0", "e")
+        figures[f"{place}_cpu"] = sum(run["cpu_seconds"].values())
+        figures[f"{place}_mib"] = (run["memory_peak"] - run["memory_before"]) / 2**20
+    results.record("cost_growth", figures, is_wanted=options.json)
     is_missed = grown[model_free.OWN]["cpu_slope"] > LIMIT
     print("missed: slope of CPU time" if is_missed else f"holds: slope of CPU time at most {LIMIT}")
     raise SystemExit(is_missed)

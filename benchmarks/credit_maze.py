@@ -5,7 +5,7 @@ estimators of `algo` through the same function that training calls; the same see
 of giving credit. Prints a table, and writes every run's success by episodes, from which `docs/images/credit_maze.py`
 draws the plot. `--model` trains the tiny language model with verl instead, which takes minutes a seed.
 
-    python benchmarks/credit_maze.py --seeds 20 --out credit_maze.json
+    python -m benchmarks.credit_maze --seeds 20 --out credit_maze.json
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ shown are the least and the median of all rounds. Exits 1 if turnsmith with plai
 the loop by hand, both in the least and in the median of the rounds. With one episode in flight nothing overlaps the
 switch to the tool's thread and back, so that limit is higher.
 
-Run: python benchmarks/driver_cost.py [--quick]
+Run: python -m benchmarks.driver_cost [--quick]
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from benchmarks import results
 from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
@@ -259,6 +260,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only 64 in flight, without verl: half a minute")
     parser.add_argument("--no-verl", action="store_true")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of each number in flight; 7, quick 15")
+    results.add_option(parser)
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2"))
     engine = Instant(tokenizer)
@@ -278,10 +280,15 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     missed: list[str] = []
+    found: dict[str, float] = {}
     for at_once, episodes in ((1, 128), (64, 128), (512, 512)) if not options.quick else ((64, 64),):
         ratios = report(loops, episodes, at_once, options.rounds or (15 if options.quick else 7))
         missed += misses(at_once, ratios["turnsmith, plain tool"])
+        hand = min(ratios["by hand"], ratios["by hand, Rust encoder"])  # over the faster of the two
+        for key, loop in (("turnsmith", "turnsmith, plain tool"), ("verl", "verl ToolAgentLoop")):
+            found |= {f"{key}_{at_once}": ratios[loop] / hand} if loop in ratios else {}
     gc.unfreeze()  # or they would not be cleaned up at the end
+    results.record("driver_cost", found, is_wanted=options.json)
     print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} times the loop by hand")
     raise SystemExit(bool(missed))
 

@@ -4,7 +4,7 @@ Agents and environments run in worker processes, so that the CPU time of this pr
 scripted. Growth: the CPU time of a conversation by its tokens, as the slope on a log-log scale; 1 is linear. Exits 1
 above `MOST_MILLISECONDS` a turn, or `MOST_SLOPE`.
 
-Run: python benchmarks/gateway.py [--quick]
+Run: python -m benchmarks.gateway [--quick]
 """
 
 from __future__ import annotations

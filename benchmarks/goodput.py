@@ -4,9 +4,9 @@ Everything is real but the model and the update: an engine that takes a fixed ti
 the update. Environments run in worker processes; a fault is an exception or the death of a whole worker process, which
 takes the other environments in it along. Each episode that is hit is tried again by the default failure policy.
 
-    python benchmarks/goodput.py                 # 0, 0.3, 1 and 5 % of episodes hit, about ten minutes, mostly asleep
-    python benchmarks/goodput.py --quick         # 1 %, a minute and a half
-    python benchmarks/goodput.py --shares 0.003 --steps 4 --turn-seconds 0.3
+    python -m benchmarks.goodput                 # 0, 0.3, 1 and 5 % of episodes hit, about ten minutes, mostly asleep
+    python -m benchmarks.goodput --quick         # 1 %, a minute and a half
+    python -m benchmarks.goodput --shares 0.003 --steps 4 --turn-seconds 0.3
 
 Prints, for each share, the trained episodes a second as a ratio to those without faults, and whether the rewards of
 every group are the same as without. Exits 1 if they are not, or if the ratio is under its limit in `LIMITS`.
@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks import results
 
 from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, EpisodeStart, Limits, Sampling
 from turnsmith.env.spec import EnvironmentSpec
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("--update-seconds", type=float, default=4.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="4 steps, one in a hundred episodes hit")
+    results.add_option(parser)
     args = parser.parse_args()
     if args.quick:
         args.shares, args.steps = [0.01], 4
@@ -155,6 +158,7 @@ def main() -> None:
 
     async def measure() -> list[str]:
         missed: list[str] = []
+        found: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as folder:
             clean = await make_steps(args, 0.0, chat, Path(folder))
             print(f"    0 %: {clean.trained} episodes in {clean.seconds:.1f} s")
@@ -163,12 +167,14 @@ def main() -> None:
                 ratio = faulty.trained / faulty.seconds * clean.seconds / clean.trained
                 same = sum(faulty.groups.get(name) == rewards for name, rewards in clean.groups.items())
                 missed += misses(share, ratio, len(clean.groups) - same)
+                found |= {f"hit_{share * 1000:g}": ratio, f"changed_{share * 1000:g}": len(clean.groups) - same}
                 print(
                     f"{share:>5.1%}: goodput {ratio:.3f} of fault-free; {faulty.trained} of {clean.trained} episodes "
                     f"trained in {faulty.seconds:.1f} s, {faulty.hit} hit, attempts given up: {dict(faulty.given_up)}; "
                     f"rewards of {same} of {len(clean.groups)} groups are the same as without faults",
                     flush=True,
                 )
+        results.record("goodput", found | {"groups": len(clean.groups)}, is_wanted=args.json)
         return missed
 
     missed = asyncio.run(measure())

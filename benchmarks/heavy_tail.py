@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.schedule_runs import WARM_UP
 
 from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer, RunFolder
@@ -68,13 +69,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--schedules", nargs="+", default=["sync", "colocate_async"])
     parser.add_argument("--steps", type=int, default=25)
+    results.add_option(parser)
     options = parser.parse_args()
     first = None
+    found: dict[str, float] = {"steps": options.steps}
     for schedule in options.schedules:
         run = train(options.folder, schedule, options.steps)
         speed = episodes_a_second(run)
         first = first or speed
+        found |= {schedule: speed, f"{schedule}_over_first": speed / first}
         print(f"{schedule}: {speed:.2f} episodes a second, {speed / first:.2f} times the first; {run}", flush=True)
+    results.record("heavy_tail", found, is_wanted=options.json)
 
 
 if __name__ == "__main__":

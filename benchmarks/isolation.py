@@ -15,7 +15,7 @@ A busy machine shows in `pipe`: the other numbers are only as good as that one i
 costs more than `LIMIT` times the pipe over a step in the loop, with 64 environments at a time. With one at a time it
 waits for its turn on a busy machine several times a step, so that is not judged.
 
-Run: python benchmarks/isolation.py [--quick] [--no-ray]
+Run: python -m benchmarks.isolation [--quick] [--no-ray]
 """
 
 from __future__ import annotations

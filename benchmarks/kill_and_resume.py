@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from benchmarks import results
 from tests.e2e.conftest import verification_problem
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.same_runs import differences
@@ -137,6 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    results.add_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
@@ -156,6 +158,8 @@ def main() -> None:
                 same.append(kills)
             print(f"{run.path.name}: {kills} kills, {found or 'the same'}", flush=True)
         print(f"{sum(same)} kills in {len(same)} runs ended bit-identical; {len(unlike)} runs differ: {unlike}")
+        figures = {"kills": sum(same), "runs": len(same), "different": len(unlike)}
+        results.record("kill_and_resume", figures, is_wanted=options.json)
         raise SystemExit(bool(unlike))
 
 

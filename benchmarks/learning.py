@@ -5,7 +5,7 @@ is measured on held-out starts before training, every few steps and at the end. 
 evaluation, in the form of `benchmarks/learning_trl.py`; `seconds` is the wall clock of training alone, without start-up
 and evaluations. At the end it prints three held-out episodes before and after.
 
-    python benchmarks/learning.py
+    python -m benchmarks.learning
 """
 
 from __future__ import annotations

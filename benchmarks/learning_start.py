@@ -4,7 +4,7 @@ As it comes, SmolLM2-135M writes the right call to the calculator with a probabi
 and there is nothing to learn from, in any framework. Here it sees scripted episodes that know the format, but only a
 share of them the right sum, so that it starts with about that success and has to find out by reward which sum is right.
 
-    python benchmarks/learning_start.py --out start
+    python -m benchmarks.learning_start --out start
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import random
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -29,23 +30,55 @@ FIRST_SEED = 2_000_000
 WRONG = ("{a} + {b} - {c}", "{a} * {b} + {c}", "{a} * {c} - {b}", "({a} - {c}) * {b}", "{a} * {b}")
 
 
+def drawn_sum(problem: str, draw: random.Random, share: float) -> str:
+    """The right sum of a problem with this probability, else a wrong one."""
+    a, b, c = re.findall(r"\d+", problem)
+    form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
+    return form.format(a=a, b=b, c=c)
+
+
+def call_of(expression: str) -> str:
+    """How the model calls the calculator."""
+    return f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
+
+
 def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[int]]:
     """The tokens of one scripted episode, and 1 for those that the model is to say."""
     draw, desk = random.Random(seed), Calculator()
     sum_in_words = desk.reset(seed=seed)
-    a, b, c = re.findall(r"\d+", sum_in_words)
-    form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
-    expression = form.format(a=a, b=b, c=c)
+    expression = drawn_sum(sum_in_words, draw, share)
     result = desk.calculate(expression=expression)
     system, _ = EpisodeTools(desk, None, FunctionCallingParser()).prompt_and_schemas(desk.get_prompt_prefix(), chat)
-    call = f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
     parts = [
         (chat.open([{"role": "system", "content": system}, {"role": "user", "content": sum_in_words}]), 0),
-        ([*chat.encode(call), chat.close_id], 1),
+        ([*chat.encode(call_of(expression)), chat.close_id], 1),
         (chat.bridge([{"role": "tool", "name": "calculate", "content": result}], closed=True), 0),
         ([*chat.encode(f"There are {result} good pens."), chat.close_id], 1),
     ]
     return [token for ids, _ in parts for token in ids], [said for ids, said in parts for _ in ids]
+
+
+def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, learning_rate: float) -> None:
+    """Fine-tune SmolLM2, one step for each batch of tokens and marks of what is to be said, and save it in a folder."""
+    folder = resolve("smollm2")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
+    began = time.perf_counter()
+    for step, rows in enumerate(batches, 1):
+        longest = max(len(ids) for ids, _ in rows)
+        ids, said = (torch.tensor([row[part] + [0] * (longest - len(row[part])) for row in rows]) for part in (0, 1))
+        attended = torch.tensor([[1] * len(row[0]) + [0] * (longest - len(row[0])) for row in rows])
+        loss = model(ids, attention_mask=attended, labels=ids.masked_fill(said == 0, -100)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(f"step {step} loss {loss.item():.3f} after {time.perf_counter() - began:.0f} s", flush=True)
+    made = out.with_name(f"{out.name}.part")  # a folder with the right name is a whole one
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    made.rename(out)
 
 
 def main() -> None:
@@ -56,31 +89,10 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.2, help="of the episodes that do the right sum")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     options = parser.parse_args()
-    folder = resolve("smollm2")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    chat = Chat(tokenizer)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01)
-    began = time.perf_counter()
-    for step in range(options.steps):
-        first = FIRST_SEED + step * options.batch
-        rows = [demonstration(chat, seed, options.share) for seed in range(first, first + options.batch)]
-        longest = max(len(ids) for ids, _ in rows)
-        ids, said = (
-            torch.tensor([row[part] + [fill] * (longest - len(row[part])) for row in rows])
-            for part, fill in ((0, chat.close_id), (1, 0))
-        )
-        attended = torch.tensor([[1] * len(row[0]) + [0] * (longest - len(row[0])) for row in rows])
-        loss = model(ids, attention_mask=attended, labels=ids.masked_fill(said == 0, -100)).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        print(f"step {step + 1} loss {loss.item():.3f} after {time.perf_counter() - began:.0f} s", flush=True)
-    made = options.out.with_name(f"{options.out.name}.part")  # a folder with the right name is a whole one
-    model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    made.rename(options.out)
+    chat = Chat(AutoTokenizer.from_pretrained(resolve("smollm2")))
+    firsts = range(FIRST_SEED, FIRST_SEED + options.steps * options.batch, options.batch)
+    batches = ([demonstration(chat, first + n, options.share) for n in range(options.batch)] for first in firsts)
+    fine_tune(batches, options.out, options.learning_rate)
 
 
 if __name__ == "__main__":

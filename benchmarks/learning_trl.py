@@ -6,7 +6,7 @@ evaluations. Runs in an environment of its own, because TRL's pins are not ours:
 
     python3.11 -m venv trl && trl/bin/pip install torch==2.13.0
     trl/bin/pip install trl==1.16.0 transformers==5.10.4 jmespath orjson pydantic
-    PYTHONPATH=src trl/bin/python benchmarks/learning_trl.py --model learning/start --out learning/trl.jsonl
+    PYTHONPATH=src trl/bin/python -m benchmarks.learning_trl --model learning/start --out learning/trl.jsonl
 
 `--show` prints the first episodes of each batch, with what the loss counts in [[ ]].
 """

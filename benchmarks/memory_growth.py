@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from benchmarks import results
 from tests.e2e.marked_processes import processes_with
 from tests.e2e.watched_run import steps_made
 
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=3000.0, help="stop after so long, whatever has been made")
     parser.add_argument("--save", type=Path, help="a JSON file for all readings")
+    results.add_option(parser)
     options = parser.parse_args()
     steps = options.steps
     began = time.monotonic()
@@ -133,6 +135,8 @@ def main() -> None:
     for kind, slope in sorted(found.items(), key=lambda item: -item[1]):
         print(f"{slope / 1000:8.2f} kB a step   {last[kind] / 2**20:7.1f} MiB   {kind}")
     print(f"{sum(found.values()) / 1000:8.2f} kB a step   {sum(last.values()) / 2**20:7.1f} MiB   all")
+    figures = {"steps": read[-1][0] + 1, "all_kb": sum(found.values()) / 1000}
+    results.record("memory_growth", figures, is_wanted=options.json)
     missed = misses(found)
     verdict = f"missed: {missed}" if missed else "holds"
     print(f"{read[-1][0] + 1} steps in {seconds:.0f} s, {len(read)} readings; {verdict}")

@@ -1,6 +1,6 @@
 """Parsers: cost over a hand-written find and orjson, growth with length, and crashes; ours and verl's in one run.
 
-    python benchmarks/parsers.py [--quick] [--no-verl]
+    python -m benchmarks.parsers [--quick] [--no-verl]
 
 Prints, for each parser, the ratio to hand-written code on valid input at all lengths, the worst slope of log time over
 log length on valid, garbage and adversarial input, and the exceptions over hostile texts.
@@ -29,6 +29,7 @@ import orjson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import results
 from tests.fuzz.hostile import PARSERS, check, hostile
 
 from turnsmith.tools.parsing import (
@@ -332,9 +333,11 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--quick", action="store_true", help="a few seconds; for a look, not for a claim")
     options.add_argument("--no-verl", action="store_true")
+    results.add_option(options)
     chosen = options.parse_args()
     budget, fuzzed = (0.005, 2_000) if chosen.quick else (0.02, 20_000)
     missed: list[str] = []
+    found: dict[str, float] = {"highest": 0.0, "steepest": 0.0}
     print(
         "CPU time on valid input, times the cost of find + orjson.loads by hand, at "
         + ", ".join(f"{n:,}" for n in SIZES)
@@ -344,6 +347,7 @@ def main() -> None:
         print(f"{name} ({form})")
         high = ratios(parser.parse, form, by_hand, budget * 15)
         steep = all_slopes(parser.parse, form, budget)
+        found = {"highest": max(high, found["highest"]), "steepest": max(steep, found["steepest"])}
         missed += [f"{name} costs {high:.2f}x"] * (high > RATIO) + [f"{name} has slope {steep:.2f}"] * (steep > SLOPE)
     for parser in PARSERS:
         raised, silent = crashes(parser.parse, fuzzed)
@@ -351,6 +355,7 @@ def main() -> None:
         print(f"{type(parser).__name__}: {raised} exceptions in {fuzzed:,} hostile texts{told}")
         missed += [f"{type(parser).__name__} raised {raised} times"] * bool(raised)
     missed += native(budget, fuzzed // 10)
+    results.record("parsers", found, is_wanted=chosen.json)
     if not chosen.no_verl:
         theirs = verl_hermes()
         print("verl HermesToolParser (tags)")

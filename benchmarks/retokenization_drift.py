@@ -19,7 +19,7 @@ The transcripts are made, not sampled:
 Both ways see the same ids. Texts and tool calls are handed to the template as vLLM's parsers hand them out: arguments
 as an object, but for DeepSeek, whose template takes their text. Exits 1 if a turn drifts in ours.
 
-Run: python benchmarks/retokenization_drift.py [--turns 500] [--split 0.001] [--sampled 32 --tokens 64]
+Run: python -m benchmarks.retokenization_drift [--turns 500] [--split 0.001] [--sampled 32 --tokens 64]
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ tokens of every request as soon as they are computed.
 Exits 1 if the best round of ours has less than 0.97 of the tokens of the bare engine's best, both a wall-clock second
 and a CPU second. With `--quick` nothing is judged: beside the tiny model everything else is large.
 
-Run: python benchmarks/rollout_throughput.py [--rounds 4] [--model smollm2] [--quick]
+Run: python -m benchmarks.rollout_throughput [--rounds 4] [--model smollm2] [--quick]
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import psutil
+from benchmarks import results
 from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling
@@ -235,6 +236,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="the tiny model and 2 rounds; most of it is vLLM's start")
+    results.add_option(parser)
     options = parser.parse_args()
     if options.quick:
         options.model, options.rounds = "tiny", 2
@@ -258,6 +260,7 @@ def main() -> None:
                 f"turnsmith / bare, tokens a {what} second: median of the rounds {statistics.median(ratios):.3f}, "
                 f"best over best {best[what]:.3f}, all {[round(ratio, 3) for ratio in ratios]}"
             )
+        results.record("rollout_throughput", {"ratio": best["wall-clock"]}, is_wanted=options.json)
         report_prefill(work)
     finally:
         engine.close()

@@ -1,6 +1,6 @@
 """The sandbox for model-written code: what it adds to a cold start, and how long a call takes when it is warm.
 
-    python benchmarks/sandbox.py [--quick]
+    python -m benchmarks.sandbox [--quick]
 
 Cold: the time from starting the process to having its output, with the sandbox over without it: the same interpreter,
 the same options, the same lines inside, the same program. Pairs are taken one right after the other; the median of
@@ -9,7 +9,7 @@ comparison also over `python -I -S -c program`, which sets no limits and waits f
 Warm: `await run_python(...)` and a call through a `ToolRegistry`, when a process waits; a pause before each call lets
 the pool refill, as the model's own turn does. Also without a pause, where starting new processes takes the same cores.
 Exits 1 if cold is over 1.5 or the median of warm over 2 ms. These are times on the clock: where other work keeps all
-cores busy they show how long a process waits for its turn. `chrt -f 10 python benchmarks/sandbox.py` takes its turn.
+cores busy they show how long a process waits for its turn. `chrt -f 10 python -m benchmarks.sandbox` takes its turn.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+
+from benchmarks import results
 
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
@@ -85,7 +87,7 @@ async def warm(name: str, call: Callable[[], Awaitable[object]], calls: int, pau
     return median
 
 
-async def measure(*, is_quick: bool) -> list[str]:
+async def measure(*, is_quick: bool, is_recorded: bool) -> list[str]:
     pairs, calls = (15, 20) if is_quick else (51, 200)
     ratio = await cold_ratios(pairs)
     registry = ToolRegistry([PythonTool(LIMITS)])
@@ -95,14 +97,17 @@ async def measure(*, is_quick: bool) -> list[str]:
     await warm("run_python without a pause", lambda: run_python(PROGRAM), calls, 0.0)
     missed = [f"cold start ratio {ratio:.2f} > {COLD}"] * (ratio > COLD)
     slowest = max(direct, through)
+    results.record("sandbox", {"cold": ratio, "warm_ms": slowest * 1e3}, is_wanted=is_recorded)
     return missed + [f"warm call {slowest * 1e3:.2f} ms > {WARM * 1e3:g} ms"] * (slowest > WARM)
 
 
 def main() -> None:
     """Measure, and say whether it holds."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--quick", action="store_true", help="a few seconds; for a look, not for a claim")
-    missed = asyncio.run(measure(is_quick=options.parse_args().quick))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds; for a look, not for a claim")
+    results.add_option(parser)
+    options = parser.parse_args()
+    missed = asyncio.run(measure(is_quick=options.quick, is_recorded=options.json))
     print("missed: " + "; ".join(missed) if missed else f"holds: cold <= {COLD}x, warm < {WARM * 1e3:g} ms")
     raise SystemExit(bool(missed))
 

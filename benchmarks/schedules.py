@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
 from benchmarks.schedule_runs import WARM_UP, MeasuredRun, measured_workload, read_measured
 
 from turnsmith import read_episodes
+from turnsmith.plan.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
 
 SCHEDULES = ("sync", "colocate_async", "separate_async")
 MOST_ERROR = 0.15

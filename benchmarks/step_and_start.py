@@ -9,7 +9,7 @@ without which it does not start. Prints, for the mean of all rounds:
 
 Exits 1 if a step takes longer than verl's, or the start more than 0.8 of verl's: 0.38 to 0.77 were measured.
 
-Run: python benchmarks/step_and_start.py [rounds] [steps]
+Run: python -m benchmarks.step_and_start [rounds] [steps]
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks import results
 
 from turnsmith.config import ConfigStore
 from turnsmith.models import resolve
@@ -177,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rounds", type=int, nargs="?", default=2)
     parser.add_argument("steps", type=int, nargs="?", default=12, help="at least 3: the first two are not counted")
+    results.add_option(parser)
     options = parser.parse_args()
     ours, theirs = [], []
     for _ in range(options.rounds):
@@ -194,6 +197,7 @@ def main() -> None:
     pair = [statistics.mean(run.start for run in runs) for runs in (ours, theirs)]
     ratios["start"] = pair[0] / pair[1]
     print(f"{'start':13} ours / verl = {pair[0]:.1f} s / {pair[1]:.1f} s = {ratios['start']:.2f}")
+    results.record("step_and_start", {name: ratios[name] for name in ("step", "start")}, is_wanted=options.json)
     missed = misses(ratios)
     print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} of verl's time")
     raise SystemExit(bool(missed))

@@ -11,7 +11,7 @@ coroutines, timers and all, over 9 bytes a token (4 id, 4 log-prob, 1 mask).
 
 Exits 1 if an episode of any kind takes more than 1.5 times that.
 
-Run: python benchmarks/suspended_episodes.py [--quick] [--episodes 100000] [--kind model]
+Run: python -m benchmarks.suspended_episodes [--quick] [--episodes 100000] [--kind model]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from benchmarks import results
 from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, Generation, Limits, Sampling, tool
@@ -171,21 +172,29 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1,000 episodes of one kind: under 10 seconds")
     parser.add_argument("--episodes", type=int, default=100_000, help="of the kind `model`; a tenth of the others")
     parser.add_argument("--kind", choices=KINDS, action="append")
+    results.add_option(parser)
     options = parser.parse_args()
     missed: list[str] = []
+    found: dict[str, float] = {}
     for kind in options.kind or (["model"] if options.quick else KINDS):
         episodes = 1000 if options.quick else options.episodes if kind == "model" else options.episodes // 10
         # In a process of its own: what one kind has freed must not serve the next.
-        process = multiprocessing.Process(target=_measure, args=(kind, episodes))
+        queue: multiprocessing.SimpleQueue[float] = multiprocessing.SimpleQueue()
+        process = multiprocessing.Process(target=_measure, args=(kind, episodes, queue))
         process.start()
         process.join()
         missed += [kind] * bool(process.exitcode)
+        if not queue.empty():
+            found |= {kind: queue.get(), f"{kind}_episodes": episodes}
+    results.record("suspended_episodes", found, is_wanted=options.json)
     print(f"missed: {', '.join(missed)}" if missed else f"holds: at most {LIMIT} x 9 bytes a token")
     raise SystemExit(bool(missed))
 
 
-def _measure(kind: str, episodes: int) -> None:
-    raise SystemExit(exit_code(asyncio.run(measure(kind, episodes))))
+def _measure(kind: str, episodes: int, queue: multiprocessing.SimpleQueue[float]) -> None:
+    ratio = asyncio.run(measure(kind, episodes))
+    queue.put(ratio)
+    raise SystemExit(exit_code(ratio))
 
 
 def exit_code(ratio: float) -> int:

@@ -4,7 +4,7 @@
 Goodput is the least time that the threads need for the work over the time that it took. Exits 1 if any call timed out,
 or if the goodput is below `LEAST`.
 
-Run: python benchmarks/waiting.py [--quick]
+Run: python -m benchmarks.waiting [--quick]
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import argparse
 import asyncio
 import math
 import time
+
+from benchmarks import results
 
 from turnsmith import ToolRegistry, threads, tool
 from turnsmith.tools.definition import ToolCall
@@ -47,10 +49,14 @@ def main() -> int:
     """Measure, print and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tool that takes a tenth of a second")
-    seconds = 0.1 if parser.parse_args().quick else 1.0
+    results.add_option(parser)
+    options = parser.parse_args()
+    seconds = 0.1 if options.quick else 1.0
     threads.shared_threads().limit = THREADS
     timed_out, goodput = asyncio.run(measure(seconds))
     print(f"{CALLS} calls of {seconds:g} s in {THREADS} threads: {timed_out} timed out, goodput {goodput:.3f}")
+    figures = {"calls": CALLS, "threads": THREADS, "timed_out": timed_out, "goodput": goodput}
+    results.record("waiting", figures, is_wanted=options.json)
     missed = misses(timed_out, goodput)
     print("missed: " + "; ".join(missed) if missed else "ok")
     return bool(missed)

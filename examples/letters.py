@@ -1,4 +1,4 @@
-"""Teach a model to say "a", over three turns. It takes about two minutes on a laptop: python examples/letters.py"""
+"""Teach a model to say "a", over three turns. About three minutes on two CPU cores: python examples/letters.py"""
 
 from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
 

@@ -36,6 +36,10 @@ _NOTES = {
     "environment": """\
 Any other name is your own: `environment.board_size=3` reaches your environment as `config.board_size`.
 """,
+    "players": """\
+`players.opponent=self players.opponent.past=0.8` is the same as `players.opponent={who: self, past: 0.8}`.
+[Others in the room](players.md) has all of them.
+""",
     "verl": """\
 `verl.trainer.critic_warmup=5` changes a setting of verl 0.9.1 that is not listed above. A name that verl does not
 have is an error with the closest one that it has; a name that turnsmith sets itself is an error with the setting above
@@ -52,8 +56,8 @@ def config_reference() -> str:
 
 
 def _section(name: str, kind: Any) -> str:
-    if name == "verl":
-        return f"## `verl`\n\n{_docstrings(ConfigStore)['verl']}\n\n{_NOTES['verl']}"
+    if name in ("players", "verl"):
+        return f"## `{name}`\n\n{_docstrings(ConfigStore)[name]}\n\n{_NOTES[name]}"
     summary = (inspect.getdoc(kind) or "").splitlines()[0]
     rows = [_row(name, kind, field) for field in get_type_hints(kind)]
     table = "\n".join(["| setting | type | default | description |", "| --- | --- | --- | --- |", *rows])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -143,6 +143,19 @@ _clocks: ContextVar[tuple[Pausable, ...]] = ContextVar("turnsmith_clocks", defau
 def add_clock(clock: Pausable) -> None:
     """Let `waiting` stop one more clock, in the current context and in tasks that begin in it."""
     _clocks.set((*_clocks.get(), clock))
+
+
+@contextmanager
+def paused() -> Generator[None]:
+    """Stop every clock of the current context inside of it: somebody else has the turn, which is no waiting."""
+    clocks = _clocks.get()
+    for clock in clocks:
+        clock.pause()
+    try:
+        yield
+    finally:
+        for clock in clocks:
+            clock.resume()
 
 
 class Wait:

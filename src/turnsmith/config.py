@@ -59,7 +59,12 @@ class _Section:
 
 @dataclass
 class ModelConfig(_Section):
-    """The model to train."""
+    """The model to train.
+
+    Example:
+        >>> ModelConfig(model_name="tiny").lora_rank
+        0
+    """
 
     model_name: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     """A Hugging Face model id, a folder, or a model that turnsmith builds itself: `tiny` (random weights, built in
@@ -87,7 +92,12 @@ class ModelConfig(_Section):
 
 @dataclass
 class InferenceConfig(_Section):
-    """Generation and the limits of an episode."""
+    """Generation and the limits of an episode.
+
+    Example:
+        >>> InferenceConfig(max_tokens=64, max_turns=5).backend
+        'auto'
+    """
 
     backend: Backend | ImportName = "auto"
     """The engine. `auto`: transformers on a CPU, vllm on a GPU. `openai` (a server's URL as the model) and your own
@@ -131,7 +141,12 @@ class InferenceConfig(_Section):
 
 @dataclass
 class TrainingConfig(_Section):
-    """How the model learns."""
+    """How the model learns.
+
+    Example:
+        >>> TrainingConfig(batch_size=16, group_size=4).credit
+        'episode'
+    """
 
     adv_estimator: Estimator | ImportName = "grpo"
     """Advantage estimator; docs/algorithms.md has a table of them. `gae` adds a critic. Your own: `module:name`."""
@@ -210,6 +225,9 @@ class TrainingConfig(_Section):
     check: bool = True
     """Whether `fit()` first resets the environment a few times and looks at the disk, the trackers and the held-out
     starts, for at most 10 s; what it finds is a warning. `turnsmith check` checks more."""
+    plan: str | None = None
+    """A forecast, from `turnsmith plan --json FILE`: it is written into the run folder, and the run prints what it
+    really takes beside it."""
     seed: int = 0
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""
@@ -288,7 +306,12 @@ class EnvironmentConfig:
 
 @dataclass
 class EvaluationConfig(_Section):
-    """Evaluation during training, on held-out starts."""
+    """Evaluation during training, on held-out starts.
+
+    Example:
+        >>> EvaluationConfig(every=10).episodes
+        100
+    """
 
     every: int = 0
     """Evaluate every N steps, before the first and after the last; 0: never."""
@@ -305,6 +328,10 @@ class FailuresConfig(_Section):
     `retry:2` makes up to two more attempts from the same start; what to do with the last one may follow, as in
     `retry:2,drop`. `mask` excludes the episode from training, `drop` replaces its whole group, `penalise:-1` adds to
     its reward.
+
+    Example:
+        >>> FailuresConfig(timeout="retry:1,drop").environment
+        'retry:2'
     """
 
     environment: str = "retry:2"
@@ -330,7 +357,12 @@ class FailuresConfig(_Section):
 
 @dataclass
 class CheckpointConfig(_Section):
-    """Run folders and checkpoints."""
+    """Run folders and checkpoints.
+
+    Example:
+        >>> CheckpointConfig().output_dir
+        'runs'
+    """
 
     output_dir: str = "runs"
     """Folder in which every run gets its own folder."""
@@ -348,7 +380,12 @@ class CheckpointConfig(_Section):
 
 @dataclass
 class RayConfig(_Section):
-    """The cluster."""
+    """The cluster.
+
+    Example:
+        >>> RayConfig(gpus_per_node=8).num_nodes
+        1
+    """
 
     address: str | None = None
     """Address of a running Ray cluster; None: start Ray on this machine."""
@@ -370,7 +407,12 @@ class RayConfig(_Section):
 
 @dataclass
 class LoggingConfig(_Section):
-    """Trackers and warnings."""
+    """Trackers and warnings.
+
+    Example:
+        >>> LoggingConfig(trackers=["mlflow"]).trackers
+        ['mlflow']
+    """
 
     trackers: list[Tracker | ImportName] = field(default_factory=list[Tracker | ImportName])
     """Experiment trackers: each gets every step's metrics, under their names in the run folder. Local files of a
@@ -405,6 +447,10 @@ class ConfigStore(_Section):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    players: dict[str, Any] = field(default_factory=dict)
+    """Who plays the other players that the environment asks, by their names: `scripted:my_file.py:function`, the URL of
+    a server with OpenAI's API, `model:NAME`, `frozen` (a copy of the first model) or `self` (this run's model, now and
+    as it was); or a section with `who` and more settings."""
     verl: dict[str, Any] = field(default_factory=dict)
     """Settings of verl itself by dotted name, for what has no setting above. A name that verl does not have, or that
     turnsmith sets itself, is an error."""

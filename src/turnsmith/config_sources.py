@@ -1,7 +1,8 @@
 """Reads settings from YAML files, dictionaries and command lines into a `ConfigStore`, and writes them out again.
 
-An unknown setting is an error that suggests the closest one; so is a value of the wrong type. Two sections are open:
-`environment` takes any name, because it belongs to the user, and `verl` takes dotted names that only verl knows.
+An unknown setting is an error that suggests the closest one; so is a value of the wrong type. Three sections are open:
+`environment` takes any name, because it belongs to the user, `players` the names that the environment has for them, and
+`verl` dotted names that only verl knows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
-_OPEN_SECTIONS = ("environment", "verl")
+_SCRIPT = "scripted:"
+_OPEN_SECTIONS = ("environment", "players", "verl")
 
 
 def load(path: str | Path) -> ConfigStore:
@@ -135,6 +137,8 @@ def _set(config: ConfigStore, section: str, name: str, value: Any) -> None:
         config.verl.update(_flatten(name, value))
     elif section == "environment":
         _set_environment(config.environment, name, value)
+    elif section == "players":
+        _set_player(config.players, name, value)
     else:
         setattr(getattr(config, section), name, _checked(section, name, value))
 
@@ -170,6 +174,23 @@ def _set_environment(environment: EnvironmentConfig, name: str, value: Any) -> N
     if not isinstance(holder, dict):
         raise ConfigError(f"environment.{name} cannot be set: part of that name already holds a single value.")
     holder[rest[-1]] = value
+
+
+def _set_player(players: dict[str, Any], name: str, value: Any) -> None:
+    """Set who plays a player, or with a dotted name another setting of it; a script gets a name for every folder."""
+    player, dot, setting = name.partition(".")
+    if isinstance(value, Mapping) and not dot:
+        for inner, item in cast("Mapping[Any, Any]", value).items():
+            _set_player(players, f"{player}.{inner}", item)
+        return
+    if isinstance(value, str) and value.startswith(_SCRIPT):
+        value = _SCRIPT + absolute_name(value.removeprefix(_SCRIPT))
+    before = players.get(player)
+    if not dot and not isinstance(before, Mapping):
+        players[player] = value
+    else:
+        more = cast("Mapping[str, Any]", before) if isinstance(before, Mapping) else {"who": before} if before else {}
+        players[player] = {**more, setting or "who": value}
 
 
 def _flatten(name: str, value: Any) -> dict[str, Any]:

@@ -31,19 +31,44 @@ class TurnsmithError(Exception):
 
 
 class ConfigError(TurnsmithError):
-    """A setting is unknown, unused or invalid."""
+    """A setting is unknown, unused or invalid.
+
+    Example:
+        >>> from turnsmith.config_sources import from_dict
+        >>> try:
+        ...     from_dict({"training": {"batch_sise": 16}})
+        ... except ConfigError as error:
+        ...     print(error)
+        There is no setting training.batch_sise. Did you mean training.batch_size?
+    """
 
 
 class MissingDependency(TurnsmithError):
-    """An optional package is not installed."""
+    """An optional package is not installed.
+
+    Example:
+        >>> raise MissingDependency("vllm is not installed: pip install 'turnsmith[vllm]'.")
+        Traceback (most recent call last):
+        turnsmith.errors.MissingDependency: vllm is not installed: pip install 'turnsmith[vllm]'.
+    """
 
 
 class EnvironmentFailure(TurnsmithError):
-    """The user's environment raised, or returned something invalid, such as no observation."""
+    """The user's environment raised, or returned something invalid, such as no observation.
+
+    Example:
+        >>> issubclass(EnvironmentTimeout, EnvironmentFailure) and issubclass(WorkerLost, EnvironmentFailure)
+        True
+    """
 
 
 class EnvironmentTimeout(EnvironmentFailure):
-    """A call to the environment timed out."""
+    """A call to the environment timed out.
+
+    Example:
+        >>> str(EnvironmentTimeout("Game.step took longer than 60 s."))
+        'Game.step took longer than 60 s.'
+    """
 
 
 class Overloaded(EnvironmentFailure):
@@ -51,15 +76,36 @@ class Overloaded(EnvironmentFailure):
 
 
 class WorkerLost(EnvironmentFailure):
-    """The process that ran the environment died: it was killed, crashed, or ran out of memory."""
+    """The process that ran the environment died: it was killed, crashed, or ran out of memory.
+
+    Example:
+        >>> import pickle
+        >>> pickle.loads(pickle.dumps(WorkerLost("The worker of Game was killed.")))
+        WorkerLost('The worker of Game was killed.')
+    """
 
 
 class EngineFailure(TurnsmithError):
-    """The inference engine could not generate."""
+    """The inference engine could not generate.
+
+    Example:
+        >>> issubclass(EngineFailure, TurnsmithError), issubclass(EngineFailure, EnvironmentFailure)
+        (True, False)
+    """
 
 
 class TrainingFailure(TurnsmithError):
-    """The run stopped before its last step."""
+    """The run stopped before its last step.
+
+    Example:
+        >>> def train() -> None:
+        ...     raise TrainingFailure("The run stopped at step 12: the disk is full.")
+        >>> try:
+        ...     train()
+        ... except TrainingFailure as error:
+        ...     print("resume it later:", error)
+        resume it later: The run stopped at step 12: the disk is full.
+    """
 
 
 class Preempted(TurnsmithError, SystemExit):
@@ -76,11 +122,25 @@ class Preempted(TurnsmithError, SystemExit):
 
 
 class SandboxFailure(TurnsmithError):
-    """The sandbox for model-written code could not start, so no code was run."""
+    """The sandbox for model-written code could not start, so no code was run.
+
+    Example:
+        >>> issubclass(SandboxFailure, TurnsmithError)
+        True
+    """
 
 
 class RecordError(TurnsmithError):
-    """A run folder is missing, damaged or in an unknown format."""
+    """A run folder is missing, damaged or in an unknown format.
+
+    Example:
+        >>> from turnsmith import RunFolder
+        >>> try:
+        ...     RunFolder.open("runs/none")
+        ... except RecordError as error:
+        ...     print(error)
+        There is no run folder runs/none.
+    """
 
 
 class ToolError(TurnsmithError):

@@ -147,7 +147,13 @@ class TokenBuffer:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """One turn: the span of its model tokens in the buffer, why sampling stopped, the weights, and the time it took."""
+    """One turn: the span of its model tokens in the buffer, why sampling stopped, the weights, and the time it took.
+
+    Example:
+        >>> turn = TurnRecord(start=12, stop=20, stop_reason="stop", weights_version=3)
+        >>> turn.stop - turn.start, turn.versions
+        (8, (3,))
+    """
 
     start: int
     """Index of the turn's first model token."""
@@ -214,6 +220,9 @@ class Trajectory:
     seed: int = 0
     environment: str = ""
     """In a mix of environments, the name of the one that it was played in."""
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The other players, by name: `who` played, how many `replies` they gave, and the `tokens` of these, none of which
+    is trained on."""
     seconds: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
     """Seconds that its calls waited for their turn, by what they waited for; no time limit counts them."""

@@ -33,6 +33,8 @@ WHOLE = "user's process"
 RAYS_OWN = ("raylet", "gcs_server")
 """While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
 FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", *RAYS_OWN)
+OF_VLLM = ("vLLM server", "vLLM engine core", "vLLM worker")
+"""A run with one vLLM server does not survive these."""
 _TITLES = {
     WHOLE: "-m turnsmith ",
     "rollout server": "TransformersServer",
@@ -45,6 +47,9 @@ _TITLES = {
     "gcs_server": "/gcs/gcs_server",
     "environment worker": "/env/isolation/",
     "sandbox": "bwrap",
+    "vLLM server": "ray::VllmServer",
+    "vLLM engine core": "VLLM::EngineCore",
+    "vLLM worker": "VLLM::Worker",
 }
 _PATIENCE = 600.0
 _BURST = 10
@@ -101,7 +106,7 @@ class Chaos:
         self.folder = folder
         self.path = folder / "chaos"
         self.lives: list[Life] = []
-        self._train = [*TURNSMITH, "train", *train, f"checkpoint.output_dir={folder}"]
+        self.train = [*TURNSMITH, "train", *train, f"checkpoint.output_dir={folder}"]
 
     def live(self, life: Life, more_steps: int | None = None) -> None:
         """Live a life; without an end it ends by itself, `more_steps` after its beginning."""
@@ -109,7 +114,7 @@ class Chaos:
             last = [] if more_steps is None else [f"training.num_epochs={steps_made(self.path) + more_steps}"]
             command = [*TURNSMITH, "resume", str(self.path), *last]
         else:
-            command = [*self._train, "checkpoint.run_name=chaos", "training.num_epochs=1000"]
+            command = [*self.train, "checkpoint.run_name=chaos", "training.num_epochs=1000"]
         self._run(life, [*command, f"ray.num_actors={int('episode worker' in life.plan)}"])
         self.lives.append(life)
         ended = f"ended with {life.code} after {life.seconds_to_end:.1f} s"
@@ -118,7 +123,7 @@ class Chaos:
     def undisturbed(self) -> RunFolder:
         """A run of as many steps to which nothing is done."""
         steps, life = steps_made(self.path), Life()
-        self._run(life, [*self._train, "checkpoint.run_name=undisturbed", f"training.num_epochs={steps}"])
+        self._run(life, [*self.train, "checkpoint.run_name=undisturbed", f"training.num_epochs={steps}"])
         assert life.code == 0, life.told[-2000:]
         return RunFolder.open(self.folder / "undisturbed")
 

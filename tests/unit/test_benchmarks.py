@@ -35,6 +35,12 @@ def test_waiting_misses_with_any_time_out_and_below_its_goodput(load):
     assert len(benchmark.misses(2, 0.94)) == 2
 
 
+def test_self_play_misses_below_seven_games_of_ten(load):
+    benchmark = load("self_play")
+    assert benchmark.misses(0.7) == []
+    assert benchmark.misses(0.695) == ["the trained model wins 69.5% of its games, below 70%"]
+
+
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     benchmark = load("driver_cost")
     assert benchmark.misses(64, 1.5) == []
@@ -154,40 +160,6 @@ def test_the_short_forms_are_arguments_that_the_benchmarks_take(load, monkeypatc
             load(name).main()
 
 
-def test_simulated_schedules_take_the_time_that_can_be_worked_out_by_hand(load):
-    model = load("schedule_model")
-    costs = model.StepCosts(hand_over=0.5, update=3.0, sync=1.0, rest=0.25)
-    work = model.Workload(lambda chance: [[model.Turn(1.0, 2.0)] * 2], lambda chance, schedule: costs)
-
-    def steps(schedule: str, **more: int) -> list[float]:
-        sizes = {"groups": 2, "slots": 4, "steps": 5} | more
-        return model.simulate(schedule, work, **sizes).step_seconds
-
-    # Two turns of 1 s and 2 s, then 4.75 s of the trainer.
-    assert steps("sync") == [10.75] * 5
-    # With one slot, the second group waits 1 s for its first turn, and from then on is behind by that.
-    assert steps("sync", slots=1) == [11.75] * 5
-    # Every other batch is ready at once; the next has been generated for 0.75 s when the update pauses it.
-    assert steps("colocate_async") == [10.75, 4.75, 10.0, 4.75, 10.0]
-    # It is not paused but for 1 s of weight sync, in which its environment goes on.
-    assert steps("separate_async") == [10.75, 4.75, 7.0, 4.75, 7.0]
-
-
-def test_simulated_staleness_reaches_its_limit_and_stays_within(load):
-    model = load("schedule_model")
-    work = model.Workload(
-        lambda chance: [[model.Turn(0.1, chance.paretovariate(1.1))] for _ in range(2)],
-        lambda chance, schedule: model.StepCosts(0.0, 0.5, 0.1, 0.0),
-    )
-    for schedule, limit in (("sync", 0), ("colocate_async", 1), ("colocate_async", 3), ("separate_async", 3)):
-        ahead = limit if schedule == "separate_async" else 1
-        sizes = {"groups": 8, "steps": 200, "slots": 64, "max_staleness": limit, "ahead": ahead}
-        found = model.simulate(schedule, work, **sizes)
-        assert max(lag for step in found.staleness for lag in step) == limit
-        assert [step.total() for step in found.staleness] == [8] * 200
-        assert 0 < found.slot_use < 1
-
-
 def test_the_gateway_misses_above_its_cost_and_its_slope(load):
     benchmark = load("gateway")
     assert benchmark.misses(1.0, 1.1) == []
@@ -233,3 +205,10 @@ def test_both_ways_see_drift_where_there_is_some_and_only_there(load, smollm2_fo
         turn = benchmark.Turn([*(vocabulary[name] for name in tokens), close], text)
         assert benchmark.drifts_rendered(family, turn) is is_other
         assert not benchmark.drifts_in_forest(family, turn)
+
+
+def test_the_plan_misses_beyond_its_limits_by_the_chosen_clock(load):
+    benchmark = load("plan_accuracy")
+    found = {"a": {"wall": 0.6, "cpu": 0.2, "memory": -0.09}, "b": {"wall": 0.0, "cpu": -0.3, "memory": 0.11}}
+    assert benchmark.misses(found, "wall") == ["a: wall +60%", "b: memory +11%"]
+    assert benchmark.misses(found, "cpu") == ["b: cpu -30%", "b: memory +11%"]

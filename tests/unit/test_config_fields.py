@@ -158,6 +158,15 @@ def refusal(config: ConfigStore) -> str:
     return ""
 
 
+def plan_refusal(config: ConfigStore) -> str:
+    """Why a trainer refuses the forecast; `tests/unit/plan` sees what a good one does."""
+    try:
+        RayPPOTrainer(config, GuessNumber)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 GPU = ("model.device=cuda",)
 APART = (*GPU, "training.schedule=separate_async", "ray.rollout_nodes=1")
 MEASURED = ("evaluation.every=3",)
@@ -225,6 +234,7 @@ OBSERVED = {
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
     "training.stragglers": Seen("drop", key("trainer.v1.sampler.max_off_policy_strategy"), APART),
     "training.check": Seen(False, checks_said),
+    "training.plan": Seen("gone.json", plan_refusal),
     "training.seed": Seen(7, rollout(lambda it: it.sampling.seed)),
     "environment": Seen({"max_steps": 3}, rollout(lambda it: it.environment.build().max_steps)),
     "evaluation.every": Seen(3, start("evaluating")),
@@ -255,6 +265,7 @@ OBSERVED = {
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
     "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
+    "players": Seen({"user": "frozen"}, rollout(lambda it: it.players.settings)),
     "verl": Seen({"trainer.critic_warmup": 5}, lambda config: verl_config(config).get("trainer.critic_warmup")),
 }
 

@@ -16,6 +16,7 @@ from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.engines.scripted_engine import Reply, ScriptedEngine
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.players import Players
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
@@ -122,6 +123,7 @@ class Subject:
             reward_fn=self.reward_fn,
             tools=self.tools,
             parser=self.parser,
+            players=Players.of(self.config.players),
         )
         return replace(spec, **changes)
 

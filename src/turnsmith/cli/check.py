@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnsmith.check.finding import Check
     from turnsmith.check.run import CheckResult
     from turnsmith.config import ConfigStore
+    from turnsmith.trajectory import Trajectory
 
 _DESCRIPTION = """\
 Play real episodes in your environment, with scripted texts and with your model,
@@ -79,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.train is not None:
         results.append(_train(args, config, spec, cache))
     print_line(summary(results), sys.stdout)
-    _write(args, spec.name, results)
+    _write(args, spec.name, results, cache.get("model") or ())
     return int(failed(results) > 0)
 
 
@@ -153,14 +154,14 @@ def _show(result: CheckResult) -> None:
         print_line("\n".join(result_lines(result)), sys.stdout)
 
 
-def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult]) -> None:
+def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult], played: Sequence[Trajectory]) -> None:
     """Write the files that were asked for."""
     from turnsmith.check.report import as_dict, as_row
     from turnsmith.errors import RecordError
     from turnsmith.records.files import write_text
     from turnsmith.viewer.check_html import CheckRow, check_html
 
-    report = {"environment": name, "model": args.model, **as_dict(results)}
+    report = {"environment": name, "model": args.model, **as_dict(results)} | _sample(played)
     rows = [CheckRow(**as_row(result)) for result in results]
     about = f"{args.model or 'no model'} · turnsmith check"
     texts = (
@@ -174,3 +175,11 @@ def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult]) 
             write_text(Path(file).expanduser(), text())
         except OSError as error:
             raise RecordError(f"{file} cannot be written: {error.strerror or error}.") from error
+
+
+def _sample(played: Sequence[Trajectory]) -> dict[str, Any]:
+    """What the model's episodes were like, for `turnsmith plan --from`."""
+    from turnsmith.plan.workload import EpisodeSample
+
+    known = [one for one in played if one.turns]
+    return {"sample": EpisodeSample.of_episodes(known, "turnsmith check").as_dict()} if known else {}

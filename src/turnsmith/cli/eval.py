@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
@@ -58,6 +59,7 @@ def add_eval_command(commands: Any) -> None:
     add("--served-model", metavar="NAME", help="model to use if the server has several")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
     add("--compare", metavar="RUN", help="compare with an earlier evaluation of the same starts (a RUN as in `report`)")
+    add("--json", metavar="FILE", help="also write the result here")
     add("--name", metavar="NAME", help="name of the run folder (default: eval-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
     add("--config", metavar="FILE", help="YAML file with settings")
@@ -107,8 +109,20 @@ def _evaluate(
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
         run.append_event("stopped" if stopped else "finished", episodes=len(result.trajectories))
+        if args.json:
+            _write_json(args.json, {"run": str(run.path), "is_complete": not stopped, **run.read_metrics()[-1]})
         view.finish(result, comparison, against=args.compare, folder=str(run.path))
     return 130 if stopped else 0 if result.counted else 1
+
+
+def _write_json(file: str, result: dict[str, Any]) -> None:
+    from turnsmith.errors import RecordError
+    from turnsmith.records.json_text import to_json
+
+    try:
+        Path(file).write_text(to_json(result) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def evaluation_config(args: argparse.Namespace) -> ConfigStore:
@@ -130,6 +144,7 @@ def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> Evaluation
     from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
     from turnsmith.rollout.failure_policy import FailurePolicy
     from turnsmith.rollout.limits import Limits
+    from turnsmith.rollout.players import Players
 
     samples = max(1, args.samples)
     episodes = -(-_EPISODES // samples) * samples if args.episodes is None else args.episodes
@@ -141,6 +156,7 @@ def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> Evaluation
         tasks=read_data(args),
         limits=Limits.of(config.inference),
         sampling=sampling_from_config(config, seed),
+        players=Players.of(config.players).check(),
         failures=FailurePolicy.of(config.failures),
         concurrency=args.concurrency,
         success_reward=args.success_reward,

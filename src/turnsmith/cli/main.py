@@ -11,10 +11,13 @@ from typing import Any
 
 from turnsmith import __version__
 from turnsmith.cli.check import add_check_command
+from turnsmith.cli.completion import add_completion_command
 from turnsmith.cli.eval import add_eval_command
 from turnsmith.cli.export import add_export_command
 from turnsmith.cli.model import add_model_command
+from turnsmith.cli.plan import add_plan_command
 from turnsmith.cli.play import add_play_command
+from turnsmith.cli.rehearse import add_rehearse_command
 from turnsmith.cli.report import add_report_command
 from turnsmith.cli.resume import add_resume_command
 from turnsmith.cli.runs import add_runs_command
@@ -25,6 +28,28 @@ from turnsmith.cli.train import add_train_command
 from turnsmith.errors import Preempted, TurnsmithError
 from turnsmith.importing import add_to_path
 from turnsmith.terminal import print_line
+
+_TRAINING_PACKAGES = frozenset(
+    [
+        "verl",
+        "ray",
+        "torch",
+        "transformers",
+        "tensordict",
+        "transfer_queue",
+        "hydra",
+        "omegaconf",
+        "psutil",
+        "safetensors",
+        "gguf",
+        "renderers",
+        "zmq",
+        "fastapi",
+        "uvicorn",
+        "cachetools",
+    ]
+)
+"""What comes with the extras for training, by the names that are imported; the core has none of them."""
 
 
 def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
@@ -48,6 +73,8 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
     add_runs_command(commands)
     add_report_command(commands)
     add_check_command(commands)
+    add_rehearse_command(commands)
+    add_plan_command(commands)
     add_eval_command(commands)
     add_play_command(commands)
     add_serve_command(commands)
@@ -55,6 +82,7 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
     add_export_command(commands)
     add_model_command(commands)
     add_selftest_command(commands)
+    add_completion_command(commands, build_parsers)
     return {"turnsmith": parser} | {command.prog: command for command in commands.choices.values()}
 
 
@@ -77,6 +105,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TurnsmithError as error:
         print_line(f"turnsmith: {error}", sys.stderr)
         return 75 if isinstance(error, Preempted) else 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _TRAINING_PACKAGES:
+            raise
+        print_line(
+            f"turnsmith: `turnsmith {args.command}` needs {package}, which is not installed: pip install "
+            "'turnsmith[cpu]', or 'turnsmith[vllm]' on a GPU machine.",
+            sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print_line("turnsmith: stopped.", sys.stderr)
         return 130

@@ -107,6 +107,7 @@ def _run_episode(
     from turnsmith.loop_thread import LoopThread
     from turnsmith.rollout.episode import EpisodeStart, run_episode
     from turnsmith.rollout.limits import Limits
+    from turnsmith.rollout.players import Players
 
     loop = LoopThread("turnsmith-play")
     episode = loop.start(
@@ -118,6 +119,7 @@ def _run_episode(
             limits=Limits.of(config.inference),
             sampling=sampling_from_config(config),
             parser=parser,
+            players=Players.of(config.players).check(),
         )
     )
     try:

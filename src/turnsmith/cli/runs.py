@@ -38,42 +38,52 @@ def add_runs_command(commands: Any) -> None:
         "runs",
         help="list runs, show one of them, or verify its records",
         usage="\n       ".join(
-            f"turnsmith runs [-h] {words}" for words in ("[FOLDER]", "show RUN", "verify RUN [--json]")
+            f"turnsmith runs [-h] [--json] {words}" for words in ("[FOLDER]", "show RUN", "verify RUN")
         ),
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
     words = "a folder that holds runs (default: runs), or `show` or `verify` and a run"
     parser.add_argument("words", metavar="FOLDER | show RUN | verify RUN", nargs="*", help=words)
-    parser.add_argument("--json", action="store_true", help="with `verify`: print the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     """List the runs, or show or verify one."""
     from turnsmith.cli.run_folders import OUTPUT_DIR, find_run
-    from turnsmith.viewer.summary import list_runs, show_run
+    from turnsmith.viewer.summary import describe_runs, list_runs
 
-    if args.json and args.words[:1] != ["verify"]:
-        raise ConfigError("--json belongs to `verify`: turnsmith runs verify RUN --json.")
     match args.words:
         case ["verify", name]:
             return _verify(find_run(name), as_json=args.json)
         case ["show", name]:
-            _print(show_run(find_run(name)), wrap=True)
+            _show(find_run(name), as_json=args.json)
         case ["show" | "verify" as verb, *_]:
             raise ConfigError(f"`{verb}` takes one run: turnsmith runs {verb} RUN.")
         case [] | [_]:
             folder = Path(args.words[0] if args.words else OUTPUT_DIR).expanduser()
             if (folder / "run.json").is_file():
-                _print(show_run(folder), wrap=True)
+                _show(folder, as_json=args.json)
             else:
-                _print(list_runs(folder))
+                _print(to_json(describe_runs(folder)) if args.json else list_runs(folder))
         case _:
             raise ConfigError(
                 "Pass one folder, or `show` or `verify` and one run: turnsmith runs [FOLDER], turnsmith runs show RUN."
             )
     return 0
+
+
+def _show(folder: Path, *, as_json: bool) -> None:
+    """Print a run in a few lines, or its facts and its last metrics as JSON."""
+    from turnsmith.viewer.run_view import read_run
+    from turnsmith.viewer.summary import facts_of, show_run
+
+    if as_json:
+        view = read_run(folder)
+        _print(to_json({**facts_of(view), "metrics": view.metrics[-1] if view.metrics else {}}))
+    else:
+        _print(show_run(folder), wrap=True)
 
 
 def _verify(folder: Path, *, as_json: bool) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.asking import ask, ask_async
 
 
 class BaseEnvironment(ABC):
@@ -93,6 +94,18 @@ class BaseEnvironment(ABC):
         tool call is `{"name": ..., "arguments": {...}}`. No model ever sees it.
         """
         return None
+
+    def ask(self, player: str, messages: str | Sequence[Mapping[str, str]]) -> str:
+        """What another player says, such as a simulated user or an opponent; `players.NAME` decides who plays it.
+
+        `messages` is the conversation as that player sees it; a string is one message. Put the answer into an
+        observation: it is never trained on.
+        """
+        return ask(player, messages)
+
+    async def ask_async(self, player: str, messages: str | Sequence[Mapping[str, str]]) -> str:
+        """`ask` for async methods."""
+        return await ask_async(player, messages)
 
     def is_done(self) -> bool:
         """Whether the episode is over: the task is done, or `max_steps` actions have been taken."""

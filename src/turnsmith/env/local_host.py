@@ -37,6 +37,8 @@ class _Methods:
     """Whether `reset`, `step` and all tools are async, so that nothing of it needs a thread."""
     takes_seed: bool
     takes_task: bool
+    needs_task: bool
+    """Whether `task` has no default."""
     has_close: bool
     has_is_done: bool
     has_default_is_done: bool
@@ -106,6 +108,11 @@ class EnvironmentHost:
         if methods.takes_seed:
             arguments["seed"] = seed
         if methods.takes_task:
+            if task is None and methods.needs_task:
+                raise EnvironmentFailure(
+                    f"{spec.name}.reset takes a task, but this episode has none, because no data was given: pass rows "
+                    "(`--data FILE`, or `dataset=[...]` in Python), or give the parameter a default, task=None."
+                )
             arguments["task"] = task
         observation, prefix = await self.run("reset", self._build_and_reset, arguments)
         self._prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
@@ -285,6 +292,7 @@ def _methods_of(environment_class: Any) -> _Methods:
         is_async=all(inspect.iscoroutinefunction(getattr(environment_class, name, None)) for name in names),
         takes_seed="seed" in parameters or takes_anything,
         takes_task="task" in parameters or takes_anything,
+        needs_task="task" in parameters and parameters["task"].default is inspect.Parameter.empty,
         has_close=has_close,
         has_is_done=callable(getattr(environment_class, "is_done", None)),
         has_default_is_done=getattr(environment_class, "is_done", None) is BaseEnvironment.is_done,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ADAPTERS = {
     "gymnasium": "turnsmith.env.adapters.gymnasium:GymnasiumEnvironment",
     "openenv": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
+    "pettingzoo": "turnsmith.env.adapters.pettingzoo:PettingZooEnvironment",
     "reasoning_gym": "turnsmith.env.adapters.reasoning_gym:ReasoningGymEnvironment",
     "textarena": "turnsmith.env.adapters.textarena:TextArenaEnvironment",
     "ws": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",

@@ -10,7 +10,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of one turn."""
+    """Sampling parameters of one turn.
+
+    Example:
+        >>> Sampling(max_tokens=64, temperature=0.7).top_k
+        -1
+    """
 
     max_tokens: int = 256
     temperature: float = 1.0
@@ -23,7 +28,12 @@ class Sampling:
 
 @dataclass(slots=True)
 class Generation:
-    """The result of one call to an engine."""
+    """The result of one call to an engine.
+
+    Example:
+        >>> Generation([5, 2], [-0.1, -0.5]).stop_reason
+        'stop'
+    """
 
     token_ids: Sequence[int]
     log_probs: Sequence[float]
@@ -52,7 +62,16 @@ class Generation:
 
 
 class Engine(Protocol):
-    """Anything that generates tokens. Calls come concurrently; the engine batches them as it sees fit."""
+    """Anything that generates tokens. Calls come concurrently; the engine batches them as it sees fit.
+
+    Example:
+        >>> class AlwaysYes:
+        ...     async def generate(self, prompt_ids, sampling, *, session):
+        ...         return Generation([7], [0.0])
+        >>> import asyncio
+        >>> asyncio.run(AlwaysYes().generate([1, 2], Sampling(), session="episode-1")).token_ids
+        [7]
+    """
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`. All calls of an episode share a `session`, so that the engine can reuse its prefix

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from turnsmith.errors import ConfigError
 
-__all__ = ["BUILT_MODELS", "cache_folder", "closest_model", "resolve"]
+__all__ = ["BUILT_MODELS", "cache_folder", "check_name", "closest_model", "resolve"]
 
 BUILT_MODELS: dict[str, str] = {"tiny": "tiny-v1", "smollm2": "smollm2-135m-instruct-v1"}
 """The models that turnsmith builds, and their folders in the cache. When a recipe changes, rename the folder, so that a
@@ -55,13 +55,23 @@ def resolve(model_name_or_path: str, local_path: str | None = None, shared: Path
         return str(built if shared is None else _copy_once(built, shared.expanduser().absolute() / built.name))
     if Path(model_name_or_path).expanduser().is_dir() or _is_explicit_path(model_name_or_path):
         return _check_folder(model_name_or_path)
-    if "/" not in model_name_or_path:
-        raise ConfigError(
-            f"There is no model {model_name_or_path!r}: it is neither a folder nor one that turnsmith builds "
-            f"({', '.join(BUILT_MODELS)}). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B."
-            f"{closest_model(model_name_or_path)}"
-        )
+    check_name(model_name_or_path)
     return model_name_or_path
+
+
+def check_name(name: str) -> None:
+    """Raise a ConfigError if a model of this name can neither be built, nor be a folder, nor have a Hugging Face id.
+
+    Example:
+        >>> check_name("tiny"), check_name("Qwen/Qwen3-0.6B")
+        (None, None)
+    """
+    if name not in BUILT_MODELS and "/" not in name and not Path(name).expanduser().is_dir():
+        raise ConfigError(
+            f"There is no model {name!r}: it is neither a folder nor one that turnsmith builds "
+            f"({', '.join(BUILT_MODELS)}). Write a Hugging Face id with its owner, as in Qwen/Qwen3-0.6B."
+            f"{closest_model(name)}"
+        )
 
 
 def closest_model(name: str) -> str:

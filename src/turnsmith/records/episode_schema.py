@@ -62,6 +62,7 @@ SCHEMA: Any = pa.schema(
         ("turn_branch", pa.list_(pa.int32())),
         ("branches", pa.list_(_BRANCH)),
         ("environment", pa.string()),
+        ("others", pa.string()),
     ],
     metadata={"turnsmith.format": FORMAT},
 )
@@ -75,6 +76,7 @@ NEWER_COLUMNS = (
     "turn_branch",
     "branches",
     "environment",
+    "others",
 )
 """Columns that files of earlier versions do not have."""
 NULLABLE_COLUMNS = ("outcome", "score", *NEWER_COLUMNS)
@@ -105,4 +107,5 @@ DICTIONARY_COLUMNS = (
     "decision",
     "attempt",
     "environment",
+    "others",
 )

@@ -174,6 +174,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "turn_branch": [[turn.branch for turn in episode.turns] for episode in episodes],
         "branches": [list(map(_branch, episode.branches)) for episode in episodes],
         "environment": [episode.environment for episode in episodes],
+        "others": [to_json(episode.others) for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -296,6 +297,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         decision=Decision(row.get("decision") or Decision.KEPT),
         attempt=row.get("attempt") or 0,
         environment=row.get("environment") or "",
+        others=msgspec.convert(json.loads(row.get("others") or "{}"), dict[str, dict[str, Any]]),
     )
 
 

@@ -24,7 +24,12 @@ from turnsmith.trajectory import Outcome, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStart:
-    """Where an episode begins. Episodes of a group differ only in `episode_id`."""
+    """Where an episode begins. Episodes of a group differ only in `episode_id`.
+
+    Example:
+        >>> EpisodeStart("episode-1", seed=7).task is None
+        True
+    """
 
     episode_id: str
     group_id: str = ""

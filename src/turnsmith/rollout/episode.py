@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from turnsmith.clocks import Clock, OutOfTime
+from turnsmith.env.asking import answer_with
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import describe_failure
@@ -20,7 +21,9 @@ from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.rollout.agent_episode import run_agent_attempt
 from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, in_mix, score_trajectory, to_common_scale
 from turnsmith.rollout.buffer import EpisodeBuffer
+from turnsmith.rollout.episode_players import EpisodePlayers
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.players import Players
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
@@ -43,13 +46,14 @@ async def run_episode(
     reward_fn: RewardFunction | None = None,
     tools: ToolRegistry | None = None,
     parser: ActionParser | None = None,
+    players: Players | None = None,
 ) -> Trajectory:
     """Play one episode and record it.
 
     The opening prompt offers the model `tools` and the environment's own `@tool` methods; `parser`
     (`FunctionCallingParser` by default) reads the calls in its turns. A turn with tool calls is answered with their
     results, any other turn goes to the environment's `step`. An agent, `solve(task, model)`, has its own loop and
-    tools.
+    tools. `players` are those whom the environment asks.
 
     Never raises, except when cancelled: a failure becomes the trajectory's `outcome` and `error`, and what was recorded
     until then is kept. The environment is built for this episode and closed after it.
@@ -74,7 +78,13 @@ async def run_episode(
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
     spec = RolloutSpec(
-        environment=environment, limits=limits, sampling=sampling, reward_fn=reward_fn, tools=tools, parser=parser
+        environment=environment,
+        limits=limits,
+        sampling=sampling,
+        reward_fn=reward_fn,
+        tools=tools,
+        parser=parser,
+        players=players or Players(),
     )
     return await run_attempt(start, spec, engine, chat)
 
@@ -93,6 +103,8 @@ async def _run_environment_attempt(start: EpisodeStart, spec: RolloutSpec, engin
     began = time.perf_counter()
     host = open_host(spec.environment)
     shared_threads().allow(spec.environment.threads)
+    others = EpisodePlayers(spec.players, start, engine, chat, spec.sampling)
+    answer_with(others.ask)
     try:
         episode = _Episode(start, spec, host, engine, chat, _with_stop_tokens(spec.sampling, chat.stop_token_ids))
         outcome, error = await episode.play()
@@ -100,6 +112,7 @@ async def _run_environment_attempt(start: EpisodeStart, spec: RolloutSpec, engin
         trajectory = episode.buffer.to_trajectory(chat)
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.environment, trajectory.outcome, trajectory.error = start.environment, outcome, error
+        trajectory.others = others.counts
         if spec.reward_fn is not None and outcome.is_behaviour:
             await score_trajectory(trajectory, spec, host, episode.clock.waits)
     finally:

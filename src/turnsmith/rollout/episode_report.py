@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from turnsmith.rollout.episode_summary import EpisodeSummary
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MAX_EXAMPLES = 3
@@ -63,6 +64,10 @@ class EpisodeReport:
     """Attempts that were retried."""
     environments: dict[str, list[MixedEpisode]] = field(default_factory=dict)
     """The episodes of each environment, by its name, if the run has a mix of them."""
+    summaries: list[EpisodeSummary] = field(default_factory=list[EpisodeSummary])
+    """One of each episode that counts, for the watch for drift."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Answers and tokens of other players: `user/replies`, `user/tokens`."""
     waits: Counter[str] = field(default_factory=Counter)
     """Milliseconds that calls of the episodes waited for their turn, by what they waited for."""
 
@@ -135,6 +140,9 @@ class EpisodeReport:
         decisions.pop(Decision.FILTERED.value, None)  # no failure: `groups/filtered` has them
         record |= {f"failures/{decision}": count for decision, count in sorted(decisions.items()) if count}
         record |= {f"agent/turns_{how}": count for how, count in sorted(self.continuations.items())}
+        if self.others:
+            record["others/tokens"] = sum(count for what, count in self.others.items() if what.endswith("/tokens"))
+            record |= {f"others/{what}": count for what, count in sorted(self.others.items())}
         if self.branches:
             record["agent/branches"] = self.branches
         if self.tool_calls or self.format_problems:
@@ -172,6 +180,8 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         report.decisions[trajectory.decision.value] += 1
         report.retried += trajectory.attempt
         report.waits.update({what: round(1000 * seconds) for what, seconds in trajectory.waits.items()})
+        for name, other in trajectory.others.items():
+            report.others.update({f"{name}/{what}": int(other.get(what, 0)) for what in ("replies", "tokens")})
         report.first_error = report.first_error or trajectory.error
         rewards = report.groups.setdefault(trajectory.group_id, [])
         is_filtered = trajectory.decision is Decision.FILTERED
@@ -205,6 +215,7 @@ def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     if cut:
         _add_example(report, "cut_turn", trajectory)
     success = _reported_success(trajectory)
+    report.summaries.append(EpisodeSummary.of(trajectory, success))
     if success is not None:
         report.successes = (report.successes or 0) + success
     if trajectory.actions:

@@ -118,7 +118,7 @@ class _ReplayEngine:
     """Replays the previous attempt's tokens while the prompts match, then falls through to the engine."""
 
     def __init__(self, engine: Engine, previous: Trajectory | None, session_suffix: str) -> None:
-        self.inner = engine
+        self.inner = self.for_players = engine  # what others say is not replayed
         self._previous = previous
         self._session_suffix = session_suffix
         self._turns: dict[int, list[TurnRecord]] = {}

@@ -8,6 +8,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Sampling
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.players import Players
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
@@ -33,5 +34,7 @@ class RolloutSpec:
     """Offered beside the environment's own `@tool` methods."""
     parser: ActionParser | None = None
     """Reads tool calls; None: `FunctionCallingParser`."""
+    players: Players = field(default_factory=Players)
+    """Who plays the other players that the environment asks."""
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     """Used by `play_episode`; a single attempt (`run_episode`) never retries."""

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What an estimator computes on: tensors of shape `(episodes, tokens)` over the tokens after the prompt."""
+    """What an estimator computes on: tensors of shape `(episodes, tokens)` over the tokens after the prompt.
+
+    Example:
+        >>> import torch
+        >>> inputs = AdvantageInputs(rewards=torch.tensor([[0.0, 1.0]]), mask=torch.ones(1, 2), groups=["a"])
+        >>> inputs.gamma
+        1.0
+    """
 
     rewards: Tensor
     """Rewards; a turn's reward is on its last model token."""

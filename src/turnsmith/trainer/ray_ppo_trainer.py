@@ -32,6 +32,7 @@ from turnsmith.trainer.driver.remote_errors import record_end, to_training_failu
 from turnsmith.trainer.driver.runner_client import train_until, wait_for_call
 from turnsmith.trainer.driver.stop_signals import ignore_preemption, preemptible
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
+from turnsmith.trainer.forecast_check import ForecastCheck
 from turnsmith.trainer.mix_dataset import run_dataset
 from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, StoppedRun, reopen
@@ -92,6 +93,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._runner: Any = None
         self._servers: list[Any] = []  # an actor ends with its last handle
         self._watchdog: Any = None
+        self._forecast = None if config.training.plan is None else ForecastCheck.of(config.training.plan)
         self._view = ProgressView()
         self._horizon = 0
         self._steps_made = 0
@@ -178,6 +180,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._view.finish(record_end(error, self.run))
             self.cleanup()
             raise
+        if self._forecast is not None:
+            self._view.note(self._forecast.line())
         self._view.finish(f"{steps} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
         return self.metrics_history
 
@@ -205,6 +209,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
 
     def cleanup(self) -> None:
         """Stop Ray and every process of the run, and free their memory. Safe to call twice."""
+        if self._forecast is not None:
+            self._forecast.close()
         if self._cluster is not None:
             self._finish_trackers()
             self._cluster.close()
@@ -262,6 +268,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
             inputs.write(self.run, theirs, is_new=self._stopped is None)
             inputs.write_recipe(self.run, last_step, epoch_steps)
             self.run.append_event("starting", **this_process())
+        if self._forecast is not None:
+            self._forecast.begin(self.run, memory=resolve_device(config) == "cpu" and not config.ray.address)
         if config.training.check and self._stopped is None:
             self._check(model_path)
         self._view.phase("starting Ray")
@@ -274,7 +282,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._watch(
             self._runner.start.remote(
                 theirs,
-                inputs.episode_plan(run_dir),
+                inputs.episode_plan(run_dir, model_path),
                 num_actors=episode_workers(config),
                 saving=CheckpointPolicy.of(config, epoch_steps),
                 steps_in_epoch=epoch_steps,
@@ -312,6 +320,8 @@ made of whole groups. Set batch_size to a multiple of group_size.
         elif kind == "step":
             self._steps_made = content["step"]
             self._view.step(content)
+            if self._forecast is not None and (line := self._forecast.step(content)):
+                self._view.note(line)
         elif kind == "evaluation":
             self._view.evaluation(content)
         elif kind == "checkpoint":

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,12 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import signature, signing_key
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.model_copies import ModelFolder
+from turnsmith.rollout.players import POOL, Players
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.config.auto import resolve_dtype
 from turnsmith.trainer.config.build import training_sampling
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.validation import Validation
@@ -60,8 +63,8 @@ class RunInputs:
         name = checkpoint.run_name or f"{self.environment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
 
-    def episode_plan(self, run_dir: str) -> EpisodePlan:
-        """What the processes that run episodes need to know."""
+    def episode_plan(self, run_dir: str, model_path: str) -> EpisodePlan:
+        """What the processes that run episodes need to know; `model_path`: where the first model is."""
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
 
         config, training = self.config, self.config.training
@@ -72,6 +75,11 @@ class RunInputs:
             reward_fn=self.reward_fn,
             tools=self.tools,
             parser=self.parser,
+            players=replace(
+                Players.of(config.players),
+                first=ModelFolder(model_path, resolve_dtype(config), config.model.trust_remote_code),
+                pool=str(Path(run_dir, POOL)),
+            ),
             failures=FailurePolicy.of(config.failures),
         )
         return EpisodePlan(
@@ -281,6 +289,9 @@ def extensions_in(config: ConfigStore) -> dict[str, list[str]]:
         own = [str(one) for one in values if isinstance(one, ImportName)]
         if own:
             names[key] = own
+    for name, player in Players.of(config.players).settings.items():
+        if player.who.startswith("scripted:"):
+            names[f"players.{name}"] = [player.who]
     return names
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from turnsmith.errors import RecordError
 from turnsmith.records.run_folder import RunFolder
@@ -52,6 +53,46 @@ def list_runs(folder: str | Path) -> str:
     if not rows:
         raise RecordError(f"There is no run in {path}.")
     return "\n".join(_align([_COLUMNS, *(cells for _, cells in rows)]))
+
+
+def describe_runs(folder: str | Path) -> list[dict[str, Any]]:
+    """The same runs as `list_runs`, each as a dict.
+
+    Example:
+        >>> import tempfile
+        >>> run = RunFolder.create(tempfile.mkdtemp(), "Game-20260101-120000")
+        >>> run.append_metrics({"step": 1, "reward/mean": 0.5})
+        >>> [(run["run"], run["steps"], run["reward"]) for run in describe_runs(run.path.parent)]
+        [('Game-20260101-120000', 1, 0.5)]
+    """
+    list_runs(folder)  # raises if there is none
+    found: list[dict[str, Any]] = []
+    for entry in Path(folder).iterdir():
+        if RunFolder.is_at(entry):
+            try:
+                found.append(facts_of(read_run(entry)))
+            except (RecordError, OSError):  # damaged, or being deleted
+                found.append({"run": entry.name, "path": str(entry), "state": "damaged"})
+    return sorted(found, key=lambda facts: facts.get("started") or 0.0)
+
+
+def facts_of(view: RunView) -> dict[str, Any]:
+    """What the list says about a run, with numbers as numbers and times in seconds since 1970."""
+    return {
+        "run": view.name,
+        "path": str(view.run.path),
+        "state": view.state.value,
+        "is_evaluation": view.is_evaluation,
+        "steps": view.steps,
+        "planned_steps": view.planned_steps,
+        "reward": view.last("reward/mean"),
+        "warnings": view.active_warnings,
+        "environment": view.environment,
+        "model": view.model,
+        "started": view.created,
+        "seconds": view.seconds,
+        "error": view.error,
+    }
 
 
 def show_run(folder: RunFolder | str | Path) -> str:

@@ -257,3 +257,10 @@ def test_k3_of_policies_that_are_far_apart_is_that_of_a_ratio_of_e_to_the_twenti
         values = [algo.kl_estimate(torch.tensor(0.0), torch.tensor(x), "k3", cap=None) for x in (far, near)]
         assert values[0] == values[1]
         assert values[1] == pytest.approx(math.exp(near) - near - 1)
+
+
+def test_the_gradient_of_a_kl_estimate_is_its_own_unless_asked_for() -> None:
+    log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    algo.kl_estimate(log_probs, torch.tensor([-1.5, -1.0]), "k1").sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [1.0, 1.0]

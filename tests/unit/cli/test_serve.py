@@ -52,6 +52,7 @@ def serving(*words: str) -> Iterator[tuple[Any, str, str]]:
                 process.kill()
 
 
+@pytest.mark.nightly  # seconds of real processes
 def test_what_was_said_is_recorded_when_the_server_is_ended():
     words = ("--record", "--name", "mine", "inference.max_tokens=12")
     with serving(*words) as (process, url, key):

@@ -305,3 +305,27 @@ async def test_a_step_before_reset_is_told():
 async def test_nothing_is_over_before_reset() -> None:
     host = EnvironmentHost(EnvironmentSpec.of(Silent, EnvironmentConfig()))
     assert await host.is_over() is False
+
+
+async def test_an_environment_may_solve_its_task() -> None:
+    class Solved(Silent):
+        def solve(self) -> str:
+            return "the answer"
+
+    assert await (await started(Solved)).solve() == "the answer"
+    assert await (await started(Silent)).solve() is None
+
+
+async def test_what_was_never_built_is_closed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Silent):
+        def __init__(self, config: Any) -> None:
+            raise ValueError("no disk")
+
+        def close(self) -> None:
+            raise AssertionError("there is nothing to close")
+
+    host = EnvironmentHost(EnvironmentSpec.of(Broken, EnvironmentConfig()))
+    with pytest.raises(EnvironmentFailure, match="no disk"):
+        await host.reset(seed=1)
+    await host.close()
+    assert caplog.records == []

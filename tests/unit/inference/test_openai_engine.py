@@ -221,7 +221,7 @@ def test_a_busy_server_is_retried_after_its_retry_after(tokenizer: Any) -> None:
 
 
 def test_never_more_requests_in_flight_than_max_concurrency(tokenizer: Any) -> None:
-    with serving(always(Reply(completion(), after=0.02))) as server:
+    with serving(always(Reply(completion(), after=0.25))) as server:
         engine = OpenAIEngine(server.url, tokenizer=tokenizer, max_concurrency=3)
 
         async def many() -> None:

@@ -262,6 +262,12 @@ def test_a_rewind_cuts_merged_files_and_can_crash_anywhere(tmp_path: Path, monke
             return
 
 
+def test_a_rewind_deletes_the_very_next_step(run: RunFolder) -> None:
+    fill(run, range(1, 4))
+    truncate_episodes(run.episodes_dir, 2)
+    assert {name[1] for name in names(run)} == {"1", "2"}
+
+
 def test_a_reader_goes_on_where_it_was_when_files_are_merged_meanwhile(tmp_path: Path) -> None:
     for place, run in copies(tmp_path, lambda run: fill(run, range(1, 4), workers=2)):
         before = names(run)

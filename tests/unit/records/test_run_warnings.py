@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from turnsmith.errors import RecordError
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_warnings import KIND, RunWarning, warnings_in
 
@@ -41,3 +44,8 @@ def test_resuming_undoes_what_came_after_its_step() -> None:
         events = [*ended, later, {"kind": "resumed", "step": step}]
         assert [(warning.name, warning.until) for warning in warnings_in(events)] == expected
     assert len(warnings_in([*ended, later, {"kind": "resumed"}, {"kind": "other", "step": 1}])) == 2
+
+
+def test_a_damaged_warning_is_an_error() -> None:
+    with pytest.raises(RecordError, match=r"A warning in events\.jsonl is damaged"):
+        RunWarning.of({"kind": 3})

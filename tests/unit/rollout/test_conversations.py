@@ -342,3 +342,11 @@ async def test_the_answer_to_one_client_is_not_repeated_to_another(tiny: Transfo
         await talk(model, "Hi")
         await talk(model, "Hi", extra_headers={"x-stainless-retry-count": "1"})
         assert len(model.conversations.take_ended(every=True)) == len(engine.calls) == 2
+
+
+async def test_beyond_the_most_at_once_the_oldest_ends(chat: Chat, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_MOST_LIVE", 2)
+    async with served(ScriptedEngine(["a", "b", "c"], chat), chat) as model:
+        for text in ("one", "two", "three"):
+            await talk(model, text)
+        assert [one.messages[0]["content"] for one in model.conversations.take_ended()] == ["one"]

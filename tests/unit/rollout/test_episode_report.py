@@ -192,3 +192,8 @@ def test_identical_conversations_share_an_entry_with_a_short_key() -> None:
     )
     assert sorted(report.conversations.values()) == [["1", "3"], ["2"]]
     assert {len(key) for key in report.conversations} == {16}, "8 bytes as hex: they cross the wire at each step"
+
+
+def test_the_one_turn_of_one_episode_was_cut() -> None:
+    report = EpisodeReport(rewards=[0.0], turns=[1], model_tokens=8, cut_turns=1)
+    assert report.metrics()["turns/cut"] == 1.0

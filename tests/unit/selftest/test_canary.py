@@ -59,6 +59,7 @@ def test_an_engine_that_kept_the_old_weight_fails(dtype: str, changed: Path) -> 
         judged(episodes_of("tiny", dtype), changed)
 
 
+@pytest.mark.nightly  # seconds of real processes
 def test_a_shard_is_read_in_a_process_that_has_imported_nothing_else(tmp_path: Path) -> None:
     write = """
 import sys, torch, torch.distributed as dist

@@ -12,6 +12,7 @@ from tests.fuzz.hostile import DEEPSEEK, QWEN, byte_tokenizer, check, hostile, n
 
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.parsing import FunctionCallingParser, NativeParser, ProblemKind
+from turnsmith.tools.parsing.native import MAX_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +163,23 @@ def test_hostile_texts_do_not_raise():
         text = hostile(rng)
         for parser in parsers:
             check(parser.parse(text))
+
+
+def test_a_text_that_the_tokenizer_cannot_encode_is_read_by_its_tags(qwen, monkeypatch):
+    def fail(*args, **settings):
+        raise ValueError("not this text")
+
+    monkeypatch.setattr(qwen._tokenizer, "encode", fail)
+    action = qwen.parse('<tool_call>{"name": "a", "arguments": {}}</tool_call>')
+    assert [call.name for call in action.calls] == ["a"]
+
+
+def test_more_calls_than_allowed_are_a_problem(qwen):
+    action = qwen.parse('<tool_call>{"name": "a", "arguments": {}}</tool_call>' * (MAX_CALLS + 1))
+    assert len(action.calls) == MAX_CALLS
+    assert action.problem is not None
+    assert f"{MAX_CALLS} calls" in str(action.problem)
+
+
+def test_tags_of_calls_alone_are_not_those_of_qwen():
+    assert NativeParser(byte_tokenizer(["<tool_call>", "</tool_call>", "<|im_end|>"], "<|im_end|>")).family == ""

@@ -97,3 +97,10 @@ def test_anchors_are_the_same_for_the_same_observation_and_fit_a_signed_integer(
     assert len({door, key, odd}) == 3
     assert all(0 < anchor < 2**63 for anchor in (door, key, odd))
     assert torch.tensor(anchors).tolist() == anchors
+
+
+def test_anchored_grpo_divides_by_the_spread_and_dr_grpo_does_not() -> None:
+    episodes = [episode(f"e{place}", reward) for place, reward in enumerate((0.0, 0.0, 8.0))]
+    settings = [TrainingConfig(adv_estimator=name, credit="anchored") for name in ("grpo", "dr_grpo")]
+    scaled, plain = (max(max(row) for row in advantages_of(episodes, one).values()) for one in settings)
+    assert plain > 2 * scaled

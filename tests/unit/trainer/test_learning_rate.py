@@ -62,7 +62,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RayPPOTrainer:
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference: reference)
     config = ConfigStore()
     config.model.model_name, config.checkpoint.output_dir = "tiny", str(tmp_path)
-    config.training.learning_rate, config.training.critic_learning_rate = 1.0, 2.0
+    config.training.learning_rate, config.training.critic_learning_rate = 0.25, 0.5
     return RayPPOTrainer(config, GuessNumber)
 
 
@@ -90,8 +90,8 @@ def test_cosine_falls_over_the_steps_that_fit_is_asked_for(trainer: RayPPOTraine
     trainer.fit(2, 4)
     rates = learning_rates(trainer, 9)
     assert rates == sorted(rates, reverse=True)
-    assert rates[0] == 1.0
-    assert rates[4] == pytest.approx(0.5)
+    assert rates[0] == 0.25
+    assert rates[4] == pytest.approx(0.125)
     assert rates[8] == pytest.approx(0.0)
     assert learning_rates(trainer, 9, "critic") == pytest.approx([2 * rate for rate in rates])
 
@@ -102,15 +102,15 @@ def test_the_warm_up_is_a_share_of_those_steps_and_cosine_ends_where_it_is_told_
     training.num_epochs, training.steps_per_epoch = 2, 8
     trainer.fit()
     rates = learning_rates(trainer, 17)
-    assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert rates[:5] == [0.0, 0.0625, 0.125, 0.1875, 0.25]
     assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert rates[16] == pytest.approx(0.1)
+    assert rates[16] == pytest.approx(0.025)
 
 
 def test_a_constant_rate_warms_up_and_stays_also_in_a_second_fit(trainer: RayPPOTrainer) -> None:
     trainer.config.training.warmup_steps = 2
     trainer.fit(1, 3)
-    assert learning_rates(trainer, 9) == [0.0, 0.5, *[1.0] * 7]
+    assert learning_rates(trainer, 9) == [0.0, 0.125, *[0.25] * 7]
     trainer.fit(1, 3)
     assert trainer._runner.at == 6
 

@@ -5,6 +5,7 @@
 - `answers`: the scoring functions that ship with turnsmith; `mathematics` compares for one of them
 - `gymnasium`, `spaces`: Gymnasium's environments, in words
 - `openenv`: environments behind an OpenEnv server
+- `pettingzoo`: the games of PettingZoo in turns, with other players in the other seats
 - `reasoning_gym`: the tasks of reasoning-gym
 - `textarena`: the games of TextArena
 

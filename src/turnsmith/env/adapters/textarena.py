@@ -31,7 +31,7 @@ class TextArenaEnvironment(BaseEnvironment):
     Args:
         name: The name that TextArena has for it. Its wrappers are left out: a conversation needs no repetition.
         config: Settings of your own are those of the game, apart from `players` and `seat`.
-        opponent: Plays the other seats; needed for games of several players.
+        opponent: Plays the other seats; None: `players.opponent` in the settings does.
         players: How many seats there are; by default 1 or, with an opponent, 2.
         seat: Which one the model has, counted from 0.
     """
@@ -68,7 +68,8 @@ class TextArenaEnvironment(BaseEnvironment):
         except (AssertionError, ValueError) as error:
             raise ConfigError(
                 f"textarena:{self.name} is not a game for {self.players}: {error} Pass `opponent=`, a function of what "
-                "its seat has seen, to `TextArenaEnvironment`; `players=` says how many seats there are."
+                "its seat has seen, to `TextArenaEnvironment`, or set environment.players, how many seats there are, "
+                "and players.opponent, who plays the others."
             ) from None
         new, is_over = self._play_others()
         if is_over:
@@ -95,8 +96,8 @@ class TextArenaEnvironment(BaseEnvironment):
             self._seen[player].append(new)
             if player == self.seat:
                 return new, False
-            assert self.opponent is not None
-            if self._move(self.opponent("\n\n".join(self._seen[player]))):
+            seen = "\n\n".join(self._seen[player])
+            if self._move(self.opponent(seen) if self.opponent else self.ask("opponent", seen)):
                 return "", True
 
     def _move(self, action: str) -> bool:

@@ -9,12 +9,13 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnsmith.clocks import Bottleneck, Clock, Wait
+from turnsmith.clocks import Bottleneck, Clock, Wait, paused
+from turnsmith.env.asking import current_asker
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
-from turnsmith.errors import EnvironmentFailure, WorkerLost
+from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure
 
 _START_SECONDS = 60.0
 _CHECK_SECONDS = 1.0
@@ -73,6 +74,7 @@ class Connection:
         """When the ping that has no reply yet was sent; 0: there is none."""
         self._check_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._exit = ""
         """How the worker ended, as its supervisor reported it."""
         self._worker: WorkerProcess | None = None
@@ -215,6 +217,8 @@ class Connection:
         if isinstance(reply, m.ExitReport):
             self._exit = describe_exit(reply.code, self._isolation)
             self._lose(self._environments_waiting())
+        elif isinstance(reply, m.Ask):
+            self._begin_answer(reply, pending)
         elif isinstance(reply, m.Waiting):
             if pending is not None:
                 pending.set_waiting(reply)
@@ -225,6 +229,27 @@ class Connection:
             self._pinged_at = 0.0
         elif isinstance(reply, m.ErrorReply | m.ToolReply) and reply.is_stuck:
             self.drain()  # nobody waits any more, but its thread still runs
+
+    def _begin_answer(self, asked: m.Ask, pending: _PendingCall | None) -> None:
+        if pending is None:  # nobody waits for what the environment does with the answer
+            return
+        task = self._loop.create_task(self._answer(asked), context=pending.context)
+        self._answering.add(task)  # an event loop keeps only weak references to its tasks
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, asked: m.Ask) -> None:
+        """Answer what an environment asks another player; runs in the context of the call that it asks in."""
+        asker, text, failure = current_asker(), "", ""
+        try:
+            with paused():
+                if asker is None:
+                    raise EnvironmentFailure("it has no players")
+                text = await asker(asked.player, asked.messages)
+        except Exception as error:
+            is_ours = isinstance(error, EnvironmentFailure)
+            failure = str(error) if is_ours else describe_failure(f"The player {asked.player!r}", error)
+        if self._channel is not None and self.is_open:
+            self._channel.send(m.encode(m.Answer(asked.call, asked.number, text, failure)))
 
     def _connection_lost(self, reason: str) -> None:
         """The other side is gone without an exit report, or is not what it should be."""

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -107,6 +107,14 @@ class Solve(Message, tag=10):
     """Ask for the environment's own solution."""
 
     environment: int
+
+
+class Answer(Message, tag=11):
+    """What a player says, to the `Ask` with this number of call `call`; or why there is no answer."""
+
+    number: int
+    text: str
+    failure: str = ""
 
 
 # Replies.
@@ -205,6 +213,14 @@ class SolveReply(Message, tag=31):
     solution: msgspec.Raw
 
 
+class Ask(Message, tag=32):
+    """No reply yet: during the call, the environment asks another player something."""
+
+    number: int
+    player: str
+    messages: list[dict[str, str]]
+
+
 class ToolInfo(msgspec.Struct, array_like=True):
     """One of the environment's tools, as the model is told about it."""
 
@@ -215,7 +231,7 @@ class ToolInfo(msgspec.Struct, array_like=True):
     max_output_tokens: int
 
 
-Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping | Solve
+Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping | Solve | Answer
 Reply = (
     Ready
     | ResetReply
@@ -228,6 +244,7 @@ Reply = (
     | Busy
     | Waiting
     | SolveReply
+    | Ask
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -14,9 +14,12 @@ import inspect
 import json
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import count
 from typing import Any
 
 from turnsmith.clocks import Bottleneck, add_clock, waiting
+from turnsmith.env.asking import Messages, answer_with
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.codec import unpack_trajectory
 from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
@@ -62,9 +65,13 @@ class _CallerClock:
         self._waits = 0
 
     def pause(self, bottleneck: Bottleneck | None = None) -> None:
+        if bottleneck is None:  # a player was asked: the caller, who has to answer, knows that
+            return
         self._loop.call_soon_threadsafe(self._change, 1, bottleneck)
 
     def resume(self, bottleneck: Bottleneck | None = None) -> None:
+        if bottleneck is None:
+            return
         self._loop.call_soon_threadsafe(self._change, -1, bottleneck)
 
     def _change(self, change: int, bottleneck: Bottleneck | None) -> None:
@@ -106,6 +113,9 @@ class _Worker:
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
         """Set when the other side has closed the connection."""
+        self._questions: dict[int, asyncio.Future[str]] = {}
+        """To other players, by their number; not answered yet."""
+        self._numbers = count(1)
         self._is_idle = False
         """Whether nothing was received and no call ran since `run` last looked."""
 
@@ -142,6 +152,8 @@ class _Worker:
             return
         if isinstance(request, m.Define):
             self._defined[request.number] = request
+        elif isinstance(request, m.Answer):
+            self._take_answer(request)
         elif isinstance(request, m.Ping):
             self._send(m.BoolReply(request.call))
         elif isinstance(request, m.Close):
@@ -163,8 +175,28 @@ class _Worker:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _ask(self, call: int, player: str, messages: Messages) -> str:
+        """Ask a player, who is where the call came from."""
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            self._channel.send(m.encode(m.Ask(call, number, player, messages)))
+            return await answer
+        finally:
+            del self._questions[number]
+
+    def _take_answer(self, answer: m.Answer) -> None:
+        question = self._questions.get(answer.number)
+        if question is None or question.done():  # the environment no longer waits for it
+            return
+        if answer.failure:
+            question.set_exception(EnvironmentFailure(answer.failure))
+        else:
+            question.set_result(answer.text)
+
     async def _answer(self, request: Any, hosted: _Hosted) -> None:
         add_clock(_CallerClock(request.call, self._send))
+        answer_with(partial(self._ask, request.call))
         try:
             reply = await self._reply(request, hosted)
         except BaseException as error:

@@ -47,6 +47,8 @@ class Completion:
     token_ids: list[int] | None = None
     log_probs: list[float] | None = None
     prompt_ids: list[int] | None = None
+    tokens: int | None = None
+    """How many tokens it has, as the server says."""
 
 
 def completion_request(model: str, prompt_ids: list[int], sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
@@ -120,6 +122,8 @@ def read_completion(response: Any, sampling: Sampling) -> Completion:
     message = choice.get("message")
     text = choice.get("text") if message is None else _get(message, "content")
     completion = Completion(str(text or ""), _STOP_REASONS[reason], prompt_ids=choice.get("prompt_token_ids"))
+    reported = _get(response.get("usage"), "completion_tokens")
+    completion.tokens = reported if type(reported) is int and reported >= 0 else None
     names = _get(choice.get("logprobs"), "tokens")
     if choice.get("token_ids") is not None:
         completion.token_ids = _check_ids(choice["token_ids"])
@@ -128,7 +132,7 @@ def read_completion(response: Any, sampling: Sampling) -> Completion:
     if completion.token_ids is not None:
         log_probs = _get(choice.get("logprobs"), "token_logprobs")
         completion.log_probs = None if log_probs is None else _check_log_probs(log_probs, completion.token_ids)
-        _check_count(completion.token_ids, sampling, _get(response.get("usage"), "completion_tokens"))
+        _check_count(completion.token_ids, sampling, reported)
     return completion
 
 

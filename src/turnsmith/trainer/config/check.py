@@ -9,7 +9,9 @@ from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object
 from turnsmith.inference.auto import has_flash_attention
+from turnsmith.models import check_name
 from turnsmith.rollout.failure_policy import FailurePolicy
+from turnsmith.rollout.players import Players
 from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
@@ -23,10 +25,13 @@ def check(config: ConfigStore) -> None:
     training = config.training
     to_dict(config)  # checks names, types and fixed choices
     _check_smallest(config)
+    if config.model.local_path is None:
+        check_name(config.model.model_name)
     get_estimator(training.adv_estimator).check_credit(training.credit)
     find_parser(config.inference.tool_format)
     _check_groups(training)
     _check_learning_rate(training)
+    _check_temperature(config)
     _check_filter(training)
     _check_engine(config)
     _check_attention(config)
@@ -34,6 +39,7 @@ def check(config: ConfigStore) -> None:
     check_layout(config)
     _check_logging(config)
     FailurePolicy.of(config.failures)
+    _check_players(config)
     if training.kl_target is not None and not training.use_kl_in_reward:
         raise ConfigError(
             "training.kl_target adapts the KL term of the reward, which is off: set training.use_kl_in_reward=true."
@@ -41,6 +47,15 @@ def check(config: ConfigStore) -> None:
     if not config.ray.use_ray:
         raise ConfigError("ray.use_ray=false is not possible: verl trains on Ray, also on one machine. Leave it out.")
     checked_verl_section(config, keys_we_set)
+
+
+def _check_players(config: ConfigStore) -> None:
+    players, checkpoint = Players.of(config.players).check(), config.checkpoint
+    if players.has_self and not (checkpoint.save_interval and checkpoint.save_model):
+        raise ConfigError(
+            "A player is self, for which past checkpoints play: set checkpoint.save_interval and "
+            "checkpoint.save_model=true, or let the first model play (frozen)."
+        )
 
 
 def _check_logging(config: ConfigStore) -> None:
@@ -109,6 +124,14 @@ def _check_groups(training: TrainingConfig) -> None:
             f"training.batch_size={training.batch_size} is not a multiple of training.group_size="
             f"{training.group_size}: a batch is made of whole groups. Set batch_size to a multiple of group_size."
         )
+    # An estimator of the user's own may do anything with a single episode.
+    compares = ":" not in training.adv_estimator and get_estimator(training.adv_estimator).compares_groups
+    if training.group_size == 1 and training.credit == "episode" and compares:
+        raise ConfigError(
+            f"training.group_size=1: {training.adv_estimator} compares the episodes of a group with each other, so all "
+            "advantages would be 0. Set training.group_size to 2 or more, or "
+            "training.adv_estimator=reinforce_plus_plus."
+        )
     mini_batch = training.mini_batch_size or training.batch_size
     if mini_batch % training.group_size or training.batch_size % mini_batch:
         raise ConfigError(
@@ -117,7 +140,20 @@ def _check_groups(training: TrainingConfig) -> None:
         )
 
 
+def _check_temperature(config: ConfigStore) -> None:
+    if config.inference.temperature <= 0.0:
+        raise ConfigError(
+            f"inference.temperature={config.inference.temperature:g} samples the same tokens each time, so the "
+            "episodes of a group would be equal and nothing could be learned: set it above 0. "
+            "evaluation.temperature=0 evaluates without sampling."
+        )
+
+
 def _check_learning_rate(training: TrainingConfig) -> None:
+    for name in ("learning_rate", "critic_learning_rate"):
+        rate = getattr(training, name)
+        if rate is not None and not 0.0 < rate < 1.0:
+            raise ConfigError(f"training.{name}={rate:g} must be above 0 and below 1; 1e-6 is usual for all weights.")
     for name in ("warmup_ratio", "min_lr_ratio"):
         if not 0.0 <= getattr(training, name) <= 1.0:
             raise ConfigError(f"training.{name}={getattr(training, name)} must be from 0 to 1.")
@@ -140,10 +176,6 @@ def check_horizon(training: TrainingConfig, last: int, horizon: int) -> None:
 def _check_filter(training: TrainingConfig) -> None:
     if not training.filter_groups:
         return
-    if training.group_size < 2:
-        raise ConfigError(
-            "training.filter_groups compares the episodes of a group: set training.group_size to 2 or more."
-        )
     if not get_estimator(training.adv_estimator).compares_groups or training.credit != "episode":
         raise ConfigError(
             "training.filter_groups replaces groups with equal rewards, but with "

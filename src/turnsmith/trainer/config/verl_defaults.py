@@ -35,10 +35,10 @@ def defaults() -> Any:
 
 def compose(keys: dict[str, Any]) -> Any:
     """verl's default config with `keys` set; a key that verl does not have is a ConfigError."""
+    config = deepcopy(defaults())  # first, because it says what to install if nothing is
     from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
-    config = deepcopy(defaults())
     for name, value in keys.items():
         key = name.removeprefix("+")
         try:

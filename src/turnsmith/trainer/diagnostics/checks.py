@@ -13,6 +13,10 @@ from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_report import group_examples
 from turnsmith.text import number
 from turnsmith.trainer.diagnostics.context import StepContext
+from turnsmith.trainer.diagnostics.length_drift import length_drift, unreadable_calls_drift
+from turnsmith.trainer.diagnostics.phrase_drift import new_high_reward_phrase
+from turnsmith.trainer.diagnostics.success_drift import success_against_reward
+from turnsmith.trainer.diagnostics.term_drift import reward_term_drift
 from turnsmith.trainer.diagnostics.zero_gradient import (
     LIMITS,
     NEARLY_ALL,
@@ -279,6 +283,11 @@ CHECKS: tuple[Check, ...] = (
     repeated_episodes,
     failing_tools,
     misused_tools,
+    success_against_reward,
+    reward_term_drift,
+    length_drift,
+    unreadable_calls_drift,
+    new_high_reward_phrase,
     long_waits,
 )
 """All built-in checks, the most important first."""

@@ -39,6 +39,8 @@ class StepContext:
     """The metrics of the run's first steps."""
     recent: Sequence[Mapping[str, Any]] = ()
     """The metrics of the latest steps, this one included; none of them is in `first`."""
+    first_phrases: frozenset[str] = frozenset()
+    """Phrases that the model wrote in the first steps, as `EpisodeSummary` has them; empty while there are too few."""
     reward_range: tuple[float, float] | None = None
     """Lowest and highest possible reward, if the environment or the reward function declares it."""
 

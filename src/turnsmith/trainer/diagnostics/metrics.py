@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turnsmith.rollout.episode_report import EpisodeReport, report_of
+from turnsmith.rollout.episode_summary import drift_metrics
 
 __all__ = ["EpisodeReport", "report_of", "step_record"]
 
@@ -52,6 +53,7 @@ _FROM_VERL = {
 def step_record(step: int, epoch: int, verl_metrics: dict[str, Any], episodes: EpisodeReport) -> dict[str, Any]:
     """The flat record of a step."""
     record: dict[str, Any] = {"step": step, "epoch": epoch, **episodes.metrics()}
+    record |= drift_metrics(episodes.summaries, has_calls=bool(episodes.tool_calls or episodes.format_problems))
     record |= {ours: float(verl_metrics[theirs]) for ours, theirs in _FROM_VERL.items() if theirs in verl_metrics}
     # verl reports 0 for what it cannot measure: memory of a CPU, MFU on a GPU that it does not know.
     return {name: value for name, value in record.items() if value or not name.startswith("perf/")}

@@ -9,9 +9,10 @@ from typing import Any
 from turnsmith import config_sources
 from turnsmith.config import ConfigStore
 from turnsmith.importing import import_object
+from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import RunWarning, warnings_in
-from turnsmith.rollout.episode_report import EpisodeReport
+from turnsmith.rollout.episode_report import EpisodeReport, report_of
 from turnsmith.trainer.diagnostics.checks import CHECKS, Check
 from turnsmith.trainer.diagnostics.context import WINDOW, StepContext
 
@@ -31,6 +32,7 @@ class StepMonitor:
         reward_range: Lowest and highest possible reward, if declared.
         past: The metrics of earlier steps, for a resumed run.
         begun: Warnings that are not over yet.
+        phrases: What the model wrote in those of the earlier steps that are the run's first.
 
     Example:
         >>> watch = StepMonitor(ConfigStore())
@@ -50,6 +52,7 @@ class StepMonitor:
         *,
         past: Iterable[Mapping[str, Any]] = (),
         begun: Iterable[RunWarning] = (),
+        phrases: Iterable[str] = (),
     ) -> None:
         self._config = config
         self._range = reward_range
@@ -57,6 +60,7 @@ class StepMonitor:
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=WINDOW)
         self._active = {warning.name: warning for warning in begun}
         self._away: dict[str, int] = {}
+        self._phrases = set(phrases)
         self._times = Counter(self._active.keys())
         self._checks: list[Check] = [*CHECKS, *map(import_object, config.logging.warnings)]
         for record in past:
@@ -74,12 +78,18 @@ class StepMonitor:
         config = config_sources.load(folder.path / "config.yaml")
         # A warning without a step is a sentence from elsewhere, and is never over.
         begun = [warning for warning in warnings_in(folder.read_events()) if warning.until is None and warning.step]
-        return cls(config, ranges[0] if ranges else None, past=folder.read_metrics(), begun=begun)
+        past = folder.read_metrics()
+        played = [episode for record in past[:WINDOW] for episode in read_episodes(folder, step=record["step"])]
+        phrases = {phrase for one in report_of(played).summaries for phrase in one.phrases}
+        return cls(config, ranges[0] if ranges else None, past=past, begun=begun, phrases=phrases)
 
     def step(self, record: Mapping[str, Any], report: EpisodeReport) -> list[RunWarning]:
         """Check a step; return the warnings that begin with it and those that are over."""
         self._remember(record)
-        context = StepContext(record, report, self._config, self._first, self._recent, self._range)
+        if not self._recent:
+            self._phrases.update(phrase for one in report.summaries for phrase in one.phrases)
+        phrases = frozenset(self._phrases if self._recent else ())
+        context = StepContext(record, report, self._config, self._first, self._recent, phrases, self._range)
         present = {warning.name: warning for check in self._checks if (warning := _run(check, context)) is not None}
         known = self._active.keys() | present.keys()
         news = [present[name] for name in present if name not in self._active and _COVERED.get(name) not in known]

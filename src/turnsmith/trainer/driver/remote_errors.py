@@ -21,7 +21,7 @@ _PARTS = {
     "WorkerDict": "a trainer process (which holds the model)",
     "EpisodeWorker": "a process that runs episodes",
     "TransformersServer": "a rollout server",
-    "vLLMHttpServer": "a rollout server",
+    "VllmServer": "a rollout server",
     "TransferQueueController": "the controller of TransferQueue",
     "SimpleStorageUnit": "a storage process of TransferQueue",
 }

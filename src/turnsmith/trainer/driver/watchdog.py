@@ -43,6 +43,8 @@ class Watchdog:
         self._actors: set[tuple[str, str]] = set()
         self._lost: set[tuple[str, str]] = set()
         """Actors that are gone. Most calls to such an actor fail at once, but those of TransferQueue hang."""
+        self._had_server = self._moved
+        """When a rollout server was last seen, or none was missed yet."""
         self.phase = "starting"
         """The current phase of the run."""
 
@@ -64,12 +66,19 @@ class Watchdog:
             if ray_part:  # before any call to Ray, which would wait for the lost process
                 raise TrainingFailure(f"A process of Ray itself was lost: {ray_part}.{resume_advice(self._folder)}")
             self._looked, actors = now, _named_actors()
-            self._lost, self._actors = self._actors - actors, self._actors | actors
+            self._lost, self._actors = _missed(self._actors - actors, actors), self._actors | actors
+            if not any(map(_is_server, self._lost)):
+                self._had_server = now
             self._asked = self._asked or self._runner.pulse.remote()
         waited = now - self._moved
         # Not while a last checkpoint is being saved.
         if self._lost and waited > _LOST_SECONDS and self.phase != LAST_SAVE:
             raise self._stop(waited, f"the process {min(self._lost)[1]} was lost")
+        # Whatever else goes on: episodes would only be repeated and fail.
+        if now - self._had_server > _LOST_SECONDS and self.phase != LAST_SAVE:
+            raise TrainingFailure(
+                f"Every rollout server was lost: killed, or out of memory.{resume_advice(self._folder)}"
+            )
         if self.seconds and waited > self.seconds:
             self._read_pulse(_ANSWER_SECONDS)
             if self._moved < now:
@@ -96,6 +105,17 @@ class Watchdog:
             f"The run has made no progress for {waited:.0f} s in phase {self.phase!r}: {lost or state}. The stacks of "
             f"{len(parts)} processes are in {target}.{advice}"
         )
+
+
+def _missed(lost: set[tuple[str, str]], alive: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The lost actors without which the run cannot continue: not a rollout server while another one is alive."""
+    if any(_is_server(actor) for actor in alive):
+        return {actor for actor in lost if not _is_server(actor)}
+    return lost
+
+
+def _is_server(actor: tuple[str, str]) -> bool:
+    return "server_" in actor[1]
 
 
 def _named_actors() -> set[tuple[str, str]]:

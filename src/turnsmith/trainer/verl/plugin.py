@@ -37,6 +37,7 @@ def register_with_verl() -> None:
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
+        _register_vllm()
         _let_each_group_meet_in_its_own_file()
         if "ports" not in LOADED:
             from turnsmith.trainer.verl.transport import protect_http, protect_queue
@@ -63,6 +64,20 @@ def _register_rollouts() -> None:
 
     RolloutReplicaRegistry.register("transformers", load_replica)
     _ROLLOUT_REGISTRY[("transformers", "async")] = "turnsmith.trainer.verl.transformers.replica.TransformersAdapter"
+
+
+def _register_vllm() -> None:
+    """Replace verl's vLLM servers by ours, one of which a run can lose."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    def load_replica() -> Any:
+        from turnsmith.trainer.verl.vllm_replica import VllmReplica
+
+        return VllmReplica
+
+    RolloutReplicaRegistry.register("vllm", load_replica)
+    _ROLLOUT_REGISTRY[("vllm", "async")] = "turnsmith.trainer.verl.vllm_replica.VllmAdapter"
 
 
 def _load_value_heads_with_the_chosen_attention() -> None:

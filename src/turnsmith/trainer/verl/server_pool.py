@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from turnsmith.errors import EngineFailure
@@ -87,7 +87,9 @@ class ServerPool:
                     sampling_params=_verl_sampling(sampling, self._backend),
                 )
                 break
-            except RayActorError as error:
+            except (RayActorError, RayTaskError) as error:
+                if not _is_lost(error):
+                    raise
                 self._lose(home)
                 if time.monotonic() > until or not (self._up() or any(map(_restarts, self._servers))):
                     raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
@@ -132,6 +134,11 @@ class ServerPool:
 def _restarts(server: Any) -> bool:
     """Whether Ray restarts a server that is lost: only our own."""
     return hasattr(server, "lacks_weights")
+
+
+def _is_lost(error: RayActorError | RayTaskError) -> bool:
+    """Whether a server is lost, or about to end because its engine is."""
+    return isinstance(error, RayActorError) or type(error.cause).__name__ == "EngineDeadError"
 
 
 def _verl_sampling(sampling: Sampling, backend: str) -> dict[str, Any]:

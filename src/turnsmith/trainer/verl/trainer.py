@@ -20,6 +20,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.ledger import StepLedger
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
+from turnsmith.trainer.checkpoints.past_models import add_past_model, drop_later_models
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
@@ -52,6 +53,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
 
     carries = False
     """Whether an episode may continue during an update, and be trained on in a later step than it began in."""
+    pool: Path | None = None
+    """The folder of this run's past models, if they play; see `Players`."""
     agent_loop_manager: Any  # an EpisodeWorkers: the interface of verl's manager, but not its base class
 
     def __init__(
@@ -69,6 +72,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         super().__init__(config)
         self.emit = emit
         self.plan = plan
+        players = plan.rollout.players
+        self.pool = Path(players.pool) if players.has_self else None
         set_curriculum(plan.curriculum)
         self.saving = saving
         self._pending: PendingCheckpoint | None = None
@@ -289,6 +294,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             # Only after the step is recorded: the run folder has every step up to a checkpoint.
             saved = self._commit(self._pending)
             self.evaluations.saved(evaluation)
+            self._add_past_model(saved)
             prune(saved.parent, self.saving.keep_last_n, global_steps)
 
     def state(self) -> dict[str, Any]:
@@ -330,6 +336,11 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.emit("checkpoint", str(saved))
         return saved
 
+    def _add_past_model(self, checkpoint: Path) -> None:
+        """Let the model play against itself as it was now, after each checkpoint that a repeated run has as well."""
+        if self.pool is not None and self.saving.every and self.global_steps % self.saving.every == 0:
+            add_past_model(self.pool, checkpoint, self.global_steps)
+
     def load(self, checkpoint: Path) -> None:
         """Load the checkpoint in this folder and send its weights to the rollout servers."""
         self.config.trainer.resume_mode = "resume_path"
@@ -337,6 +348,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.on_every_rank(load_from_any_number_of_ranks)
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
+        if self.pool is not None:
+            drop_later_models(self.pool, self.global_steps)
+            self._add_past_model(checkpoint)  # the run may have been killed before it did
         self.train_dataloader_it = None  # else the iterator in use would continue from where it is
         self.recovery.sync(lambda: self.send_weights(self.global_steps), self.global_steps)
 

@@ -85,7 +85,8 @@ class EpisodeWorker(_VerlWorker):
         self, environment: EnvironmentSpec, plan: EvaluationPlan, place: int, workers: int
     ) -> list[Trajectory]:
         """Play this worker's share of an evaluation. Training does not see these episodes."""
-        plan, name = replace(plan, parser=self.context.plan.rollout.parser), "evaluation"
+        ours, name = self.context.plan.rollout, "evaluation"
+        plan = replace(plan, parser=ours.parser, players=ours.players)
         engine = TrackedEngine(self.llm_client, self.context.in_flight, name)
         mine = plan.starts()[place::workers]
         try:

@@ -232,3 +232,23 @@ def config_keys_that_we_add() -> None:
     same(missing, [])
     source = inspect.getsource(get_class(base.actor_rollout_ref.model._target_))
     holds('self.override_config.get("attn_implementation"' in source)
+
+
+@seam("trainer/verl/vllm_replica.py")
+def weights_of_vllm_are_sent_and_answered() -> None:
+    """ServerAdapter should look BucketedWeightSender up in its module, and that wait in socket.recv for every answer"""
+    import verl
+
+    # Read, not imported: vLLM may not be installed, and takes seconds.
+    folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
+    adapter = (folder / "vllm_rollout.py").read_text()
+    same(adapter.count("sender = BucketedWeightSender("), 2)
+    holds('actor_name = f"{prefix}server_{self.replica_rank}_{self.node_rank}"' in adapter)
+    sender = (folder / "bucketed_weight_transfer.py").read_text().partition("class BucketedWeightReceiver")[0]
+    used = {
+        line.partition("self.socket.")[2].partition("(")[0] for line in sender.splitlines() if "self.socket." in line
+    }
+    same(used, {"bind", "send_pyobj", "recv", "close"})
+    server = (folder / "vllm_async_server.py").read_text()
+    holds("self.server_class = ray.remote(vLLMHttpServer)" in server)
+    holds("        self.engine = engine_client\n" in server)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -72,35 +70,13 @@ def _model_folder() -> str:
     return resolve("tiny")
 
 
-def accept(config: Any) -> dict[str, Any]:
-    """Put a config through what verl does with it before any worker starts; return its parts as dataclasses."""
-    from omegaconf import OmegaConf, open_dict
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.trainer.ppo.v1 import get_trainer_cls
-    from verl.utils.config import omega_conf_to_dataclass, validate_config
-
-    holds(need_critic(config) and need_reference_policy(config))
-    OmegaConf.resolve(config)
-    with contextlib.redirect_stdout(io.StringIO()):
-        validate_config(config=config, use_reference_policy=True, use_critic=True)
-    get_trainer_cls(config.trainer.v1.trainer_mode)(config)
-    parts = config.actor_rollout_ref
-    with open_dict(parts.ref):  # as ActorRolloutRefWorker.init_model has it
-        parts.ref.ppo_mini_batch_size = parts.actor.ppo_mini_batch_size
-        for name in ("micro_batch_size", "micro_batch_size_per_gpu", "max_token_len_per_gpu"):
-            parts.ref[f"ppo_{name}"] = parts.ref.pop(f"log_prob_{name}")
-        parts.ref.use_dynamic_bsz = parts.ref.pop("log_prob_use_dynamic_bsz")
-    sections = {name: parts[name] for name in ("actor", "ref", "rollout", "model")}
-    sections |= {"critic": config.critic, "algorithm": config.algorithm}
-    return {name: omega_conf_to_dataclass(section) for name, section in sections.items()}
-
-
 def add_layout(layout: Layout) -> None:
     def check() -> None:
         from turnsmith.config import ConfigStore
         from turnsmith.config_sources import apply_overrides
         from turnsmith.trainer.config.to_verl import keys_we_set
         from turnsmith.trainer.config.verl_defaults import compose
+        from turnsmith.trainer.verl.validate import accept
 
         everything = ["training.adv_estimator=gae", "training.use_kl_loss=true"]  # a critic and a reference as well
         config = apply_overrides(ConfigStore(), [*layout.settings(), *everything])

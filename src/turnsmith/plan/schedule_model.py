@@ -1,9 +1,10 @@
-"""A discrete-event model of the three schedules: what `benchmarks/schedules.py` runs.
+"""A discrete-event model of the three schedules; `benchmarks/schedules.py` compares it with runs.
 
 An episode is a row of turns. Each turn holds a slot of the rollout engine while it is generated, waits in a queue if no
 slot is free, and then waits for its environment. The trainer takes groups by verl's rules (`ReplayBufferAsync` with the
 strategy `wait`) and pauses generation when the schedule does. Two clocks keep that simple: generation ends by the
-engine's clock, which stands still in a pause, and environments end by the clock on the wall.
+engine's clock, which stands still in a pause and runs slower the more turns share the engine, and environments end by
+the clock on the wall.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ class Turn(NamedTuple):
     """How long one turn takes."""
 
     generate: float
+    """By the engine's clock: seconds, or tokens if the engine is given a speed."""
     environment: float
+    alone: float = 0.0
+    """Seconds in which the engine works for this turn only, and all others wait: its prefill."""
 
 
 class StepCosts(NamedTuple):
@@ -67,7 +71,7 @@ class Simulated:
 class RolloutModel:
     """The engine and the environments."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, speed: Callable[[int], float] = lambda turns: 1.0) -> None:
         self.now = 0.0
         self.version = 0
         self.done: list[_Group] = []
@@ -75,7 +79,9 @@ class RolloutModel:
         """Unfinished groups, by the step that dispatched them."""
         self.busy_seconds = 0.0
         self._slots = slots
+        self._speed = speed
         self._engine = 0.0
+        self._alone = 0.0
         self._is_paused = False
         self._generating: list[tuple[float, int, _Group, deque[Turn]]] = []
         self._acting: list[tuple[float, int, _Group, deque[Turn]]] = []
@@ -111,7 +117,10 @@ class RolloutModel:
 
     def _next_time(self) -> float:
         generated = self._generating and not self._is_paused
-        first = self.now + self._generating[0][0] - self._engine if generated else float("inf")
+        first = float("inf")
+        if generated:
+            left = (self._generating[0][0] - self._engine) / self._speed(len(self._generating))
+            first = self.now + self._alone + max(0.0, left)
         return min(first, self._acting[0][0] if self._acting else float("inf"))
 
     def _next(self) -> None:
@@ -133,11 +142,14 @@ class RolloutModel:
         while self._queue and len(self._generating) < self._slots and not self._is_paused:
             group, turns = self._queue.popleft()
             group.version = self.version if group.version is None else group.version
+            self._alone += turns[0].alone
             heapq.heappush(self._generating, (self._engine + turns[0].generate, next(self._number), group, turns))
 
     def _pass_time(self, to: float) -> None:
         if not self._is_paused:
-            self._engine += to - self.now
+            alone = min(self._alone, to - self.now)
+            self._alone -= alone
+            self._engine += (to - self.now - alone) * self._speed(max(1, len(self._generating)))
             self.busy_seconds += len(self._generating) * (to - self.now)
         self.now = max(self.now, to)
 
@@ -159,12 +171,14 @@ def simulate(
     ahead: int = 1,
     warm_up: int = 0,
     seed: int = 0,
+    speed: Callable[[int], float] = lambda turns: 1.0,
 ) -> Simulated:
     """Run a schedule for some steps, each of so many groups, with so many batches dispatched `ahead`.
 
-    What happened in the first `warm_up` steps is not part of the result.
+    What happened in the first `warm_up` steps is not part of the result. `speed` says how fast the engine's clock runs
+    while so many turns are generated at once.
     """
-    chance, rollouts, found = random.Random(seed), RolloutModel(slots), Simulated()
+    chance, rollouts, found = random.Random(seed), RolloutModel(slots, speed), Simulated()
     is_sync, measured_from = schedule == "sync", 0.0
 
     def dispatch(step: int) -> None:

@@ -1,0 +1,154 @@
+"""How far `turnsmith plan` is off: short CPU runs of many kinds, each forecast before it is started.
+
+The forecasts know the settings, some episodes that were played before, a measurement of this machine with the model,
+and `turnsmith plan`'s two reference runs; none of the runs below. Prints seconds of a step, CPU seconds of a step and
+memory of all processes, each as forecast and as measured, with the error, and at the end how many are within 25 %
+(times) and 10 % (memory). On a machine that others use too, seconds on the wall say more about the others; `--clock
+cpu` then judges CPU seconds instead.
+
+With `--folder` results are kept, and a second call goes on after the last run. About 15 minutes on two free cores.
+
+Run, in the project's folder: python -m benchmarks.plan_accuracy [--folder F] [--clock wall|cpu] [NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides
+from turnsmith.plan.cpu import CpuForecast, forecast_on_cpu, played_sample
+from turnsmith.plan.measured_run import measured_run
+from turnsmith.plan.reference import Reference, measure_reference, read_reference
+
+LIMITS = {"wall": 0.25, "cpu": 0.25, "memory": 0.10}
+_GAME = "turnsmith.env.examples:GuessNumber"
+_COMMON = "training.steps_per_epoch=4 inference.max_prompt_tokens=512 inference.max_episode_tokens=512"
+CASES = {
+    "one short turn": "tiny training.batch_size=8 training.group_size=4 inference.max_turns=1 inference.max_tokens=12",
+    "three turns": "tiny training.batch_size=32 inference.max_turns=3 inference.max_tokens=24",
+    "many episodes": "tiny training.batch_size=96 inference.max_turns=2 inference.max_tokens=12",
+    "many turns": "tiny training.batch_size=16 inference.max_turns=8 inference.max_tokens=16",
+    "long turns": "tiny training.batch_size=32 inference.max_turns=1 inference.max_tokens=128",
+    "two passes": "tiny training.batch_size=32 inference.max_turns=2 inference.max_tokens=16 "
+    "training.micro_batch_size=4 training.updates_per_batch=2",
+    "worker processes": "tiny training.batch_size=24 inference.max_turns=4 inference.max_tokens=8 "
+    "environment.isolation=process environment.isolation_workers=1",
+    "colocate_async": "tiny training.batch_size=32 inference.max_turns=3 inference.max_tokens=24 "
+    "training.schedule=colocate_async training.steps_per_epoch=7",
+    "separate_async": "tiny training.batch_size=32 inference.max_turns=3 inference.max_tokens=24 "
+    "training.schedule=separate_async training.steps_per_epoch=7",
+    "wider": "wide training.batch_size=16 inference.max_turns=2 inference.max_tokens=24",
+    "wider, long turns": "wide training.batch_size=16 inference.max_turns=1 inference.max_tokens=96",
+    "wider, colocate_async": "wide training.batch_size=16 inference.max_turns=3 inference.max_tokens=16 "
+    "training.schedule=colocate_async training.steps_per_epoch=7",
+    "smollm2": "smollm2 training.batch_size=8 inference.max_turns=1 inference.max_tokens=16",
+    "smollm2, two turns": "smollm2 training.batch_size=8 training.group_size=4 inference.max_turns=2 "
+    "inference.max_tokens=8",
+}
+"""Each run: its model and its settings. `wide` is `tiny` with 4.8 million parameters."""
+
+
+def build_wide(folder: Path) -> Path:
+    """`tiny` with more and wider layers, in a folder; its tokenizer is the same."""
+    import shutil
+
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from turnsmith.models import resolve
+
+    wide = folder / "wide"
+    if not wide.is_dir():
+        shutil.copytree(resolve("tiny"), wide)
+        sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}
+        config = AutoConfig.from_pretrained(wide, **sizes, num_attention_heads=4, num_key_value_heads=4, head_dim=64)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(wide)
+    return wide
+
+
+def run_case(name: str, known: Reference, folder: Path) -> dict[str, Any]:
+    """Forecast a run, make it, and return both."""
+    model, *settings = CASES[name].split()
+    chosen = f"model.local_path={build_wide(folder)}" if model == "wide" else f"model.model_name={model}"
+    own = [chosen, *_COMMON.split(), *settings]
+    config = apply_overrides(ConfigStore(), own)
+    made = forecast_on_cpu(config, played_sample(config, _GAME), known)
+    skipped = 1 if config.training.schedule == "sync" else 3  # what was dispatched ahead is played by then
+    began = time.monotonic()
+    run = measured_run([_GAME, *own], folder, name.replace(" ", "-").replace(",", ""), skipped)
+    return {
+        "forecast": dataclasses.asdict(made),
+        "run": dataclasses.asdict(run),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def errors(made: CpuForecast, run: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Forecast and fact of each quantity."""
+    return {
+        "wall": (made.step.seconds, sum(run["wall"].values())),
+        "cpu": (made.cpu_seconds, sum(run["cpu"].values())),
+        "memory": (made.memory["all"] / 2**30, run["memory"]["all"] / 2**30),
+    }
+
+
+def misses(found: dict[str, dict[str, float]], clock: str) -> list[str]:
+    """Runs beyond the limits, in words; `found` has the relative error of each quantity of each run."""
+    judged = (clock, "memory")
+    return [
+        f"{name}: {what} {off[what]:+.0%}"
+        for name, off in found.items()
+        for what in judged
+        if abs(off[what]) > LIMITS[what]
+    ]
+
+
+def main() -> None:
+    """Run all cases, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--folder", type=Path, help="keep runs and results here")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the times that are judged")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
+    options = parser.parse_args()
+    folder, began = (options.folder or Path(tempfile.mkdtemp())).absolute(), time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / "reference.json"
+    if not known.exists():
+        known.write_text(json.dumps(dataclasses.asdict(measure_reference()), indent=1))
+    reference, found = read_reference(json.loads(known.read_text())), dict[str, dict[str, float]]()
+    print(f"{'run':24}{'s a step':>10}{'fact':>8}{'':7}{'CPU s':>8}{'fact':>8}{'':7}{'GiB':>7}{'fact':>7}")
+    for name in options.names or CASES:
+        file = folder / f"{name}.json"
+        if not file.exists():
+            if time.monotonic() - began > options.seconds:
+                continue
+            file.write_text(json.dumps(run_case(name, reference, folder), indent=1))
+        saved = json.loads(file.read_text())
+        pairs = errors(CpuForecast.of(saved["forecast"]), saved["run"])
+        found[name] = {what: made / fact - 1 for what, (made, fact) in pairs.items()}
+        (wall, wall_fact), (cpu, cpu_fact), (memory, memory_fact) = pairs.values()
+        off = found[name]
+        print(
+            f"{name:24}{wall:10.2f}{wall_fact:8.2f}{off['wall']:+7.0%}{cpu:8.2f}{cpu_fact:8.2f}{off['cpu']:+7.0%}"
+            f"{memory:7.2f}{memory_fact:7.2f}{off['memory']:+7.0%}",
+            flush=True,
+        )
+    missed = misses(found, options.clock)
+    for what, limit in LIMITS.items():
+        within = sum(abs(off[what]) <= limit for off in found.values())
+        print(f"{what}: {within} of {len(found)} within {limit:.0%}")
+    print(f"missed: {'; '.join(missed)}" if missed else f"holds in all {len(found)} runs")
+    raise SystemExit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Keeps what benchmarks measured: `--json` adds a reading to `benchmarks/results/NAME.json`.
+
+A file has the command, the day, the commit, the machine, and one reading for each run of that command at that commit.
+Run it three times and there are three, of which the docs show the median and the range. Another command or commit
+begins anew. `python -m docs.hooks.measurements` writes the figures into docs/measurements.md and README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "results"
+FLAG = "--json"
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Give a benchmark the option `--json`."""
+    parser.add_argument(FLAG, action="store_true", help="add the figures to benchmarks/results")
+
+
+def record(
+    name: str, figures: dict[str, float], *, is_wanted: bool = True, folder: Path = FOLDER, **texts: str
+) -> None:
+    """Add a reading to the file of a benchmark, if it was asked for; texts are kept from the last run only."""
+    if not is_wanted:
+        return
+    about = {"command": command(), "commit": commit(), "machine": machine(), "measured by": "the command"}
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.json"
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    readings = before["readings"] if before and all(before.get(key) == found for key, found in about.items()) else []
+    rounded = {key: float(f"{found:.4g}") if isinstance(found, float) else found for key, found in figures.items()}
+    whole = {**about, "date": datetime.now(UTC).date().isoformat(), "readings": [*readings, rounded], **texts}
+    file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"recorded reading {len(readings) + 1} in {file.parent.name}/{file.name}")
+
+
+def command() -> str:
+    """How this process was started, without the option that keeps its figures."""
+    arguments = [word for word in sys.argv[1:] if word != FLAG]
+    return " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments])
+
+
+def commit() -> str:
+    """The last commit that changed the package, with a `+` if there are changes on top of it."""
+    found = _git("log", "-1", "--format=%h", "--abbrev=7", "--", "src")
+    return found + "+" * bool(_git("status", "--porcelain", "--", "src"))
+
+
+def machine() -> str:
+    """What the figures depend on."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+    return f"{len(os.sched_getaffinity(0))} cores of {model}, Python {platform.python_version()}"
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).resolve().parents[1]
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()

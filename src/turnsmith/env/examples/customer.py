@@ -1,0 +1,13 @@
+"""A simulated user for examples: a function that plays a player."""
+
+from __future__ import annotations
+
+
+def customer(messages: list[dict[str, str]]) -> str:
+    """What a customer says who wants tea, and gives thanks for whatever is handed over.
+
+    Example:
+        >>> customer([{"role": "user", "content": "Good morning!"}])
+        'Tea, please.'
+    """
+    return "Thanks!" if "here you are" in messages[-1]["content"].lower() else "Tea, please."

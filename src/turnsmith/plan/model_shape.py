@@ -1,0 +1,90 @@
+"""The sizes of a model that memory and time follow from, read from its config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnsmith.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a decoder-only transformer.
+
+    Example:
+        >>> sizes = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "intermediate_size": 128}
+        >>> shape = ModelShape.of_config({**sizes, "num_attention_heads": 2, "tie_word_embeddings": True})
+        >>> shape.parameters, shape.cache_values
+        (88640, 256)
+    """
+
+    parameters: int
+    active: int
+    """Parameters that a token goes through: of a mixture of experts, only the chosen ones."""
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    vocab: int
+    cache_values: int
+    """Keys and values of one token, in all layers."""
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> ModelShape:
+        """From the content of a config.json; of a model for images too, the part for text."""
+        config = config.get("text_config", config)
+        try:
+            hidden, layers, vocab = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
+            heads = int(config["num_attention_heads"])
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"The model's config.json has no {error}, so its size is not known: `turnsmith plan` knows "
+                "decoder-only transformers."
+            ) from None
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        size = int(config.get("head_dim") or hidden // heads)
+        inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
+        experts = int(config.get("num_experts") or config.get("num_local_experts") or 1)
+        chosen = int(config.get("num_experts_per_tok") or 1) if experts > 1 else 1
+        attention = hidden * size * (2 * heads + 2 * kv_heads)
+        tables = vocab * hidden * (1 if config.get("tie_word_embeddings") else 2)
+        rest = layers * (attention + 2 * hidden) + hidden + tables
+        expert = 3 * hidden * inner
+        return cls(
+            parameters=rest + layers * experts * expert,
+            active=rest + layers * chosen * expert,
+            layers=layers,
+            hidden=hidden,
+            intermediate=inner * chosen,
+            heads=heads,
+            vocab=vocab,
+            cache_values=2 * layers * kv_heads * size,
+        )
+
+    @classmethod
+    def of_model(cls, path: str) -> ModelShape:
+        """From a model's folder, or its Hugging Face id."""
+        if Path(path).is_dir():
+            return cls.of_config(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+        from transformers import AutoConfig
+
+        try:
+            return cls.of_config(AutoConfig.from_pretrained(path).to_dict())
+        except OSError as error:
+            raise ConfigError(f"The config.json of {path} cannot be read: {error}") from None
+
+    def flops(self, tokens: float, length: float, logits: float | None = None) -> float:
+        """Floating-point operations of a forward pass over rows of `length`, of so many tokens in all.
+
+        Args:
+            tokens: In all rows.
+            length: Of each row: attention grows with it.
+            logits: Tokens for which the next one is predicted; None: all.
+        """
+        inside = self.active - self.vocab * self.hidden
+        attention = 4 * self.layers * self.hidden * length
+        return tokens * (2 * inside + attention) + 2 * self.vocab * self.hidden * (tokens if logits is None else logits)

@@ -1,0 +1,124 @@
+"""What a run takes besides its model: measured once on a machine, by training `tiny` twice for a minute, and kept.
+
+The two runs differ in turns and micro-batches, so that what is fixed and what grows with them can be told apart. None
+of them is a run that is forecast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from turnsmith import __version__
+from turnsmith.config import ConfigStore
+from turnsmith.config_sources import apply_overrides
+from turnsmith.models import cache_folder, resolve
+from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, calibrate
+from turnsmith.plan.forecast import Overhead, forecast_step, micro_batches, row_shape
+from turnsmith.plan.measured_run import PHASES, MeasuredRun, measured_run
+from turnsmith.plan.model_shape import ModelShape
+from turnsmith.plan.workload import EpisodeSample
+from turnsmith.records.files import make_folder, write_text
+from turnsmith.threads import cores
+from turnsmith.trainer.config.layout import RayDemand
+
+_ENVIRONMENT = "turnsmith.selftest.letters:CountLetters"
+_COMMON = "training.group_size=8 training.steps_per_epoch=5 inference.max_tokens=4 inference.max_prompt_tokens=256"
+_WORKER = "environment.isolation=process environment.isolation_workers=1"
+_SMALL = f"training.batch_size=8 inference.multi_turn=false {_WORKER}"
+_LARGE = "training.batch_size=64"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What was measured."""
+
+    wall: Overhead
+    cpu: Overhead
+    memory: dict[str, float]
+    """Bytes of each kind of process with a model that has almost no weights."""
+
+
+def measured_work(config: ConfigStore, sample: EpisodeSample, model_path: str) -> MeasuredWork:
+    """What to measure with a model for a run with these settings and episodes."""
+    shape = ModelShape.of_model(model_path)
+    rows, length = row_shape(config, sample, shape, shared=True)
+    turns = [turn.sampled for one in sample.episodes for turn in one]
+    return MeasuredWork(
+        model=model_path,
+        threads=max(1, cores() // RayDemand.of(config).gpus),
+        context=round(sample.prompt + (sample.response - sample.sampled / sample.turns) / 2),
+        sampled=round(sum(turns) / len(turns)),
+        sequences=min(config.training.batch_size, config.inference.max_concurrency),
+        rows=rows,
+        length=length,
+        logits=max(rows, round(sample.response * min(config.training.micro_batch_size, config.training.batch_size))),
+    )
+
+
+def reference(*, fresh: bool = False) -> Reference:
+    """What a run takes on this machine besides its model; measured now if it is not known, or if it is to be fresh."""
+    parts = (__version__, version("torch"), version("verl"), platform.node(), str(cores()))
+    file = cache_folder().parent / "plan" / f"{'-'.join(parts)}.json"
+    if file.is_file() and not fresh:
+        return read_reference(json.loads(file.read_text(encoding="utf-8")))
+    found = measure_reference()
+    make_folder(file.parent)
+    write_text(file, json.dumps(dataclasses.asdict(found), indent=1) + "\n")
+    return found
+
+
+def read_reference(found: dict[str, Any]) -> Reference:
+    """From `dataclasses.asdict`."""
+    clocks = {
+        clock: Overhead(**{name: tuple(pair) for name, pair in found[clock].items()}) for clock in ("wall", "cpu")
+    }
+    return Reference(clocks["wall"], clocks["cpu"], found["memory"])
+
+
+def measure_reference() -> Reference:
+    """Train `tiny` twice."""
+    with tempfile.TemporaryDirectory(prefix="turnsmith-plan-") as name:
+        folder = Path(name)
+        small, large = (_measure(settings, folder, f"run-{settings == _LARGE:d}") for settings in (_SMALL, _LARGE))
+    clocks = [_overhead(small, large, clock) for clock in ("wall", "cpu")]
+    return Reference(clocks[0], clocks[1], small.run.memory)
+
+
+@dataclass(frozen=True)
+class _Point:
+    config: ConfigStore
+    sample: EpisodeSample
+    run: MeasuredRun
+    calibration: Calibration
+
+
+def _measure(settings: str, folder: Path, name: str) -> _Point:
+    own = f"model.model_name=tiny {_COMMON} {settings}".split()
+    run = measured_run([_ENVIRONMENT, *own], folder, name)
+    config, sample = apply_overrides(ConfigStore(), own), EpisodeSample.of_file(folder / name)
+    return _Point(config, sample, run, calibrate(measured_work(config, sample, resolve("tiny"))))
+
+
+def _overhead(small: _Point, large: _Point, clock: str) -> Overhead:
+    """What is left of each phase without the model's work, as a line through two points."""
+    lines: dict[str, tuple[float, float]] = {}
+    left = [_left(point, clock) for point in (small, large)]
+    for phase in (*PHASES, "rest"):
+        counts = [point.run.turns if phase == "generate" else micro_batches(point.config) for point in (small, large)]
+        low, high = (max(0.0, one[phase]) for one in left)
+        slope = max(0.0, (high - low) / (counts[1] - counts[0]))
+        lines[phase] = (max(0.0, low - slope * counts[0]), 0.0 if phase == "sync_weights" else slope)
+    return Overhead(**lines)
+
+
+def _left(point: _Point, clock: str) -> dict[str, float]:
+    seconds: Seconds = getattr(point.calibration, clock)
+    modelled = forecast_step(point.config, point.sample, seconds, Overhead()).phases
+    return {phase: took - modelled[phase] for phase, took in getattr(point.run, clock).items()}

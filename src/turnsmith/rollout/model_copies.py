@@ -1,0 +1,93 @@
+"""Copies of models that play beside the one that is trained: each in memory once per process, on the CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engine import Engine
+from turnsmith.threads import shared_threads
+
+_MOST = 6
+"""Copies that a process keeps; beyond that, the one that was not asked for longest is dropped once it is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model to copy."""
+
+    path: str
+    dtype: str = "float32"
+    trust_remote_code: bool = False
+
+    @classmethod
+    def named(cls, name: str, like: ModelFolder | None) -> ModelFolder:
+        """The model with this name, folder or id."""
+        from turnsmith.models import resolve
+
+        return replace(like or cls(""), path=resolve(name))
+
+
+@dataclass(slots=True)
+class _Copy:
+    engine: Any
+    chat: Chat
+    written: int
+    users: int = 0
+
+
+class ModelCopies:
+    """The copies in this process, loaded when they are asked for."""
+
+    def __init__(self) -> None:
+        self._copies: dict[ModelFolder, _Copy] = {}
+        self._loading: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        atexit.register(self.close)
+
+    @asynccontextmanager
+    async def using(self, folder: ModelFolder, like: Chat) -> AsyncGenerator[tuple[Engine, Chat]]:
+        """The engine and the chat template of a model; `like` has the settings of the template."""
+        async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            copy, written = self._copies.pop(folder, None), _written(folder)
+            if copy is None or copy.written != written:
+                self._drop_idle()
+                copy = await shared_threads().run(_load, folder, like, written)
+            self._copies[folder] = copy  # the one that was asked for last is the last
+        copy.users += 1
+        try:
+            yield copy.engine, copy.chat
+        finally:
+            copy.users -= 1
+
+    def close(self) -> None:
+        """End all of them."""
+        for copy in self._copies.values():
+            copy.engine.close()
+        self._copies.clear()
+
+    def _drop_idle(self) -> None:
+        for folder, copy in list(self._copies.items())[: max(0, len(self._copies) - _MOST + 1)]:
+            if not copy.users:
+                del self._copies[folder]
+                copy.engine.close()
+
+
+def _written(folder: ModelFolder) -> int:
+    """When a model was written: a step that is made again writes another one to the same place."""
+    config = Path(folder.path, "config.json")
+    return config.stat().st_mtime_ns if config.is_file() else 0
+
+
+def _load(folder: ModelFolder, like: Chat, written: int) -> _Copy:
+    from turnsmith.inference.engines.transformers_engine import TransformersEngine
+    from turnsmith.inference.sync.engines import load_tokenizer
+
+    tokenizer, _ = load_tokenizer(folder.path, folder.trust_remote_code)
+    engine = TransformersEngine(folder.path, dtype=folder.dtype, trust_remote_code=folder.trust_remote_code)
+    return _Copy(engine, Chat(tokenizer, template_settings=like.template_settings), written)

@@ -1,0 +1,139 @@
+"""verl's vLLM servers, any of which may be lost: the run continues with the others.
+
+vLLM's engine core or one of its workers may die alone. Then the server's own process ends as well, so that a lost
+server has one sign for everybody: its Ray actor is gone. It is not restarted: its episodes continue on other servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from verl.workers.rollout.utils import ensure_async_iterator
+from verl.workers.rollout.vllm_rollout import vllm_rollout
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+
+_LOOK_SECONDS = 0.5
+_GONE_SECONDS = 10.0
+"""How long a server may take to end after its engine has failed a call."""
+
+
+class VllmServer(vLLMHttpServer):
+    """verl's server, which ends with its engine."""
+
+    async def run_server(self, args: Any) -> None:
+        """Start the engine and the HTTP server, and watch the engine."""
+        await super().run_server(args)
+        self._watch = asyncio.create_task(self._end_with_the_engine())
+
+    async def _end_with_the_engine(self) -> None:
+        while not self.engine.errored:
+            await asyncio.sleep(_LOOK_SECONDS)
+        for child in multiprocessing.active_children():
+            child.kill()
+        os._exit(1)
+
+
+def _if_there(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A method of verl's replica that does nothing if the server is lost."""
+
+    @wraps(method)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with suppress(RayActorError):
+            return await method(*args, **kwargs)
+
+    return call
+
+
+class VllmReplica(vLLMReplica):
+    """verl's replica, which has nothing to do once its server is lost."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(VllmServer)
+
+    wake_up = _if_there(vLLMReplica.wake_up)
+    sleep = _if_there(vLLMReplica.sleep)
+    abort_all_requests = _if_there(vLLMReplica.abort_all_requests)
+    resume_generation = _if_there(vLLMReplica.resume_generation)
+    clear_kv_cache = _if_there(vLLMReplica.clear_kv_cache)
+    release_kv_cache = _if_there(vLLMReplica.release_kv_cache)
+    resume_kv_cache = _if_there(vLLMReplica.resume_kv_cache)
+
+
+class VllmAdapter(vllm_rollout.ServerAdapter):
+    """Runs in each trainer process, or beside the server, and sends new weights to it as long as it is there."""
+
+    async def resume(self, tags: list[str]) -> None:
+        """Let the server take its memory again."""
+        await self._unless_lost(super().resume(tags))
+
+    async def release(self) -> None:
+        """Let the server free its memory."""
+        await self._unless_lost(super().release())
+
+    async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
+        """Send all weights to the server, or read them without sending if it is lost."""
+        stream: Any = ensure_async_iterator(weights)
+        # verl looks it up in its module, and would wait for ever for the answer of a process that was killed.
+        vllm_rollout.BucketedWeightSender = partial(_Sender, is_lost=self._is_lost)
+        if not self._is_lost():
+            await self._unless_lost(super().update_weights(stream, *args, **kwargs))
+        async for _ in stream:  # each is gathered from all ranks: stopping early would leave the others waiting
+            pass
+
+    async def _unless_lost(self, call: Awaitable[Any]) -> None:
+        try:
+            await call
+        except (RayError, ConnectionError):
+            until = time.monotonic() + _GONE_SECONDS
+            while not self._is_lost():
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def _is_lost(self) -> bool:
+        try:
+            ray.get_actor(f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}")
+        except ValueError:
+            return True
+        return False
+
+
+class _Sender(BucketedWeightSender):
+    """verl's sender of weights, which stops waiting for a server that is lost."""
+
+    def __init__(self, *args: Any, is_lost: Callable[[], bool], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_lost = is_lost
+
+    def _init_socket(self) -> None:
+        super()._init_socket()
+        self.socket = _Socket(self.socket, self._is_lost)
+
+
+class _Socket:
+    """A ZeroMQ socket whose `recv` raises ConnectionError once the other side is lost."""
+
+    def __init__(self, socket: Any, is_lost: Callable[[], bool]) -> None:
+        self._socket = socket
+        self._is_lost = is_lost
+        self.send_pyobj = socket.send_pyobj
+
+    def recv(self) -> bytes:
+        while not self._socket.poll(1000 * _LOOK_SECONDS):
+            if self._is_lost():
+                raise ConnectionError("The rollout server was lost while it received weights.")
+        return self._socket.recv()
+
+    def close(self) -> None:
+        self._socket.close(linger=0)

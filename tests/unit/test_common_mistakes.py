@@ -1,0 +1,221 @@
+"""The commonest mistakes, made as a user makes them: each message says what happened, why, and what to do.
+
+`pytest -s tests/unit/test_common_mistakes.py` prints them all. Each has an entry in docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
+from turnsmith.cli.main import main
+from turnsmith.errors import TurnsmithError
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+GAME = """
+from turnsmith import BaseEnvironment
+
+class Good(BaseEnvironment):
+    def reset(self):
+        return "Say a"
+
+    def step(self, action):
+        return "Thanks", 1.0, True, {}
+
+class NoDone(Good):
+    def step(self, action):
+        return "Thanks", 1.0
+
+class NoText(Good):
+    def reset(self):
+        return {"board": 1}
+
+class Raises(Good):
+    def step(self, action):
+        raise KeyError("sword")
+
+class Task(Good):
+    def reset(self, task):
+        return task["question"]
+
+class Long(Good):
+    def reset(self):
+        return "word " * 5000
+
+class NoStep(BaseEnvironment):
+    def reset(self):
+        return "Say a"
+"""
+
+
+class Good(BaseEnvironment):
+    def reset(self) -> str:
+        return "Say a"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "Thanks", 1.0, True, {}
+
+
+@dataclass
+class Mistake:
+    """What a user types or calls, and what the message must say."""
+
+    make: str | Callable[[], Any]
+    what: str
+    """What happened, with the user's own word in it."""
+    do: str
+    """What to do about it."""
+
+
+def misspelt_in_python() -> None:
+    ConfigStore().training.learnin_rate = 1e-5  # type: ignore[attr-defined]
+
+
+def text_for_a_number() -> None:
+    config = ConfigStore()
+    config.training.batch_size = "32"  # type: ignore[assignment]
+    RayPPOTrainer(config, Good)
+
+
+def no_gpu() -> None:
+    config = ConfigStore()
+    config.model.model_name, config.model.device, config.inference.backend = "tiny", "cuda", "vllm"
+    RayPPOTrainer(config, Good).fit()
+
+
+MISTAKES = {
+    "a model that does not exist": Mistake(
+        "train game.py:Good --model tinny --dry-run", "There is no model 'tinny'", "Did you mean tiny?"
+    ),
+    "a misspelt setting": Mistake(
+        "train game.py:Good --model tiny training.lr=1e-4 --dry-run",
+        "There is no setting training.lr",
+        "Did you mean training.learning_rate?",
+    ),
+    "a misspelt setting in Python": Mistake(
+        misspelt_in_python, "TrainingConfig has no setting learnin_rate", "Did you mean learning_rate?"
+    ),
+    "a text where a number belongs": Mistake(text_for_a_number, "training.batch_size must be an integer", "not '32'"),
+    "a file that does not exist": Mistake(
+        "train gme.py:Good --model tiny --dry-run", "There is no file", "Did you mean 'game.py'?"
+    ),
+    "a class that does not exist": Mistake(
+        "train game.py:Goood --model tiny --dry-run", "has no 'Goood'", "Did you mean 'Good'?"
+    ),
+    "a file without a class": Mistake(
+        "train game.py --model tiny --dry-run", "'game.py' is not a name to import", "write module:Name"
+    ),
+    "an environment without step": Mistake(
+        "train game.py:NoStep --model tiny --dry-run", "NoStep cannot be built", "it lacks the method step"
+    ),
+    "step returns too little": Mistake(
+        "eval game.py:NoDone --model tiny --episodes 8",
+        "NoDone.step returned 2 values",
+        "must return (observation, reward, done, info)",
+    ),
+    "an observation that is no text": Mistake(
+        "eval game.py:NoText --model tiny --episodes 8", "NoText.reset returned text of type dict", "must be a string"
+    ),
+    "a bug in the environment": Mistake(
+        "eval game.py:Raises --model tiny --episodes 8",
+        "Raises.step raised KeyError: 'sword' (in step, game.py line ",
+        "fix this first, with one episode at a time (`turnsmith play`)",
+    ),
+    "an environment with tasks, but no data": Mistake(
+        "eval game.py:Task --model tiny --episodes 8",
+        "Task.reset takes a task, but this episode has none",
+        "--data FILE",
+    ),
+    "a prompt that is too long": Mistake(
+        "eval game.py:Long --model tiny --episodes 8",
+        "tokens, more than the 1024 allowed",
+        "raise inference.max_prompt_tokens",
+    ),
+    "a batch that is not made of groups": Mistake(
+        "train game.py:Good --model tiny training.group_size=3 --dry-run",
+        "training.batch_size=32 is not a multiple of training.group_size=3",
+        "Set batch_size to a multiple of group_size",
+    ),
+    "a learning rate that cannot be": Mistake(
+        "train game.py:Good --model tiny training.learning_rate=-1 --dry-run",
+        "training.learning_rate=-1 must be above 0",
+        "1e-6 is usual",
+    ),
+    "a GPU that is not there": Mistake(
+        no_gpu, "model.device=cuda trains on GPUs, but Ray finds none on this machine", "Set model.device=cpu"
+    ),
+    "a run that does not exist": Mistake("report letters", "There is no run letters", "`turnsmith runs runs` lists"),
+    "a server that does not run": Mistake(
+        "eval game.py:Good --model http://127.0.0.1:9 --episodes 8",
+        "The server at http://127.0.0.1:9/v1 cannot be reached",
+        "Is it running there?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_a_sentence(
+    name: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tiny_folder: str,
+) -> None:
+    mistake = MISTAKES[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "game.py").write_text(GAME)
+    if isinstance(mistake.make, str):
+        assert main(mistake.make.split()) == 2
+        printed = capsys.readouterr()
+        message = printed.err.rpartition("turnsmith: ")[2].strip()
+        assert "Traceback" not in printed.out + printed.err
+    else:
+        with pytest.raises(TurnsmithError) as caught:
+            mistake.make()
+        message = str(caught.value)
+    if request.config.getoption("capture") == "no":
+        with capsys.disabled():
+            print(f"\n{name:40} {message.splitlines()[0]}")
+    assert mistake.what in message
+    assert mistake.do in message
+    assert message.count(". ") <= 3, "a message is a few sentences"
+    assert_has_an_entry(name, message)
+
+
+def entries() -> list[str]:
+    """The messages of the page, as patterns of what is printed."""
+    shown = re.findall(r"^### `(.+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [".+".join(map(re.escape, message.split("..."))) for message in shown]
+
+
+def assert_has_an_entry(name: str, message: str) -> None:
+    assert any(re.search(entry, message) for entry in entries()), f"docs/troubleshooting.md has no entry for {name}"
+
+
+def texts_of_the_package() -> str:
+    """All string literals, one per line; what is filled in later is a brace."""
+    texts: list[str] = []
+    for file in (Path(__file__).parents[2] / "src" / "turnsmith").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_the_page_has_the_messages_that_we_raise() -> None:
+    texts = texts_of_the_package()
+    assert len(entries()) >= 30
+    missing = [entry for entry in entries() if not re.search(entry, texts)]
+    assert missing == [], "these messages of docs/troubleshooting.md are no longer in the code"

@@ -1,0 +1,57 @@
+"""Images, the development container and the release workflow install what the project pins; none is built here."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTALLING = ("docker/cpu.Dockerfile", "docker/gpu.Dockerfile", ".devcontainer/devcontainer.json")
+
+
+@pytest.mark.parametrize("name", INSTALLING)
+def test_it_installs_a_lock_that_exists_on_a_python_that_we_support(name: str) -> None:
+    text = (ROOT / name).read_text()
+    (lock,) = re.findall(r"-r (locks/[\w-]+\.txt)", text)
+    assert (ROOT / lock).is_file()
+    (version,) = re.findall(r"python:(3\.\d+)-", text)
+    assert version in SpecifierSet(PROJECT["requires-python"])
+    torch = [word for word in PROJECT["optional-dependencies"]["cpu"] if word.startswith("torch==")]
+    assert re.findall(r"torch==[\d.]+", text) == ([] if "gpu" in name else torch)
+
+
+@pytest.mark.parametrize("name", [name for name in INSTALLING if name.startswith("docker")])
+def test_an_image_copies_only_what_the_context_has(name: str) -> None:
+    context = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [line.split()[1:-1] for line in (ROOT / name).read_text().splitlines() if line.startswith("COPY ")]
+    assert {word for words in copied for word in words} == context
+    assert all((ROOT / word).exists() for word in context)
+
+
+def test_a_release_is_published_without_a_token_and_says_who_built_it() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["environment"] == "pypi"
+    used = [step.get("uses", "") for job in jobs.values() for step in job["steps"]]
+    assert any(name.startswith("pypa/gh-action-pypi-publish@") for name in used)
+    assert any(name.startswith("actions/attest-build-provenance@") for name in used)
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+
+
+@pytest.mark.parametrize("lock", ["cpu", "vllm"])
+def test_the_bill_of_materials_has_every_package_with_its_licence(lock: str) -> None:
+    bill = runpy.run_path(str(ROOT / "locks" / "sbom.py"))["bill_of_materials"](lock)
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "locks" / f"{lock}.txt").read_text(), re.MULTILINE)
+    assert [one["name"] for one in bill["components"]] == pinned
+    assert len(pinned) > 50
+    assert all(one["licenses"][0]["expression"] for one in bill["components"])
+    assert len({one["bom-ref"] for one in bill["components"]}) == len(pinned)
+    json.dumps(bill)
