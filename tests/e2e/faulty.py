@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
@@ -52,6 +53,7 @@ class Faulty(BaseEnvironment):
         os._exit(3)
 
     def do_segfault(self) -> None:
+        faulthandler.disable()  # its "Fatal Python error" would look like the reason why a run of the tests failed
         ctypes.string_at(0)
 
     def do_loop(self) -> None:
