@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -25,6 +25,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 _LOOK_SECONDS = 0.5
 _GONE_SECONDS = 10.0
 """How long a server may take to end after its engine has failed a call."""
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
 class VllmServer(vLLMHttpServer):
@@ -43,7 +44,7 @@ class VllmServer(vLLMHttpServer):
         os._exit(1)
 
 
-def _if_there(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _if_there(method: _Method) -> _Method:
     """A method of verl's replica that does nothing if the server is lost."""
 
     @wraps(method)
@@ -51,7 +52,7 @@ def _if_there(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
         with suppress(RayActorError):
             return await method(*args, **kwargs)
 
-    return call
+    return cast("_Method", call)
 
 
 class VllmReplica(vLLMReplica):
