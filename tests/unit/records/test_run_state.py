@@ -38,14 +38,14 @@ def test_the_last_beginning_or_end_counts_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"pid": 0}, {"pid": -1}, {"pid": 2**22 + 1}, {"born": 1}],
+    [{"pid": 0, "born": None}, {"pid": -1, "born": None}, {"pid": 2**22 + 1}, {"born": 1}],
     ids=["group", "all", "none", "a later process with its id"],
 )
-def test_a_process_that_is_gone_has_died(other: dict[str, int]) -> None:
+def test_a_process_that_is_gone_has_died(other: dict[str, int | None]) -> None:
     assert state_of([{"kind": "training", **this_process(), **other}]) is RunState.DIED
 
 
 def test_without_the_time_of_its_start_the_id_of_a_process_is_enough() -> None:
     begun = {"kind": "training", "host": platform.node(), "pid": os.getpid()}
-    assert state_of([begun]) is RunState.RUNNING
+    assert state_of([begun]) is state_of([{**begun, "pid": 1}]) is RunState.RUNNING
     assert process_start(2**22 + 1) is None

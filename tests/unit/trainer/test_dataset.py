@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,9 @@ def test_mistakes_are_told_in_words(tmp_path: Path) -> None:
             CustomEnvironmentDataset(tasks=tasks)
     with pytest.raises(ConfigError, match="one source"):
         CustomEnvironmentDataset(tasks=TASKS, seeds=[1])
-    with pytest.raises(ConfigError, match=r"curriculum returned \{'a': 1\} for start 0"):
-        CustomEnvironmentDataset(curriculum=lambda index, history: {"a": 1}).start(0)
+    for returned in ({"a": 1}, {"task": {}, "a": 1}, ["task"]):
+        with pytest.raises(ConfigError, match=rf"curriculum returned {re.escape(str(returned))} for start 0"):
+            CustomEnvironmentDataset(curriculum=lambda index, history, returned=returned: returned).start(0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(IndexError, match="from 0 on"):
         CustomEnvironmentDataset().start(-1)
 
