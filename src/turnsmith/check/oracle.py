@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,8 @@ from turnsmith.env.host import open_host
 from turnsmith.inference.chat import Chat
 from turnsmith.rollout.attempt import EpisodeStart, in_mix
 from turnsmith.rollout.turn import EpisodeTools, apply_action
-from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, JSONActionParser, ReActActionParser
+from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,9 @@ def _write(action: Any, parser: ActionParser, chat: Chat | ByteChat) -> str:
     """An action as the model would write it: a tool call in the format that the parser reads."""
     if not isinstance(action, Mapping):
         return str(action)
-    name, arguments = str(action["name"]), dict(action.get("arguments") or {})
+    call = ToolCall(str(action["name"]), dict(action.get("arguments") or {}))
     if parser.is_native and isinstance(chat, Chat):
-        native = write_call(chat, {"name": name, "arguments": arguments})
+        native = write_call(chat, {"name": call.name, "arguments": call.arguments})
         if native is not None:
             return native.partition(chat.show([chat.close_id]))[0]
-    if isinstance(parser, ReActActionParser):
-        return f"Action: {name}\nAction Input: {json.dumps(arguments)}"
-    call = json.dumps({"name": name, "arguments": arguments})
-    return call if isinstance(parser, JSONActionParser) else f"<tool_call>{call}</tool_call>"
+    return parser.write(call)

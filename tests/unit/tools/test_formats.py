@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 from transformers import AutoTokenizer
 
+from turnsmith import ToolCall
 from turnsmith.config import ConfigStore, ToolFormat
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError
@@ -75,3 +76,19 @@ def test_a_parser_of_the_users_own_is_code_that_a_run_folder_names() -> None:
     config = apply_overrides(ConfigStore(), [f"inference.tool_format={HERE}:Plain"])
     check(config)
     assert extensions_in(config) == {"inference.tool_format": [f"{HERE}:Plain"]}
+
+
+@pytest.mark.parametrize("name", ["function_calling", "json", "react", "native"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"at": "sky"}, {"code": 'if a < 1:\n    "</tool_call>"', "deep": [{"é": None}, 1.5]}]
+)
+def test_a_parser_reads_what_it_writes(name: str, arguments: dict[str, Any], tiny_folder: str) -> None:
+    parser = parser_for(name, AutoTokenizer.from_pretrained(tiny_folder))
+    action = parser.parse(parser.write(ToolCall("look", arguments)))
+    assert [(call.name, call.arguments) for call in action.calls] == [("look", arguments)]
+    assert (action.text, action.problem) == ("", None)
+
+
+def test_a_parser_that_cannot_write_says_what_it_lacks() -> None:
+    with pytest.raises(NotImplementedError, match=r"Plain cannot write the call to `look` .* `write\(call\)`"):
+        Plain().write(ToolCall("look", {}))

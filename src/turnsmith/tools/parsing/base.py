@@ -116,6 +116,13 @@ class ActionParser(ABC):
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """The part of the system prompt that lists the tools and shows how to call them."""
 
+    def write(self, call: ToolCall) -> str:
+        """The call as a model would write it, so that `parse` reads it back; for the solutions of `turnsmith check`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot write the call to `{call.name}` in the environment's solution: give it a "
+            "method `write(call)` that returns what `parse` reads."
+        )
+
 
 class TextParser(ActionParser):
     """Base class of parsers of text, which skip the reasoning. Subclasses implement `_parse_answer`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from turnsmith.tools.parsing.json_action import scan_objects
 from turnsmith.tools.parsing.json_text import describe_error, read_json
 
 if TYPE_CHECKING:
-    from turnsmith.tools.definition import ToolDefinition
+    from turnsmith.tools.definition import ToolCall, ToolDefinition
 
 __all__ = ["FunctionCallingParser"]
 
@@ -44,6 +45,16 @@ class FunctionCallingParser(TextParser):
         else:
             _read_tags(builder, opened)
         return builder.build()
+
+    def write(self, call: ToolCall) -> str:
+        """The call in its tags.
+
+        Example:
+            >>> from turnsmith import ToolCall
+            >>> FunctionCallingParser().write(ToolCall("look", {"at": "sky"}))
+            '<tool_call>{"name": "look", "arguments": {"at": "sky"}}</tool_call>'
+        """
+        return f"{OPEN}{json.dumps({'name': call.name, 'arguments': call.arguments})}{CLOSE}"
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Lists the tools in the words that models such as Qwen and Hermes were trained on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from turnsmith.tools.parsing.calls import (
 from turnsmith.tools.parsing.json_text import WINDOW, JSONReading, describe_error, read_json
 
 if TYPE_CHECKING:
-    from turnsmith.tools.definition import ToolDefinition
+    from turnsmith.tools.definition import ToolCall, ToolDefinition
 
 __all__ = ["JSONActionParser", "scan_objects"]
 
@@ -50,6 +51,16 @@ class JSONActionParser(TextParser):
         builder = ActionBuilder(text, start, FORMAT_HINT)
         scan_objects(builder, start)
         return builder.build()
+
+    def write(self, call: ToolCall) -> str:
+        """The call as one object.
+
+        Example:
+            >>> from turnsmith import ToolCall
+            >>> JSONActionParser().write(ToolCall("look", {"at": "sky"}))
+            '{"tool": "look", "arguments": {"at": "sky"}}'
+        """
+        return json.dumps({"tool": call.name, "arguments": call.arguments})
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Lists the tools and shows the format.

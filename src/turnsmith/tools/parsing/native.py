@@ -19,7 +19,7 @@ from turnsmith.tools.parsing.calls import MAX_NAME, ActionBuilder, show
 from turnsmith.tools.parsing.function_calling import CLOSE, FunctionCallingParser
 
 if TYPE_CHECKING:
-    from turnsmith.tools.definition import ToolDefinition
+    from turnsmith.tools.definition import ToolCall, ToolDefinition
 
 __all__ = ["NativeParser"]
 
@@ -112,6 +112,10 @@ class NativeParser(ActionParser):
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Empty where the chat template itself shows the format; else those of the fallback."""
         return "" if self._renderer is not None else self._fallback.instructions(definitions)
+
+    def write(self, call: ToolCall) -> str:
+        """The call in tags; `turnsmith check` asks the chat template first, which knows the model's own format."""
+        return self._fallback.write(call)
 
     def _check_response(self, response: Any) -> ParsedAction:
         content = replace_surrogates(response.content or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from turnsmith.tools.parsing.calls import MAX_NAME, ActionBuilder, call_subject,
 from turnsmith.tools.parsing.json_text import describe_error, read_json
 
 if TYPE_CHECKING:
-    from turnsmith.tools.definition import ToolDefinition
+    from turnsmith.tools.definition import ToolCall, ToolDefinition
 
 __all__ = ["ReActActionParser"]
 
@@ -46,6 +47,17 @@ class ReActActionParser(TextParser):
         if action.text.startswith(THOUGHT):
             action.text = action.text[len(THOUGHT) :].lstrip()
         return action
+
+    def write(self, call: ToolCall) -> str:
+        """The call as two lines.
+
+        Example:
+            >>> from turnsmith import ToolCall
+            >>> print(ReActActionParser().write(ToolCall("look", {"at": "sky"})))
+            Action: look
+            Action Input: {"at": "sky"}
+        """
+        return f"{ACTION} {call.name}\n{INPUT} {json.dumps(call.arguments)}"
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Lists the tools and shows the format.
