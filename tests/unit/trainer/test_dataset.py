@@ -148,7 +148,7 @@ def test_mistakes_are_told_in_words(tmp_path: Path) -> None:
         CustomEnvironmentDataset(tasks=TASKS, seeds=[1])
     for returned in ({"a": 1}, {"task": {}, "a": 1}, ["task"]):
         with pytest.raises(ConfigError, match=rf"curriculum returned {re.escape(str(returned))} for start 0"):
-            CustomEnvironmentDataset(curriculum=lambda index, history, returned=returned: returned).start(0)  # pyright: ignore[reportArgumentType]
+            CustomEnvironmentDataset(curriculum=lambda index, history, returned=returned: returned).start(0)
     with pytest.raises(IndexError, match="from 0 on"):
         CustomEnvironmentDataset().start(-1)
 
