@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,3 +198,36 @@ def test_the_seeds_lines_run_in_it(vllm: BaseInferenceEngine) -> None:
     assert names["response"]
     assert 1 <= len(names["responses"]) <= 2
     assert len(names["batch"].sequences) == len(PROMPTS)
+
+
+SPLIT = """
+import os
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from vllm import LLM, SamplingParams
+
+llm = LLM({model!r}, dtype="float32", max_model_len=64, max_num_batched_tokens=64, max_num_seqs=4, enforce_eager=True,
+          kv_cache_memory_bytes=2**26, enable_prefix_caching=False)
+prompts = [{{"prompt_token_ids": [10 + n] * 40}} for n in range(3)]
+for seed in (None, 5):
+    print("seed", seed, len(llm.generate(prompts, SamplingParams(max_tokens=2, seed=seed), use_tqdm=False)), flush=True)
+"""
+
+
+def test_vllm_0_27_still_cannot_split_a_seeded_prompt_on_a_cpu(smollm2_folder: str) -> None:
+    """When this fails, vLLM has mended it, and the settings that keep prompts whole can go."""
+    done = subprocess.run([sys.executable, "-c", SPLIT.format(model=smollm2_folder)], capture_output=True, text=True)
+    assert "seed None 3" in done.stdout, done.stderr[-2000:]
+    assert done.returncode != 0
+    assert "CPU Generator does not use offset" in done.stdout + done.stderr
+
+
+def test_many_seeded_prompts_at_once_do_not_end_the_engine(vllm: BaseInferenceEngine) -> None:
+    long = [[10 + n % 50] * 200 for n in range(64)]  # more tokens than vLLM computes in one step
+
+    async def play() -> list[Generation]:
+        sampling = Sampling(max_tokens=2, seed=5)
+        turns = (vllm.engine.generate(prompt, sampling, session=str(n)) for n, prompt in enumerate(long))
+        return await asyncio.gather(*turns)
+
+    assert [len(turn.token_ids) for turn in asyncio.run(play())] == [2] * 64

@@ -282,8 +282,9 @@ def test_the_longest_episode_fits_into_the_engine() -> None:
     keys = keys_of("inference.max_prompt_tokens=9000", "inference.max_episode_tokens=500")
     assert (keys["data.max_prompt_length"], keys["data.max_response_length"]) == (9000, 500)
     assert keys["actor_rollout_ref.rollout.max_model_len"] == 9500
-    # vLLM refuses a prompt longer than this.
+    # vLLM refuses a prompt longer than this, and on a CPU cannot split one.
     assert keys["actor_rollout_ref.rollout.max_num_batched_tokens"] >= 9500
+    assert keys["actor_rollout_ref.rollout.enable_chunked_prefill"] is False
 
 
 def test_verl_writes_what_it_loads_again_and_no_model_folder() -> None:
