@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sys
@@ -99,7 +100,8 @@ async def test_nothing_else_can_be_reached(folder: Path, smollm2_folder: str, mo
                 f"cat {folder}/diary.txt": "No such file",
                 f"ls {Path.home()}/.ssh {Path.home()}/.bashrc /etc/passwd /var /root/.profile": "cannot access '/var'",
                 f"echo >> {sys.executable}; echo > /usr/planted; echo > /planted": "Read-only file system",
-                "env; cat /proc/*/environ | tr '\\0' '\\n'; ls -d /proc/[0-9]* | wc -l": "OPENAI_API_KEY=none",
+                "env; cat /proc/*/environ | tr '\\0' '\\n'": "OPENAI_API_KEY=none",
+                f"ls -d /proc/1 /proc/{os.getpid()}": f"cannot access '/proc/{os.getpid()}'",
                 "unshare -Ur true && echo ESCAPED; id -u": "65534",
             }
             trajectory = await play(folder, chat, [*attempts, "echo 4 > answer.txt", END])
