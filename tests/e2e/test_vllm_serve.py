@@ -60,13 +60,16 @@ def _chat(url: str, key: str) -> Said:
     with openai.OpenAI(base_url=url, api_key=key) as client:
         for question in QUESTIONS:
             messages.append({"role": "user", "content": question})
-            with client.chat.completions.stream(
-                model="m", messages=messages, stream_options={"include_usage": True}
-            ) as stream:
-                text = "".join(event.delta for event in stream if event.type == "content.delta")
-                reply = stream.get_final_completion()
-            assert reply.usage is not None
-            said.append((text, reply.usage.total_tokens))
+            # Not the client's `stream`, which raises if an answer is cut at `max_tokens`.
+            chunks = list(
+                client.chat.completions.create(
+                    model="m", messages=messages, stream=True, stream_options={"include_usage": True}
+                )
+            )
+            text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+            usage = chunks[-1].usage
+            assert usage is not None
+            said.append((text, usage.total_tokens))
             messages.append({"role": "assistant", "content": text})
     return said
 
@@ -76,12 +79,13 @@ def _responses(url: str, key: str) -> Said:
     with openai.OpenAI(base_url=url, api_key=key) as client:
         for question in QUESTIONS:
             items.append({"role": "user", "content": question})
-            with client.responses.stream(model="m", input=items, temperature=TEMPERATURES["responses"]) as stream:
-                text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-                reply = stream.get_final_response()
-            assert reply.usage is not None
-            said.append((text, reply.usage.total_tokens))
-            items += reply.output
+            temperature = TEMPERATURES["responses"]
+            events = list(client.responses.create(model="m", input=items, temperature=temperature, stream=True))
+            text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+            last: Any = events[-1]
+            assert last.type in ("response.completed", "response.incomplete")
+            said.append((text, last.response.usage.total_tokens))
+            items += last.response.output
     return said
 
 
@@ -109,27 +113,29 @@ def served(
     folder, mark = tmp_path_factory.mktemp("served"), uuid.uuid4().hex
     run = _make_run(folder, smollm2_folder)
     command = [sys.executable, "-m", "turnsmith", "serve", str(run), "--port", "0", "--record", "--name", "talks"]
-    process = subprocess.Popen(
-        command,
-        # Threads that wait for each other stand still when something else takes a core.
-        env=os.environ | {"TURNSMITH_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "stderr").open("w"),
-        text=True,
-    )
+    errors = folder / "stderr"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            command,
+            # Threads that wait for each other stand still when something else takes a core.
+            env=os.environ | {"TURNSMITH_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     try:
         assert process.stdout is not None
         found = None
         while found is None:
             line = process.stdout.readline()
-            assert line, (folder / "stderr").read_text()[-3000:]
+            assert line, errors.read_text()[-3000:]
             found = re.search(r"OPENAI_BASE_URL=(\S+) OPENAI_API_KEY=(\S+)", line)
         said = {name: talk(found[1], found[2]) for name, talk in CLIENTS.items()}
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=120)
-        assert (process.returncode, out.splitlines()[-1]) == (0, "Stopped."), (folder / "stderr").read_text()[-3000:]
-        assert "Traceback" not in (folder / "stderr").read_text()
+        assert (process.returncode, out.splitlines()[-1]) == (0, "Stopped."), errors.read_text()[-3000:]
+        assert "Traceback" not in errors.read_text()
         _, alive = psutil.wait_procs(processes_with(mark), timeout=10)
         assert not alive, "vLLM left processes behind"
     finally:
