@@ -48,6 +48,7 @@ def _make_run(folder: Path, model: str) -> Path:
     config.model.dtype, config.inference.backend = "float32", "vllm"
     config.inference.max_tokens, config.inference.cpu_cache_gib = 24, 0.5
     run.write_config(to_dict(config))
+    run.append_metrics({"step": 1})
     pending = PendingCheckpoint(run.checkpoints_dir, 1)
     shutil.copytree(model, pending.path / "actor" / "huggingface")
     pending.seal()
