@@ -8,7 +8,7 @@ import openai
 
 
 def talk(task: dict[str, Any], model: Any) -> float:
-    """Ask three times, then once more without the history; paid is the share of the letter a in all of it."""
+    """Ask three times, then once more without the history; paid is the share of small letters in all of it."""
     with openai.OpenAI(base_url=model.url, api_key=model.key) as client:
 
         def say(messages: list[Any], text: str) -> str:
@@ -21,4 +21,4 @@ def talk(task: dict[str, Any], model: Any) -> float:
         said = [say(main, text) for text in (f"Say a, {model.seed % 10}", "Once more", "And now?")]
         said.append(say([], f"Before: {said[-1]}. Say a"))
     text = "".join(said)
-    return text.count("a") / max(1, len(text))
+    return sum(letter.islower() for letter in text) / max(1, len(text))
