@@ -41,7 +41,7 @@ def _unlike(left: dict[str, Any], right: dict[str, Any], ignored: tuple[str, ...
 
 def _episodes(run: RunFolder) -> dict[str, Any]:
     return {
-        one.episode_id: (list(one.tokens.ids), list(one.tokens.log_probs), one.rewards)
+        one.episode_id: ([(list(part.ids), list(part.log_probs)) for part in (one.tokens, *one.branches)], one.rewards)
         for one in read_episodes(run)
         if one.decision is not Decision.RETRIED
     }

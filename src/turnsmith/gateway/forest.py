@@ -7,6 +7,7 @@ the deepest turn whose history it repeats, and only what is new becomes tokens.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import orjson
 
 from turnsmith.errors import ConfigError
 from turnsmith.gateway.histories import History, KnownHistories, MessageKey, reply_keys
-from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
@@ -24,9 +25,17 @@ from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.trajectory import TokenBuffer
 
+_PLAIN_CHARS_PER_TOKEN, _SLICE_CHARS = 8, 4096
+"""Text with more characters for each token that fits is counted before it is made into tokens, in slices of so many."""
+
 
 class Forest:
     """The turns of one episode, in order of sampling; turns are only ever added.
+
+    Args:
+        chat: The model's chat template.
+        parser: Reads tool calls.
+        context: The most tokens that a prompt may have.
 
     Example:
         >>> from transformers import AutoTokenizer
@@ -43,8 +52,9 @@ class Forest:
         ('bridged', True)
     """
 
-    def __init__(self, chat: Chat, parser: ActionParser) -> None:
+    def __init__(self, chat: Chat, parser: ActionParser, *, context: float = math.inf) -> None:
         self._chat = chat
+        self._context = context
         self._parser = parser
         self.turns: list[SampledTurn] = []
         self._known = KnownHistories()
@@ -54,11 +64,12 @@ class Forest:
         """Find where a request continues, and make tokens of what is new in it.
 
         Raises:
-            Refusal: The chat template cannot render it.
+            Refusal: The chat template cannot render it, or it is several times as long as what fits.
         """
         messages = request.messages
         parent, done, history = self._known.deepest(request)
         _mark_delivered(parent)
+        self._check_length(messages[done:], () if parent else request.tools)
         groups = list(_groups(messages[done:]))
         names = _call_names(messages, {message.call_id for message in messages[done:] if message.role == "tool"})
         try:
@@ -117,6 +128,23 @@ class Forest:
     def counts(self) -> Counter[str]:
         """How many turns were opened, bridged, spliced and edited."""
         return Counter(turn.continuation.value for turn in self.turns)
+
+    def _check_length(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]]) -> None:
+        """Refuse what is far too long after reading as much of it as fits: no other episode can do anything meanwhile.
+
+        What is only a little too long passes, and is refused when its tokens are counted.
+        """
+        texts = [orjson.dumps(tool).decode() for tool in tools]
+        for message in messages:
+            texts += [message.content, *(f"{call.name}{call.arguments}" for call in message.calls)]
+        tokens = len(texts)  # around each there is at least one
+        if tokens <= self._context and sum(map(len, texts)) <= _PLAIN_CHARS_PER_TOKEN * self._context:
+            return
+        slices = (text[start : start + _SLICE_CHARS] for text in texts for start in range(0, len(text), _SLICE_CHARS))
+        while tokens <= 2 * self._context and (text := next(slices, None)) is not None:
+            tokens += len(self._chat.encode(text))
+        if tokens > 2 * self._context:
+            raise ContextTooLong(tokens, int(self._context), "What follows was not counted.")
 
     def _begin(
         self,

@@ -27,6 +27,8 @@ class History:
     """The model's turns that follow, by what was handed out for them; the same text may be sampled twice."""
     length: int = 0
     """How many messages it has."""
+    tools: bytes = b""
+    """With these it began; only of one without messages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +78,8 @@ class KnownHistories:
             if not following:
                 break
             reached, followed = following, place + 1
-        self._walks.appendleft(_Walk(tools, messages[:followed], turn, done, history, reached))
+        if followed:
+            self._walks.appendleft(_Walk(tools, messages[:followed], turn, done, history, reached))
         return turn, done, history
 
     def _longest_walk(self, tools: bytes, messages: tuple[ChatMessage, ...]) -> _Walk:
@@ -92,7 +95,8 @@ class KnownHistories:
             and messages[: len(walk.messages)] == walk.messages
         ]
         if not walks:
-            root = self._roots.setdefault(tools, History())
+            # One that is new is kept when a turn is added: an agent can ask with new tools as often as it likes.
+            root = self._roots.get(tools) or History(tools=tools)
             return _Walk(tools, (), None, 0, root, [root])
         longest = max(walks, key=lambda walk: len(walk.messages))
         self._walks.remove(longest)
@@ -100,6 +104,8 @@ class KnownHistories:
 
     def add(self, history: History, messages: Sequence[ChatMessage], turn: SampledTurn, keys: set[MessageKey]) -> None:
         """Add a turn that answers a history and new messages; an agent may send it in the form of any of the keys."""
+        if not history.length:
+            history = self._roots.setdefault(history.tools, history)
         for message in messages:
             known = history.longer.get(message.key)
             if known is None:

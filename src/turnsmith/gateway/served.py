@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnsmith.gateway.request import ModelReply, ModelRequest
+from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest
 from turnsmith.gateway.turns import SampledTurn
 
 
@@ -21,6 +21,12 @@ class ServedEpisode(Protocol):
     """What the server needs of an episode."""
 
     model_name: str
+    context: int
+    """The most tokens that a conversation can have."""
+
+    def note_too_long(self, refusal: ContextTooLong) -> None:
+        """Take note of a request for a turn that was refused before it was read to its end."""
+        ...
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:
         """Sample the model's next turn; raises a `Refusal`."""

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,7 @@ from turnsmith.errors import describe_failure
 from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.dialects.anthropic_messages import write_token_count
 from turnsmith.gateway.dialects.base import KnownMessages, decode_body
-from turnsmith.gateway.request import ModelRequest, Refusal
+from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedEpisode, ServedTurn
 
 logger = logging.getLogger(__name__)
@@ -38,10 +39,13 @@ logger = logging.getLogger(__name__)
 _http_logger = logging.getLogger(f"{__name__}.http")
 _http_logger.setLevel(logging.CRITICAL)
 
-MAX_BODY_BYTES = 32 * 2**20
-"""Larger requests are refused."""
+BYTES_PER_TOKEN, MOST_EXTRA_BYTES = 64, 256 * 2**10
+"""A request with more bytes than so many for each token that fits, and these for its other fields, is refused. Text has
+about four for a token; JSON, escapes, ids and unknown fields take several times as many."""
 BODY_SECONDS = 30.0
 """For a request's body to arrive; then the request is refused."""
+TOO_LONG_SECONDS = 0.25
+"""So long an episode's requests wait after one that was too long, which takes time to find out."""
 KEEP_ALIVE_SECONDS = 10.0
 """A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
 _MOST_ASKED = 256
@@ -69,9 +73,25 @@ class _Route:
     """The last turn asked for with each body."""
     keys: dict[str, None] = field(default_factory=dict[str, None])
     """Idempotency keys, oldest first."""
-    known: defaultdict[str, KnownMessages] = field(default_factory=lambda: defaultdict(KnownMessages))
-    """What was read already, by dialect."""
     tasks: set[asyncio.Task[ServedTurn]] = field(default_factory=set["asyncio.Task[ServedTurn]"])
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Requests are read one at a time: between large ones, those of other episodes get their turn."""
+
+    def __post_init__(self) -> None:
+        self.known: defaultdict[str, KnownMessages] = defaultdict(lambda: KnownMessages(self.episode.context))
+        """What was read already, by dialect."""
+
+    async def read(self, http: web.Request, dialect: APIDialect) -> tuple[bytes, ModelRequest]:
+        """The body of a request, and what it asks for."""
+        body = await _body(http, self.episode.context)
+        async with self.reading:
+            return body, dialect.read(body, self.known[dialect.name])
+
+    async def pause(self) -> None:
+        """Let an agent that keeps sending what cannot fit wait, on all of its connections."""
+        if not self.is_shared:
+            async with self.reading:
+                await asyncio.sleep(TOO_LONG_SECONDS)
 
     def ask(self, http: web.Request, body: bytes, request: ModelRequest) -> asyncio.Task[ServedTurn]:
         """Begin a turn; a client that repeats a request, because it saw no answer, gets the same one."""
@@ -92,15 +112,11 @@ class _Route:
         if len(self.keys) > _MOST_ASKED:
             del self.keys[next(iter(self.keys))]
         self.tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(partial(self._forget, digest))
         return task
 
     def _can_repeat(self, task: asyncio.Task[ServedTurn]) -> bool:
-        if not task.done():
-            return True
-        if task.cancelled() or task.exception():
-            return False
-        return not (self.is_shared and task.result().turn.is_delivered)
+        return not task.done() or not (self.is_shared and task.result().turn.is_delivered)
 
     async def result(self, task: asyncio.Task[ServedTurn]) -> ServedTurn:
         """Wait for a turn, which goes on if whoever waits is cancelled."""
@@ -114,10 +130,11 @@ class _Route:
         for task in list(self.tasks):
             task.cancel()
 
-    def _forget(self, task: asyncio.Task[ServedTurn]) -> None:
+    def _forget(self, digest: tuple[str, int, int], task: asyncio.Task[ServedTurn]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, though the client that asked may be gone
+        # Asking for the exception marks it as seen: the client may be gone. With it the whole request would be kept.
+        if (task.cancelled() or task.exception()) and self.asked.get(digest) is task:
+            del self.asked[digest]
 
 
 class GatewayServer(ABC):
@@ -133,7 +150,7 @@ class GatewayServer(ABC):
 
     async def start(self, listener: socket.socket) -> None:
         """Take requests from a listening socket, which is closed at the end."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application()
         root = self._root
         app.add_routes(
             [
@@ -165,7 +182,12 @@ class GatewayServer(ABC):
 
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
-                return await answer(http, self.find(http), dialect)
+                route = self.find(http)
+                try:
+                    return await answer(http, route, dialect)
+                except ContextTooLong:
+                    await route.pause()
+                    raise
             except Refusal as refusal:
                 return _json(dialect.write_error(refusal), refusal.status)
             except ConnectionError:  # the client has left: there is nobody to answer
@@ -177,8 +199,11 @@ class GatewayServer(ABC):
         return handle
 
     async def _turn(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-        body = await _body(http)
-        request = dialect.read(body, route.known[dialect.name])
+        try:
+            body, request = await route.read(http, dialect)
+        except ContextTooLong as refusal:
+            route.episode.note_too_long(refusal)
+            raise
         task = route.ask(http, body, request)
         if request.stream:
             return await _stream(http, route, dialect, request, task)
@@ -190,11 +215,11 @@ class GatewayServer(ABC):
         return response
 
     async def _count(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-        request = dialect.read(await _body(http), route.known[dialect.name])
+        _, request = await route.read(http, dialect)
         return _json(write_token_count(route.episode.count_tokens(request)))
 
     async def _reward(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-        given = decode_body(await _body(http), float | _Reward)  # pyright: ignore[reportArgumentType]
+        given = decode_body(await _body(http, route.episode.context), float | _Reward)  # pyright: ignore[reportArgumentType]
         reward = _Reward(given) if isinstance(given, float) else given
         route.episode.add_reward(reward.value, reward.turn)
         return _json(b"{}")
@@ -274,12 +299,16 @@ async def serve_episode(episode: ServedEpisode) -> AsyncGenerator[tuple[str, str
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, _EpisodeServer] = WeakKeyDictionary()
 
 
-async def _body(http: web.Request) -> bytes:
+async def _body(http: web.Request, context: int) -> bytes:
+    most, body = context * BYTES_PER_TOKEN + MOST_EXTRA_BYTES, bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await http.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise Refusal(f"The request is larger than {MAX_BODY_BYTES:,} bytes.", status=413) from None
+            async for part in http.content.iter_any():
+                body += part
+                if len(body) > most:
+                    advice = f"The request has more than {most:,} bytes. A longer context is a setting of the run."
+                    raise ContextTooLong(len(body) // BYTES_PER_TOKEN, context, advice)
+            return bytes(body)
     except web.RequestPayloadError as error:
         raise Refusal(f"The request cannot be read: {error}") from None
     except TimeoutError:

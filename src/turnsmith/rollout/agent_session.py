@@ -49,7 +49,8 @@ class AgentSession:
         self._engine, self._chat, self._clock, self._limits = engine, chat, clock, limits
         self._sampling = replace(sampling, stop_token_ids=_union(chat.stop_token_ids, sampling))
         self._parser: ActionParser = parser or _DEFAULT_PARSER
-        self.forest = Forest(chat, self._parser)
+        self.context = limits.prompt_tokens + limits.tokens
+        self.forest = Forest(chat, self._parser, context=self.context)
         self.model_name = engine_name(engine)
         self.ended_by: tuple[Outcome, str] | None = None
         """Why the last request got no turn, or only half a turn; the episode ends so unless a later one gets one."""
@@ -62,7 +63,11 @@ class AgentSession:
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:
         """Sample the next turn; raises a `Refusal` at a limit, or if the engine fails."""
-        prompt = self.forest.prompt(request)
+        try:
+            prompt = self.forest.prompt(request)
+        except ContextTooLong as refusal:
+            self.note_too_long(refusal)
+            raise
         number, sampling = self._begun, self._turn_sampling(request, prompt)
         self._begun += 1
         self._clock.pause()  # the engine may be waiting for the trainer, which is no doing of the agent
@@ -89,6 +94,11 @@ class AgentSession:
         self.ended_by = self._cut_by(request, generation, sampling)
         self._count_calls(turn, reply)
         return ServedTurn(reply, turn)
+
+    def note_too_long(self, refusal: ContextTooLong) -> None:
+        """Without a turn the model has done nothing to make the conversation long: that is a fault."""
+        is_first = not self.forest.turns
+        self.ended_by = (Outcome.ENVIRONMENT_FAILED, str(refusal)) if is_first else (Outcome.TOKEN_LIMIT, "")
 
     def count_tokens(self, request: ModelRequest) -> int:
         """The length of a request's prompt."""
@@ -148,8 +158,7 @@ class AgentSession:
         if opening > limits.prompt_tokens:
             advice = "inference.max_prompt_tokens allows more before the first assistant message."
             refusal = ContextTooLong(opening, limits.prompt_tokens, advice)
-            is_first = not self.forest.turns
-            self.ended_by = (Outcome.ENVIRONMENT_FAILED, str(refusal)) if is_first else (Outcome.TOKEN_LIMIT, "")
+            self.note_too_long(refusal)
             raise refusal
         left = limits.tokens - (length - opening)
         if left < 1:

@@ -53,11 +53,10 @@ class Conversation(AgentSession):
         return trajectory
 
     def _turn_sampling(self, request: ModelRequest, prompt: Prompt) -> Sampling:
-        context = self._limits.prompt_tokens + self._limits.tokens
-        left = context - len(prompt.ids)
+        left = self.context - len(prompt.ids)
         if left < 1:
             self.ended_by = Outcome.TOKEN_LIMIT, ""
-            raise ContextTooLong(len(prompt.ids), context, "inference.max_episode_tokens allows more.")
+            raise ContextTooLong(len(prompt.ids), self.context, "inference.max_episode_tokens allows more.")
         wanted = self._sampling.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
         return _with_wishes(replace(self._sampling, max_tokens=min(wanted, left)), request)
 
@@ -92,7 +91,7 @@ class Conversations:
         parser: ActionParser | None,
         idle: float,
     ) -> None:
-        self.model_name = model_name
+        self.model_name, self.context = model_name, limits.prompt_tokens + limits.tokens
         self._engine, self._chat, self._limits, self._sampling, self._parser = engine, chat, limits, sampling, parser
         self._idle = idle
         self._live: dict[Conversation, None] = {}
@@ -121,6 +120,9 @@ class Conversations:
             conversation.histories |= {place}
             self._by_history[place][conversation] += 0
         return served
+
+    def note_too_long(self, refusal: ContextTooLong) -> None:
+        """Nothing to note: the client sees it, and no conversation has ended."""
 
     def count_tokens(self, request: ModelRequest) -> int:
         """The length of a request's prompt."""

@@ -9,7 +9,7 @@ from tests.fuzz.histories import TOOLS, FuzzedAgent, make_chat, run
 from transformers import AutoTokenizer
 
 from turnsmith.gateway.forest import Forest
-from turnsmith.gateway.request import ChatMessage, ModelRequest, Refusal, RequestedCall
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal, RequestedCall
 from turnsmith.gateway.turns import Continuation, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
@@ -211,3 +211,24 @@ def test_a_history_that_was_tokenised_again_would_be_found(
     sampled = agent.sample()
     turn = agent.forest.add(agent.forest.prompt(ModelRequest((USER,))), sampled, agent.hand_out(sampled))
     assert list(turn.ids) != list(sampled.token_ids)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [ChatMessage("user", "word " * 10_000)],
+        [USER] * 1001,
+        [USER, ChatMessage("assistant", "", (RequestedCall("look"),) * 1001), USER],
+    ],
+    ids=["text", "messages", "calls"],
+)
+def test_what_is_far_too_long_is_refused_before_it_is_made_into_tokens(chat: Chat, messages: list[ChatMessage]):
+    forest = Forest(chat, FunctionCallingParser(), context=500)
+    with pytest.raises(ContextTooLong):
+        forest.prompt(ModelRequest(tuple(messages)))
+
+
+def test_many_characters_may_be_few_tokens(chat: Chat):
+    forest = Forest(chat, FunctionCallingParser(), context=500)
+    prompt = forest.prompt(ModelRequest((ChatMessage("user", " " * 10_000),)))
+    assert len(prompt.ids) < 500

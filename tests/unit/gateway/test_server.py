@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from turnsmith.gateway import server as gateway_server
-from turnsmith.gateway.request import ChatMessage, ModelReply, ModelRequest, Refusal
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.server import serve_episode
 from turnsmith.gateway.turns import Continuation, SampledTurn
@@ -25,13 +25,14 @@ from turnsmith.inference.engine import Generation
 class Episode:
     """Answers each request with the number of turns so far, when it may."""
 
-    model_name = "tiny"
+    model_name, context = "tiny", 1000
 
     def __init__(self) -> None:
         self.turns: list[SampledTurn] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.rewards: list[tuple[float, int | None]] = []
+        self.too_long: list[ContextTooLong] = []
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:
         number = len(self.turns)
@@ -48,6 +49,9 @@ class Episode:
         return SampledTurn(
             number, None, array("i"), 0, array("i", [1]), generation, reply, (), Continuation.OPENED, number
         )
+
+    def note_too_long(self, refusal: ContextTooLong) -> None:
+        self.too_long.append(refusal)
 
     def count_tokens(self, request: ModelRequest) -> int:
         return 7
@@ -251,7 +255,25 @@ async def test_a_body_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch
     assert b"did not arrive within" in answer
 
 
+async def spaces() -> AsyncIterator[bytes]:
+    """64 MiB, of which nobody knows the length before."""
+    for _ in range(2**10):
+        yield b" " * 2**16
+
+
 async def test_a_body_that_is_too_large_is_refused():
-    async with served(Episode()) as client:
-        large = await client.post("/chat/completions", content=b" " * (gateway_server.MAX_BODY_BYTES + 1))
-    assert (large.status_code, large.json()["error"]["code"]) == (413, "request_too_large")
+    episode = Episode()
+    most = 64 * episode.context + 256 * 1024
+    async with served(episode) as client:
+        empty = len(json.dumps(body("")).encode())
+        fits = await client.post("/chat/completions", content=json.dumps(body("")).encode() + b" " * (most - empty))
+        assert (text_of(fits), episode.too_long) == ("answer 0", [])
+        large = await client.post("/chat/completions", content=b" " * (most + 1))
+        assert (large.status_code, large.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert f"more than {most:,} bytes" in large.json()["error"]["message"]
+        endless = await client.post("/messages", content=spaces())
+        assert (endless.status_code, endless.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert len(episode.too_long) == 2
+        assert text_of(await client.post("/chat/completions", json=body())) == "answer 1"
+        assert (await client.post("/messages/count_tokens", content=b" " * (most + 1))).status_code == 400
+        assert len(episode.too_long) == 2, "counting asks for no turn"

@@ -19,6 +19,7 @@ from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.rollout import agent_session
 from turnsmith.rollout.agent_session import AgentSession
 from turnsmith.rollout.limits import Limits
+from turnsmith.trajectory import Outcome
 
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
 LOOK = ({"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}},)
@@ -308,3 +309,15 @@ async def test_the_record_has_the_conversation_and_where_weights_changed(chat: C
     ]
     assert [message["content"] for message in record.messages] == ["one", "a b", "two", "a b"]
     assert session_of(chat, []).to_trajectory().turns == []
+
+
+async def test_a_history_that_is_far_too_long_is_a_fault_only_before_the_first_turn(chat: Chat) -> None:
+    session = session_of(chat, ["yes", "no"], prompt_tokens=200, tokens=200)
+    with pytest.raises(ContextTooLong):
+        await take(session, "word " * 10_000)
+    assert (session.ended_by or ("",))[0] is Outcome.ENVIRONMENT_FAILED
+    await take(session)
+    assert session.ended_by is None
+    with pytest.raises(ContextTooLong):
+        await take(session, "word " * 10_000)
+    assert session.ended_by == (Outcome.TOKEN_LIMIT, "")

@@ -148,7 +148,7 @@ class AnthropicMessages:
         message = str(refusal)
         if isinstance(refusal, ContextTooLong):
             message = f"prompt is too long: {refusal.tokens} tokens > {refusal.limit} maximum. {refusal.advice}".strip()
-        kinds = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+        kinds = {401: "authentication_error", 404: "not_found_error"}
         kind = kinds.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
         return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import orjson
 
-from turnsmith.gateway.request import ChatMessage, ModelReply, ModelRequest, Refusal
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 
 Body = TypeVar("Body")
 
@@ -60,6 +61,9 @@ def decode_body(body: bytes, kind: type[Body]) -> Body:
 class KnownMessages:
     """The messages of earlier requests: agents send their whole history each time, of which only the end is new.
 
+    Args:
+        context: The most tokens that a conversation can have, and so the most items.
+
     Example:
         >>> known, parse = KnownMessages(), lambda item: [ChatMessage("user", msgspec.json.decode(item))]
         >>> first = known.read(b'["Hi"]', parse, "messages")
@@ -71,7 +75,8 @@ class KnownMessages:
     most_arrays, most_bytes = 8, 8 * 2**20
     """What is kept for one episode; an agent has several conversations, and can send what it likes."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: float = math.inf) -> None:
+        self._context = context
         self._arrays: list[tuple[bytes, list[ChatMessage], int]] = []
         """JSON arrays without their last bracket, the messages in them, and how many items they have."""
 
@@ -91,7 +96,11 @@ class KnownMessages:
                 messages, items, rest = known[:], known_items, b"[" + array[len(begun) + 1 :]
                 del self._arrays[place]
                 break
-        for item in msgspec.json.decode(rest, type=list[msgspec.Raw]):
+        new = msgspec.json.decode(rest, type=list[msgspec.Raw])
+        if items + len(new) > self._context:
+            advice = f"Each item of `{field}` has at least one."
+            raise ContextTooLong(items + len(new), int(self._context), advice)
+        for item in new:
             messages += _parse(parse, bytes(item), f"{field}[{items}]")
             items += 1
         if len(opened) < self.most_bytes // self.most_arrays:

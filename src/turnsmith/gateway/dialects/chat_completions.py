@@ -219,7 +219,7 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
     else:
         message, param = str(refusal), refusal.param
         kind = "invalid_request_error" if refusal.status < 500 else "server_error"
-        code = {401: "invalid_api_key", 404: "not_found", 413: "request_too_large"}.get(refusal.status)
+        code = {401: "invalid_api_key", 404: "not_found"}.get(refusal.status)
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
