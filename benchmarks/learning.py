@@ -69,8 +69,9 @@ def show(trainer: RayPPOTrainer, step: int) -> None:
     print(f"\nAfter step {step}:")
     file = next((trainer.run.path / IN_TRAINING).glob(f"step-{step:08d}-*.parquet"))
     for trajectory in read_episodes(file)[:SHOWN]:
-        for message in trajectory.messages[1:]:
-            print(f"  {message['role']:9} {message['content']!r}")
+        for message in trajectory.messages:
+            if message["role"] != "system":
+                print(f"  {message['role']:9} {message['content']!r}")
         print(f"  reward    {trajectory.total_reward:g}\n")
 
 

@@ -6,8 +6,11 @@ import sys
 from typing import Any
 
 import uvicorn
+from fastmcp import FastMCP
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
 
 
@@ -67,8 +70,65 @@ class Roulette(Guess):
         return Seen(text=f"{action.stake:g} on {action.colour}", reward=float(action.number == self.number), done=True)
 
 
+class OwnCall(CallToolAction):
+    """What some servers derive, and which then refuses the action that lists the tools."""
+
+
+class Boxes(MCPEnvironment):
+    """Acts by MCP tools alone: unlock the box of this seed (0.25) and take what is in it (0.75), which ends it."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        tools = FastMCP("boxes")
+
+        @tools.tool
+        def unlock(box: int) -> str:
+            """Unlock a box."""
+            self.unlocked.add(box)
+            return f"Box {box} is open."
+
+        @tools.tool
+        def take(box: int, hand: str = "left") -> dict[str, Any]:
+            """Take what is in a box."""
+            if box not in self.unlocked:
+                raise ValueError(f"box {box} is locked")
+            return {"taken": box == self.number, "hand": hand}
+
+        super().__init__(tools)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Observation:
+        self.number, self.unlocked = random.Random(seed).randint(1, 8), set[int]()
+        return Observation(metadata={"task": f"Take what is in a box. It is not far from {self.number}."})
+
+    async def step_async(self, action: Action, timeout_s: float | None = None, **more: Any) -> Observation:
+        seen = await super().step_async(action, timeout_s, **more)
+        if isinstance(action, CallToolAction) and seen.error is None:
+            if action.arguments["box"] == 0:
+                raise OSError("the simulator is gone")
+            is_right, seen.done = action.arguments["box"] == self.number, action.tool_name == "take"
+            seen.reward = (0.75 if seen.done else 0.25) * is_right
+            seen.metadata = {"success": is_right and seen.done}
+        return seen
+
+    def _step_impl(self, action: Action, timeout_s: float | None = None, **more: Any) -> Observation:
+        raise TypeError("this environment only has tools")
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+KINDS = {
+    "text": (Guess, Say, Seen),
+    "length": (Length, Say, Seen),
+    "json": (Roulette, Bet, Seen),
+    "tools": (Boxes, CallToolAction, CallToolObservation),
+    "own tools": (Boxes, OwnCall, CallToolObservation),
+    "any action": (Boxes, Action, Observation),
+}
+
 if __name__ == "__main__":
     port, kind, sessions = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    environment, action = {"text": (Guess, Say), "length": (Length, Say), "json": (Roulette, Bet)}[kind]
-    app = create_fastapi_app(environment, action, Seen, max_concurrent_envs=sessions)
+    app = create_fastapi_app(*KINDS[kind], max_concurrent_envs=sessions)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

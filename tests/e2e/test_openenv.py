@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import socket
@@ -117,6 +118,63 @@ def test_a_fault_of_the_server_is_a_fault_and_never_a_reward(python: Path, chat:
         [lost] = play(url, chat, kill, 1)
         assert lost.outcome is Outcome.ENVIRONMENT_FAILED
         assert url.removeprefix("openenv://") in str(lost.error)
+
+
+def call(name: str, **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def open_and_take(turn: int, prompt: str) -> str:
+    return call(("unlock", "take")[turn], box=int(oracle(turn, prompt)))
+
+
+def try_boxes(turn: int, prompt: str) -> str:
+    draw = random.Random(f"{prompt}{turn}")
+    return call(draw.choice(("unlock", "take")), box=draw.randint(1, 8))
+
+
+@pytest.mark.parametrize("kind", ["tools", "own tools", "any action"])
+def test_the_tools_of_a_server_are_called_as_tools(python: Path, chat: Chat, kind: str) -> None:
+    with server(python, kind, 4) as (url, _):
+        right = play(url, chat, open_and_take)
+        assert [episode.rewards for episode in right] == [[0.25, 0.75]] * 8
+        assert {episode.outcome for episode in right} == {Outcome.COMPLETED}
+        assert len({episode.states[0] for episode in right}) > 2, "the task is in the metadata of the first observation"
+        assert all(episode.infos[-1]["success"] for episode in right)
+        tried = play(url, chat, try_boxes, 32)
+        assert sum(episode.total_reward for episode in tried) / 32 < 0.5
+        assert {episode.outcome for episode in tried} <= {Outcome.COMPLETED, Outcome.TRUNCATED}
+    opening = right[0].messages[0]["content"]
+    assert all(words in opening for words in ('"unlock"', "Unlock a box.", '"take"', '"box"', '"hand"')), opening
+    assert [message["content"] for message in right[0].messages if message["role"] == "tool"] == [
+        f"Box {oracle(0, right[0].states[0])} is open.",
+        '{"taken":true,"hand":"left"}',
+    ]
+
+
+def test_mistakes_with_a_servers_tools_are_told_to_the_model_and_its_faults_are_not(python: Path, chat: Chat) -> None:
+    turns = [call("take", box=3), call("take", box="three"), call("lift"), "I take it."]
+    with server(python, "tools", 4) as (url, _):
+        [told] = play(url, chat, lambda turn, prompt: turns[turn], 1, max_steps=2)
+        assert told.outcome is Outcome.TRUNCATED, "a call that was refused before the step does not count"
+        [broken] = play(url, chat, lambda turn, prompt: call("unlock", box=0), 1)
+    answers = [message["content"] for message in told.messages if message["role"] in ("tool", "user")][1:]
+    assert answers == [
+        "Error calling tool 'take': box 3 is locked",
+        "The argument box must be of type integer, not 'three'.",
+        "There is no tool lift. The tools are take, unlock.",
+        "Call one of the tools: unlock, take.",
+    ]
+    assert broken.outcome is Outcome.ENVIRONMENT_FAILED
+    assert "EXECUTION_ERROR: the simulator is gone" in str(broken.error)
+
+
+def test_tools_of_a_server_work_in_a_worker_process_too(python: Path, chat: Chat) -> None:
+    with server(python, "tools", 4) as (url, _):
+        [right] = play(url, chat, open_and_take, 1, isolation="process")
+        [broken] = play(url, chat, lambda turn, prompt: call("unlock", box=0), 1, isolation="process")
+    assert right.rewards == [0.25, 0.75]
+    assert "EXECUTION_ERROR: the simulator is gone" in str(broken.error)
 
 
 def test_it_trains(python: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def _conversations() -> dict[str, list[m.Message]]:
     define = m.Define(0, 1, name, [], config=m.encode({"max_steps": 3}), call_seconds=5.0)
     reset = m.Reset(1, 7, 1, 3)
     info = m.pack("", {"success": True})
-    tool = m.ToolInfo("add", "Adds.", {"type": "object"}, 1.0, 10)
+    tool = m.ToolInfo("add", "Adds.", {"type": "object"}, 1.0, 10, False)
     return {
         "episode": [define, reset, m.Step(2, 7, "8"), m.IsOver(3, 7), m.Close(4, 7)],
         "tool": [define, reset, m.UseTool(2, 7, "add", '{"amount": 5}', "e1"), m.Ping(3)],

@@ -8,6 +8,7 @@ from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.asking import ask, ask_async
+from turnsmith.tools.definition import ToolDefinition
 
 
 class BaseEnvironment(ABC):
@@ -40,6 +41,9 @@ class BaseEnvironment(ABC):
     """The episode is truncated after this many actions."""
     last_observation: str = ""
     """The last observation; kept for you."""
+    step_tools: Sequence[ToolDefinition] = ()
+    """Tools whose calls are steps, for those that are known only at run time: set them in `reset`, and `step` gets a
+    call as JSON, `{"name": ..., "arguments": {...}}`. A `@tool` method needs no entry."""
     reward_range: tuple[float, float] | None = None
     """Lowest and highest possible reward of an episode, if you declare it; training warns of rewards outside it."""
 

@@ -32,7 +32,7 @@ class Host(Protocol):
         ...
 
     def tools(self) -> list[Tool]:
-        """Its `@tool` methods, which are called where the object lives."""
+        """Its `@tool` methods, which are called where the object lives, and those whose calls are steps."""
         ...
 
     async def step(self, action: str) -> StepResult:

@@ -14,6 +14,7 @@ from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.result import StepResult, read_step, read_text
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.env.step_tool import StepTool
 from turnsmith.environment_threads import (
     EnvironmentThread,
     EnvironmentThreads,
@@ -125,11 +126,12 @@ class EnvironmentHost:
         return self._prefix
 
     def tools(self) -> list[Tool]:
-        """Its `@tool` methods, which are called where it lives."""
+        """Its `@tool` methods, which are called where it lives, and those whose calls are steps."""
         tools = tools_of(self.environment)
         for tool in tools:
             tool.thread = self.thread
-        return tools
+        definitions = getattr(self.environment, "step_tools", ())
+        return [*tools, *(StepTool(definition, self.step, limit=self.limit) for definition in definitions)]
 
     async def step(self, action: str) -> StepResult:
         """Do one action."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.env.host import Host
+from turnsmith.env.result import StepResult
+from turnsmith.env.step_tool import StepTool
 from turnsmith.inference.chat import Chat
 from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser
@@ -79,9 +81,9 @@ async def apply_action(
 ) -> TurnResult:
     """Run the tool calls in the model's turn; if there are none, step the environment.
 
-    Calls run one after another in the order they were written, because they may share state. If a call cannot be
-    parsed, the model is shown an error message and loses only that turn. If there are more calls than `calls_left`,
-    none is run.
+    Calls run one after another in the order they were written, because they may share state. Those that are steps have
+    their rewards, and after one that ends the episode none is run. If a call cannot be parsed, the model is shown an
+    error message and loses only that turn. If there are more calls than `calls_left`, none is run.
     """
     if not tools:
         return await _step(action, host)
@@ -92,12 +94,13 @@ async def apply_action(
         skipped = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
         return TurnResult([], info={"tool_calls_not_run": skipped}, is_over_limit=True)
     if parsed.calls:
-        for call in parsed.calls:
-            _name_plain_input(call, tools.registry)
-            call.result = await tools.registry.call(call, episode_id=episode_id, count=count)
+        steps = await _run_calls(parsed.calls, tools.registry, episode_id, count)
         messages = [_tool_message(call, call.result) for call in parsed.calls if call.result]
-        info: dict[str, Any] = {"tool_calls": [_record(call) for call in parsed.calls]}
-        result = TurnResult(messages, terminated=await host.is_over(), info=info, calls=parsed.calls)
+        info = {name: value for step in steps for name, value in step.info.items()}
+        info["tool_calls"] = [_record(call) for call in parsed.calls]
+        result = TurnResult(messages, sum((step.reward for step in steps), 0.0), info=info, calls=parsed.calls)
+        result.truncated = any(step.truncated for step in steps)
+        result.terminated = any(step.terminated for step in steps) or (not result.truncated and await host.is_over())
     elif parsed.problem:
         result = TurnResult([])
     else:
@@ -107,6 +110,24 @@ async def apply_action(
         result.messages.append({"role": "user", "content": parsed.problem.sentence})
         result.info["format_problem"] = parsed.problem.kind.value
     return result
+
+
+async def _run_calls(
+    calls: Sequence[ToolCall], registry: ToolRegistry, episode_id: str, count: Callable[[str], Sequence[int]] | None
+) -> list[StepResult]:
+    """Run the calls until one ends the episode; returns those of them that were steps."""
+    steps: list[StepResult] = []
+    for call in calls:
+        if steps and steps[-1].done:
+            call.result = ToolResult(False, "The episode had ended before this call.")
+            continue
+        _name_plain_input(call, registry)
+        call.result = await registry.call(call, episode_id=episode_id, count=count)
+        tool = registry.get(call.name)
+        if isinstance(tool, StepTool) and (step := tool.take()) is not None:
+            call.result.ok = call.result.ok and not step.info.get("invalid_action")
+            steps.append(step)
+    return steps
 
 
 def _name_plain_input(call: ToolCall, registry: ToolRegistry) -> None:

@@ -4,7 +4,7 @@
 - `scorers`: calls a scoring function in the way that it was written for: ours, TRL's or verl's
 - `answers`: the scoring functions that ship with turnsmith; `mathematics` compares for one of them
 - `gymnasium`, `spaces`: Gymnasium's environments, in words
-- `openenv`: environments behind an OpenEnv server
+- `openenv`: environments behind an OpenEnv server; `openenv_tools`: what its MCP tools look like on the wire
 - `pettingzoo`: the games of PettingZoo in turns, with other players in the other seats
 - `reasoning_gym`: the tasks of reasoning-gym
 - `textarena`: the games of TextArena

@@ -15,8 +15,19 @@ from typing import Any
 
 from turnsmith.clocks import Bottleneck, waiting
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.adapters.openenv_tools import (
+    LIST_ACTION,
+    LIST_REQUEST,
+    error_of,
+    has_no_fields,
+    is_tool_call,
+    read_call,
+    read_tools,
+    result_text,
+)
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency
+from turnsmith.tools.definition import ToolDefinition
 
 _CAPACITY, _INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 _FIRST_RETRY_SECONDS = 0.1
@@ -30,9 +41,10 @@ _action_schemas: dict[str, dict[str, Any]] = {}
 class OpenEnvEnvironment(BaseEnvironment):
     """One session of an OpenEnv server.
 
-    The model's turn becomes the action. If the server's action has one field that a text can be, the turn is that
-    field; otherwise it is a JSON object, and the prompt has its schema. What the model is shown is the observation's
-    only field, or all of them, a line each.
+    The model's turn becomes the action. If the server's actions are calls of MCP tools, the model calls those. If its
+    action has one field that a text can be, the turn is that field; otherwise it is a JSON object, and the prompt has
+    its schema. What the model is shown is the result of its call, or the observation's only field, or all of them, a
+    line each.
 
     Args:
         address: `openenv://host:port`, or a URL with http, https, ws or wss.
@@ -65,19 +77,29 @@ class OpenEnvEnvironment(BaseEnvironment):
                 answer = await self._wait_for_room(data)
         if "code" in answer:
             raise EnvironmentFailure(f"{self.url} did not start an episode: {answer['code']}: {answer['message']}")
-        return self._show(answer["observation"])
+        self.step_tools = await self._list_tools()
+        observation = answer["observation"]
+        if self.step_tools and not _fields_as_text(observation):  # theirs has no field for a task
+            observation = answer.get("metadata") or {}
+        return self._show(observation)
 
     def get_prompt_prefix(self) -> str:
         """The action's schema, if it is more than a text."""
-        if self.action_field is not None:
+        if self.action_field is not None or self.step_tools:
             return ""
         schema = json.dumps({name: value for name, value in self.action_schema.items() if name != "title"})
         return f"Answer with nothing but a JSON object with this schema: {schema}"
 
     async def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         """Do what the model said; if the server can't read it, say so."""
-        if self.action_field is not None:
-            data: Any = {self.action_field: action}
+        data: Any = None
+        if self.step_tools:
+            data = read_call(action)
+            if data is None:
+                names = ", ".join(tool.name for tool in self.step_tools)
+                return f"Call one of the tools: {names}.", 0.0, False, {"invalid_action": True}
+        elif self.action_field is not None:
+            data = {self.action_field: action}
         else:
             try:
                 data = json.loads(action)
@@ -91,7 +113,9 @@ class OpenEnvEnvironment(BaseEnvironment):
         if "code" in answer:
             raise EnvironmentFailure(f"{self.url} failed in step: {answer['code']}: {answer['message']}")
         info = dict(answer.get("metadata") or {})
-        return self._show(answer["observation"]), float(answer["reward"] or 0), bool(answer["done"]), info
+        observation = answer["observation"]
+        shown = self._show_result(observation, info) if self.step_tools else self._show(observation)
+        return shown, float(answer["reward"] or 0), bool(answer["done"]), info
 
     async def close(self) -> None:
         """End the session."""
@@ -111,6 +135,15 @@ class OpenEnvEnvironment(BaseEnvironment):
                 return dict((await answer.json())["action"])
         except (_aiohttp().ClientError, OSError, ValueError, KeyError) as error:
             raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error!r}") from error
+
+    async def _list_tools(self) -> list[ToolDefinition]:
+        is_call = is_tool_call(self.action_schema)
+        tools = read_tools((await self._ask("step", LIST_ACTION)).get("observation")) if is_call else []
+        if not tools and (is_call or has_no_fields(self.action_schema)):
+            tools = read_tools((await self._ask("mcp", LIST_REQUEST)).get("result"))
+        if is_call and not tools:
+            raise EnvironmentFailure(f"{self.url} takes calls of tools, but lists none.")
+        return tools
 
     async def _wait_for_room(self, data: dict[str, Any]) -> dict[str, Any]:
         pause = _FIRST_RETRY_SECONDS
@@ -148,6 +181,18 @@ class OpenEnvEnvironment(BaseEnvironment):
             self._session = _aiohttp().ClientSession(trust_env=True)
         return self._session
 
+    def _show_result(self, observation: Mapping[str, Any], info: dict[str, Any]) -> str:
+        kind, message = error_of(observation)
+        if kind == "transport_error":
+            raise EnvironmentFailure(f"{self.url} could not reach its own tools: {message}")
+        if kind:
+            info["invalid_action"] = True
+            return message
+        if observation.get("result") is not None:
+            return result_text(observation["result"])
+        fields = {name: value for name, value in observation.items() if name not in ("tool_name", "result", "error")}
+        return _fields_as_text(fields) or "Done."
+
     def _show(self, observation: Mapping[str, Any]) -> str:
         if self.observation_field is not None:
             if self.observation_field not in observation:
@@ -156,10 +201,7 @@ class OpenEnvEnvironment(BaseEnvironment):
                     "set environment.observation_field to one of them."
                 )
             return _as_text(observation[self.observation_field])
-        shown = {name: value for name, value in observation.items() if name != "metadata" and value not in (None, "")}
-        if len(shown) == 1:
-            return _as_text(*shown.values())
-        return "\n".join(f"{name}: {_as_text(value)}" for name, value in shown.items())
+        return _fields_as_text(observation)
 
 
 _MORE_SESSIONS = "let the server allow more (`max_concurrent_envs` of its `create_app`), or train with fewer at once"
@@ -184,6 +226,13 @@ def _what_is_wrong(answer: Mapping[str, Any]) -> str:
     errors = answer.get("errors", [])
     details = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in errors]
     return f"The action is not valid: {'; '.join(details) or answer['message']}."
+
+
+def _fields_as_text(observation: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in observation.items() if name != "metadata" and value not in (None, "")}
+    if len(shown) == 1:
+        return _as_text(*shown.values())
+    return "\n".join(f"{name}: {_as_text(value)}" for name, value in shown.items())
 
 
 def _as_text(value: Any) -> str:

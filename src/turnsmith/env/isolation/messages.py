@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -229,6 +229,8 @@ class ToolInfo(msgspec.Struct, array_like=True):
     parameters: dict[str, Any]
     time_limit: float
     max_output_tokens: int
+    is_step: bool
+    """Whether a call of it is a step."""
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping | Solve | Answer

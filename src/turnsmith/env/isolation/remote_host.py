@@ -15,6 +15,7 @@ from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.result import StepResult, read_reward
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.env.step_tool import StepTool
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import ToolTimeout, current_episode
@@ -83,12 +84,12 @@ class RemoteHost:
         request = m.Reset(worker.next_call(), environment, definition.number, seed, task)
         reply = await self._call(request, m.ResetReply, 2 * spec.call_seconds)  # it may have to be imported first
         self._prefix = reply.prefix
-        self._tools = [RemoteTool(self, info) for info in self._unpack(m.read_tools, reply.tools)]
+        self._tools = [self._tool(info) for info in self._unpack(m.read_tools, reply.tools)]
         self.environment = RemoteEnvironment(spec.name, self)
         return reply.observation
 
     def tools(self) -> list[Tool]:
-        """Its `@tool` methods; calling one calls it in the worker."""
+        """Its `@tool` methods, which are called in the worker, and those whose calls are steps."""
         return self._tools
 
     def prompt_prefix(self) -> str:
@@ -162,6 +163,10 @@ class RemoteHost:
             pass
         finally:
             pool.release(worker, self._environment, is_stuck=is_stuck)
+
+    def _tool(self, info: m.ToolInfo) -> Tool:
+        definition = ToolDefinition(info.name, info.description, info.parameters)
+        return StepTool(definition, self.step, limit=info.time_limit) if info.is_step else RemoteTool(self, info)
 
     def _next_call(self) -> int:
         if self._worker is None:

@@ -27,6 +27,7 @@ from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.env.step_tool import StepTool
 from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
 from turnsmith.text import replace_surrogates
@@ -315,9 +316,8 @@ async def _await_reward(name: str, value: Any) -> Any:
 
 def _tool_info(tool: Tool) -> m.ToolInfo:
     definition = tool.definition
-    return m.ToolInfo(
-        definition.name, definition.description, definition.parameters, tool.time_limit, tool.max_output_tokens
-    )
+    about = (definition.name, definition.description, definition.parameters)
+    return m.ToolInfo(*about, tool.time_limit, tool.max_output_tokens, isinstance(tool, StepTool))
 
 
 _NO_INFO = m.pack("", {})

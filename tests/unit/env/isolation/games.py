@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from turnsmith import BaseEnvironment, ToolError, current_episode, tool
+from turnsmith.tools.definition import ToolDefinition
 
 
 class Counter(BaseEnvironment):
@@ -46,6 +47,19 @@ class Counter(BaseEnvironment):
         """Wait a moment."""
         await asyncio.sleep(0)
         return "x" * 10_000
+
+
+class Caller(BaseEnvironment):
+    """Has a tool whose call is a step."""
+
+    def reset(self) -> str:
+        self.step_tools = [ToolDefinition("ring", "Ring.", {"type": "object", "properties": {"bell": {}}})]
+        return "Ring a bell."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        if "cracked" in action:
+            raise OSError("no sound")
+        return action, 0.5, True, {"rang": True}
 
 
 class AsyncCounter(BaseEnvironment):

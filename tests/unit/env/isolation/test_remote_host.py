@@ -7,12 +7,13 @@ import os
 from typing import Any
 
 import pytest
-from tests.unit.env.isolation.games import AsyncCounter, Counter, Forker, Loaded, Wrapped, twice_the_total
+from tests.unit.env.isolation.games import AsyncCounter, Caller, Counter, Forker, Loaded, Wrapped, twice_the_total
 
 from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
-from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env import BaseEnvironment, EnvironmentSpec, StepResult
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
+from turnsmith.env.step_tool import StepTool
 from turnsmith.errors import EnvironmentFailure, WorkerLost
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.tools.definition import ToolCall
@@ -44,6 +45,7 @@ async def test_every_mode_plays_the_same_episode():
     assert played[0][0] == "start 3 {'row': 1}"
     await check_async_methods()
     await check_tools()
+    await check_step_tools()
     await check_rewards()
     await check_light_start()
     await check_failures()
@@ -110,6 +112,21 @@ async def check_tools() -> None:
     assert told[0] == told[1]
     assert told[1][0][0] == (True, '{"total":8,"episode":"episode-1"}', "", False)
     assert told[1][2] is True
+
+
+async def check_step_tools() -> None:
+    for mode in ("thread", "process"):
+        host = await started(Caller, mode)
+        [ring] = host.tools()
+        assert isinstance(ring, StepTool)
+        assert ring.definition.description == "Ring."
+        assert await ring.execute(bell=2) == '{"name": "ring", "arguments": {"bell": 2}}'
+        assert ring.take() == StepResult('{"name": "ring", "arguments": {"bell": 2}}', 0.5, True, False, {"rang": True})
+        with pytest.raises(EnvironmentFailure, match=r"Caller.step raised OSError: no sound"):
+            await ring.execute(bell="cracked")
+        with pytest.raises(EnvironmentFailure, match=r"Caller.step raised OSError: no sound"):
+            ring.take()
+        await host.close()
 
 
 async def check_rewards() -> None:
