@@ -188,7 +188,7 @@ def test_a_cpu_run_turns_off_what_only_gpus_have() -> None:
     keys = keys_of()
     switched = {name: value for name, value in keys.items() if name in to_verl._cpu()}
     assert [name for name, value in switched.items() if value] == ["actor_rollout_ref.rollout.enforce_eager"]
-    assert len(switched) == 10
+    assert len(switched) == 11
     assert keys["trainer.device"] == "cpu"
 
 
