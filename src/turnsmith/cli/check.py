@@ -157,8 +157,7 @@ def _show(result: CheckResult) -> None:
 def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult], played: Sequence[Trajectory]) -> None:
     """Write the files that were asked for."""
     from turnsmith.check.report import as_dict, as_row
-    from turnsmith.errors import RecordError
-    from turnsmith.records.files import write_text
+    from turnsmith.records.files import write_for_user
     from turnsmith.viewer.check_html import CheckRow, check_html
 
     report = {"environment": name, "model": args.model, **as_dict(results)} | _sample(played)
@@ -169,12 +168,8 @@ def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult], 
         (args.html, lambda: check_html(name, about, rows)),
     )
     for file, text in texts:
-        if file is None:
-            continue
-        try:
-            write_text(Path(file).expanduser(), text())
-        except OSError as error:
-            raise RecordError(f"{file} cannot be written: {error.strerror or error}.") from error
+        if file is not None:
+            write_for_user(file, text())
 
 
 def _sample(played: Sequence[Trajectory]) -> dict[str, Any]:

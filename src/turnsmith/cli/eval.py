@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
@@ -96,6 +95,8 @@ def _evaluate(
 ) -> int:
     from turnsmith.cli.engine import open_engine
     from turnsmith.errors import EnvironmentFailure
+    from turnsmith.records.files import write_for_user
+    from turnsmith.records.json_text import to_json
 
     view.show_loading()
     with open_engine(config, args.tokenizer, args.served_model) as engine:
@@ -110,19 +111,10 @@ def _evaluate(
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
         run.append_event("stopped" if stopped else "finished", episodes=len(result.trajectories))
         if args.json:
-            _write_json(args.json, {"run": str(run.path), "is_complete": not stopped, **run.read_metrics()[-1]})
+            found = {"run": str(run.path), "is_complete": not stopped, **run.read_metrics()[-1]}
+            write_for_user(args.json, to_json(found) + "\n")
         view.finish(result, comparison, against=args.compare, folder=str(run.path))
     return 130 if stopped else 0 if result.counted else 1
-
-
-def _write_json(file: str, result: dict[str, Any]) -> None:
-    from turnsmith.errors import RecordError
-    from turnsmith.records.json_text import to_json
-
-    try:
-        Path(file).write_text(to_json(result) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def evaluation_config(args: argparse.Namespace) -> ConfigStore:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
@@ -57,6 +57,7 @@ def add_plan_command(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Forecast, print and write."""
     from turnsmith.cli.train import read_config
+    from turnsmith.records.files import write_for_user
     from turnsmith.trainer.config.check import check
 
     if args.source is None:
@@ -66,9 +67,10 @@ def _run(args: argparse.Namespace) -> int:
     config = read_config(args.config, args.model, args.overrides)
     config.model.device = "cpu" if args.hardware == "cpu" else "cuda"
     check(config)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries that load models
     found = _on_cpu(args, config) if args.hardware == "cpu" else _on_gpus(args, config)
     if args.json is not None:
-        Path(args.json).expanduser().write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_for_user(args.json, json.dumps(found, indent=1) + "\n")
     return 0
 
 

@@ -116,7 +116,11 @@ class _Route:
         return task
 
     def _can_repeat(self, task: asyncio.Task[ServedTurn]) -> bool:
-        return not task.done() or not (self.is_shared and task.result().turn.is_delivered)
+        if not task.done():
+            return True
+        if task.cancelled() or task.exception():  # `_forget` comes a moment after its end
+            return False
+        return not (self.is_shared and task.result().turn.is_delivered)
 
     async def result(self, task: asyncio.Task[ServedTurn]) -> ServedTurn:
         """Wait for a turn, which goes on if whoever waits is cancelled."""

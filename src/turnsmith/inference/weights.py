@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     """A folder, or (name, tensor) pairs. The names are those of the model's checkpoint."""
 
 _MAX_FILE_BYTES = 512 << 20
+BUCKET_BYTES = 256 << 20
+"""Weights are sent from trainer to server in buckets of about this size."""
 
 
 def is_folder(source: Weights) -> bool:

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from turnsmith.errors import TurnsmithError
+from turnsmith.inference.weights import BUCKET_BYTES
 from turnsmith.plan.model_shape import ModelShape
 
 _MOST_SEQUENCES, _MOST_TOKENS = 16, 32
 _MOST_FLOPS = 1e11
 _ENOUGH_SECONDS = 0.6
-_BUCKET_BYTES = 256 << 20
 Times = Any
 """Seconds on the wall and of the CPU, an array of two."""
 
@@ -211,7 +211,7 @@ def _send(model: Any) -> tuple[Times, tuple[int, int]]:
     own, times, sending, receiving = list(model.state_dict().values()), np.zeros(2), 0, 0
     while own:
         bucket: list[Any] = []
-        while own and sum(one.nbytes for one in bucket) < _BUCKET_BYTES:
+        while own and sum(one.nbytes for one in bucket) < BUCKET_BYTES:
             bucket.append(own.pop())
         in_use = _reset_peak()
         shared = bytearray()

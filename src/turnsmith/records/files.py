@@ -74,6 +74,22 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_for_user(file: str | Path, text: str) -> Path:
+    """Write a file where the user wants it, with its folders, and return its path.
+
+    Raises:
+        RecordError: It cannot be written there.
+    """
+    path = Path(file).expanduser()
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        write_text(path, text)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, if they are not there."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]

@@ -49,7 +49,7 @@ class AgentSession:
         self._engine, self._chat, self._clock, self._limits = engine, chat, clock, limits
         self._sampling = replace(sampling, stop_token_ids=_union(chat.stop_token_ids, sampling))
         self._parser: ActionParser = parser or _DEFAULT_PARSER
-        self.context = limits.prompt_tokens + limits.tokens
+        self.context = limits.context
         self.forest = Forest(chat, self._parser, context=self.context)
         self.model_name = engine_name(engine)
         self.ended_by: tuple[Outcome, str] | None = None
@@ -65,11 +65,11 @@ class AgentSession:
         """Sample the next turn; raises a `Refusal` at a limit, or if the engine fails."""
         try:
             prompt = self.forest.prompt(request)
+            sampling = self._turn_sampling(request, prompt)
         except ContextTooLong as refusal:
             self.note_too_long(refusal)
             raise
-        number, sampling = self._begun, self._turn_sampling(request, prompt)
-        self._begun += 1
+        number, self._begun = self._begun, self._begun + 1
         self._clock.pause()  # the engine may be waiting for the trainer, which is no doing of the agent
         began = time.perf_counter()
         try:
@@ -97,8 +97,12 @@ class AgentSession:
 
     def note_too_long(self, refusal: ContextTooLong) -> None:
         """Without a turn the model has done nothing to make the conversation long: that is a fault."""
-        is_first = not self.forest.turns
-        self.ended_by = (Outcome.ENVIRONMENT_FAILED, str(refusal)) if is_first else (Outcome.TOKEN_LIMIT, "")
+        if self._begun >= self._limits.turns:
+            self.ended_by = Outcome.TURN_LIMIT, ""
+        elif not self.forest.turns:
+            self.ended_by = Outcome.ENVIRONMENT_FAILED, str(refusal)
+        else:
+            self.ended_by = Outcome.TOKEN_LIMIT, ""
 
     def count_tokens(self, request: ModelRequest) -> int:
         """The length of a request's prompt."""
@@ -152,17 +156,13 @@ class AgentSession:
         """The plan's sampling, within what the limits leave; raises a `ContextTooLong` if they leave nothing."""
         limits, length, opening = self._limits, len(prompt.ids), prompt.opening_length
         if self._begun >= limits.turns:
-            self.ended_by = Outcome.TURN_LIMIT, ""
             advice = f"The episode has used its {limits.turns} turns, of which inference.max_turns allows more."
-            raise ContextTooLong(length, limits.prompt_tokens + limits.tokens, advice)
+            raise ContextTooLong(length, self.context, advice)
         if opening > limits.prompt_tokens:
             advice = "inference.max_prompt_tokens allows more before the first assistant message."
-            refusal = ContextTooLong(opening, limits.prompt_tokens, advice)
-            self.note_too_long(refusal)
-            raise refusal
+            raise ContextTooLong(opening, limits.prompt_tokens, advice)
         left = limits.tokens - (length - opening)
         if left < 1:
-            self.ended_by = Outcome.TOKEN_LIMIT, ""
             raise ContextTooLong(length, opening + limits.tokens, "inference.max_episode_tokens allows more.")
         wanted = [self._turn_tokens(), left, *([] if request.max_tokens is None else [max(1, request.max_tokens)])]
         return replace(self._sampling, max_tokens=min(wanted))

@@ -91,7 +91,7 @@ class Conversations:
         parser: ActionParser | None,
         idle: float,
     ) -> None:
-        self.model_name, self.context = model_name, limits.prompt_tokens + limits.tokens
+        self.model_name, self.context = model_name, limits.context
         self._engine, self._chat, self._limits, self._sampling, self._parser = engine, chat, limits, sampling, parser
         self._idle = idle
         self._live: dict[Conversation, None] = {}

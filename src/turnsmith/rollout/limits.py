@@ -32,6 +32,11 @@ class Limits:
     """Maximum number of tool calls; outcome `tool_call_limit`. The turn that exceeds it is recorded, but none of its
     calls is run. None: no limit."""
 
+    @property
+    def context(self) -> int:
+        """The most tokens that the model sees."""
+        return self.prompt_tokens + self.tokens
+
     def __post_init__(self) -> None:
         for name in ("turns", "tokens", "seconds", "prompt_tokens"):
             if not getattr(self, name) > 0:

@@ -38,7 +38,6 @@ class ModelFolder:
 class _Copy:
     engine: Any
     chat: Chat
-    written: int
     users: int = 0
 
 
@@ -46,7 +45,8 @@ class ModelCopies:
     """The copies in this process, loaded when they are asked for."""
 
     def __init__(self) -> None:
-        self._copies: dict[ModelFolder, _Copy] = {}
+        self._copies: dict[tuple[ModelFolder, int], _Copy] = {}
+        """By folder and when it was written: a step that is made again writes another model to the same place."""
         self._loading: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         atexit.register(self.close)
 
@@ -54,11 +54,12 @@ class ModelCopies:
     async def using(self, folder: ModelFolder, like: Chat) -> AsyncGenerator[tuple[Engine, Chat]]:
         """The engine and the chat template of a model; `like` has the settings of the template."""
         async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            copy, written = self._copies.pop(folder, None), _written(folder)
-            if copy is None or copy.written != written:
+            key = folder, _written(folder)
+            copy = self._copies.pop(key, None)
+            if copy is None:
                 self._drop_idle()
-                copy = await shared_threads().run(_load, folder, like, written)
-            self._copies[folder] = copy  # the one that was asked for last is the last
+                copy = await shared_threads().run(_load, folder, like)
+            self._copies[key] = copy  # the one that was asked for last is the last
         copy.users += 1
         try:
             yield copy.engine, copy.chat
@@ -72,22 +73,22 @@ class ModelCopies:
         self._copies.clear()
 
     def _drop_idle(self) -> None:
-        for folder, copy in list(self._copies.items())[: max(0, len(self._copies) - _MOST + 1)]:
+        for key, copy in list(self._copies.items())[: max(0, len(self._copies) - _MOST + 1)]:
             if not copy.users:
-                del self._copies[folder]
+                del self._copies[key]
                 copy.engine.close()
 
 
 def _written(folder: ModelFolder) -> int:
-    """When a model was written: a step that is made again writes another one to the same place."""
+    """When a model was written; 0 if it is no folder with a config."""
     config = Path(folder.path, "config.json")
     return config.stat().st_mtime_ns if config.is_file() else 0
 
 
-def _load(folder: ModelFolder, like: Chat, written: int) -> _Copy:
+def _load(folder: ModelFolder, like: Chat) -> _Copy:
     from turnsmith.inference.engines.transformers_engine import TransformersEngine
     from turnsmith.inference.sync.engines import load_tokenizer
 
     tokenizer, _ = load_tokenizer(folder.path, folder.trust_remote_code)
     engine = TransformersEngine(folder.path, dtype=folder.dtype, trust_remote_code=folder.trust_remote_code)
-    return _Copy(engine, Chat(tokenizer, template_settings=like.template_settings), written)
+    return _Copy(engine, Chat(tokenizer, template_settings=like.template_settings))

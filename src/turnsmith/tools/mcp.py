@@ -227,7 +227,7 @@ class _Connection:
             if code == CONNECTION_CLOSED and not isinstance(error, ValueError) and self._client is client:
                 self._client = None
             raise
-        text = "\n".join(_text(part) for part in result.content)
+        text = "\n".join(part_text(part.model_dump()) for part in result.content)
         if result.is_error:
             raise ToolError(text or "The tool reported an error.")
         return text or "Done."
@@ -261,14 +261,20 @@ async def _list_tools(client: Client) -> list[Any]:
     return tools
 
 
-def _text(part: Any) -> str:
-    if part.type == "text":
-        return part.text
-    if part.type == "resource" and hasattr(part.resource, "text"):
-        return part.resource.text
-    if part.type == "resource_link":
-        return str(part.uri)
-    return f"[{part.type}]"  # an image or audio, which a language model cannot read
+def part_text(part: Mapping[str, Any]) -> str:
+    """A part of a tool's result, as the protocol writes it, for a language model.
+
+    Example:
+        >>> part_text({"type": "text", "text": "It opens."}), part_text({"type": "image", "data": "..."})
+        ('It opens.', '[image]')
+    """
+    if part["type"] == "text":
+        return part["text"]
+    if part["type"] == "resource" and "text" in part["resource"]:
+        return part["resource"]["text"]
+    if part["type"] == "resource_link":
+        return str(part["uri"])
+    return f"[{part['type']}]"  # an image or audio, which a language model cannot read
 
 
 def _reason(error: BaseException, stderr: Any) -> str:

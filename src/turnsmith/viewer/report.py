@@ -10,8 +10,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from turnsmith.errors import RecordError
-from turnsmith.records.files import write_text
+from turnsmith.records.files import write_for_user
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.viewer.curves import Chart, Curves, curves_of
 from turnsmith.viewer.episode_html import anchor, episodes_html
@@ -30,14 +29,7 @@ def write_report(run: RunFolder | str | Path, out: str | Path | None = None) -> 
         RecordError: There is no run there, or the file cannot be written.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
-    target = Path(out) if out is not None else folder.path / "report.html"
-    page = report_html(folder)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, page)
-    except OSError as error:
-        raise RecordError(f"The report {target} cannot be written: {error.strerror or error}.") from error
-    return target
+    return write_for_user(folder.path / "report.html" if out is None else out, report_html(folder))
 
 
 def report_html(run: RunFolder | str | Path) -> str:

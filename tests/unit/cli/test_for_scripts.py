@@ -18,7 +18,7 @@ GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
 
 def test_eval_writes_its_result_as_json(tmp_path: Path, tiny_folder: str) -> None:
-    file = tmp_path / "result.json"
+    file = tmp_path / "a new folder" / "result.json"
     words = ["--episodes", "4", "--output-dir", str(tmp_path), "inference.max_tokens=4", "inference.max_turns=2"]
     assert main(["eval", GAME, "--model", "tiny", "--json", str(file), *words]) == 0
     found = json.loads(file.read_text())
@@ -30,10 +30,11 @@ def test_eval_writes_its_result_as_json(tmp_path: Path, tiny_folder: str) -> Non
 def test_eval_says_if_the_file_cannot_be_written(
     tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(tmp_path / "nowhere" / "result.json")
+    (tmp_path / "a file").touch()
+    file = str(tmp_path / "a file" / "result.json")
     words = ["--episodes", "2", "--output-dir", str(tmp_path), "inference.max_tokens=4", "inference.max_turns=1"]
     assert main(["eval", GAME, "--model", "tiny", "--json", file, *words]) == 2
-    assert f"{file} cannot be written: No such file or directory." in capsys.readouterr().err
+    assert f"{file} cannot be written: Not a directory." in capsys.readouterr().err
 
 
 def test_runs_are_listed_and_shown_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -321,3 +321,11 @@ async def test_a_history_that_is_far_too_long_is_a_fault_only_before_the_first_t
     with pytest.raises(ContextTooLong):
         await take(session, "word " * 10_000)
     assert session.ended_by == (Outcome.TOKEN_LIMIT, "")
+
+
+async def test_an_assistant_message_of_the_agents_own_that_is_too_long_is_a_fault(chat: Chat) -> None:
+    session = session_of(chat, ["yes"], prompt_tokens=200, tokens=100)
+    history = (ChatMessage("user", "one"), ChatMessage("assistant", "word " * 150), ChatMessage("user", "two"))
+    with pytest.raises(ContextTooLong, match="max_episode_tokens"):
+        await session.take_turn(ModelRequest(history))
+    assert (session.ended_by or ("",))[0] is Outcome.ENVIRONMENT_FAILED

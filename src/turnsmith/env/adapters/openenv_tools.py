@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.mcp import part_text
 
 LIST_ACTION = {"type": "list_tools"}
 LIST_REQUEST = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
@@ -89,6 +90,6 @@ def result_text(result: Any) -> str:
         '3'
     """
     parts = result.get("content") if isinstance(result, Mapping) else None
-    if isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts):
-        return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in parts)
+    if isinstance(parts, list) and all(isinstance(part, Mapping) and "type" in part for part in parts):
+        return "\n".join(map(part_text, parts))
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

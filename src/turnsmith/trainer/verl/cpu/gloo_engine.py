@@ -17,11 +17,11 @@ import torch
 from torch.distributed import FileStore, PrefixStore, ProcessGroupGloo, TCPStore
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+from turnsmith.inference.weights import BUCKET_BYTES
 from turnsmith.trainer.config.to_verl import GLOO_ENGINE
 
 _TRANSFER_SECONDS = 300.0
 _TIMEOUT = timedelta(seconds=_TRANSFER_SECONDS)
-_BUCKET_BYTES = 256 << 20
 _Weights = list[tuple[str, torch.Tensor]]
 
 
@@ -30,7 +30,7 @@ class GlooCheckpointEngine(CheckpointEngine):
     """Broadcasts weights from rank 0 of the trainer. A group is made for each transfer: servers may be new."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
-        self._bucket_bytes = min(bucket_size, _BUCKET_BYTES)
+        self._bucket_bytes = min(bucket_size, BUCKET_BYTES)
         self._is_master = is_master
         self._rank, self._round = -1, 0
         self._store: Any = None

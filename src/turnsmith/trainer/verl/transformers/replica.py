@@ -14,9 +14,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
+from turnsmith.inference.weights import BUCKET_BYTES
 from turnsmith.trainer.verl.transformers.server import server_name, start_server
-
-_BUCKET_BYTES = 256 << 20
 
 
 class TransformersReplica(RolloutReplica):
@@ -105,7 +104,7 @@ async def _buckets(
     async for name, tensor in weights:
         bucket.append((name, tensor.detach().cpu()))
         size += tensor.numel() * tensor.element_size()
-        if size >= _BUCKET_BYTES:
+        if size >= BUCKET_BYTES:
             yield bucket, False
             bucket, size = [], 0
     yield bucket, True
