@@ -21,6 +21,7 @@ from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.env.examples import Calculator
 from turnsmith.records.episodes import read_episodes
 from turnsmith.rollout.evaluation.result import IN_TRAINING
+from turnsmith.trajectory import Trajectory
 
 SHOWN = 3
 
@@ -63,12 +64,16 @@ def lines(trainer: RayPPOTrainer, batch: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda record: (record["step"], record["kind"] == "evaluation"))
 
 
-def show(trainer: RayPPOTrainer, step: int) -> None:
-    """Print held-out episodes as they went after a step."""
+def held_out(trainer: RayPPOTrainer, step: int) -> list[Trajectory]:
+    """Held-out episodes as they went after a step."""
     assert trainer.run is not None
+    return read_episodes(next((trainer.run.path / IN_TRAINING).glob(f"step-{step:08d}-*.parquet")))
+
+
+def show(trainer: RayPPOTrainer, step: int) -> None:
+    """Print a few of them."""
     print(f"\nAfter step {step}:")
-    file = next((trainer.run.path / IN_TRAINING).glob(f"step-{step:08d}-*.parquet"))
-    for trajectory in read_episodes(file)[:SHOWN]:
+    for trajectory in held_out(trainer, step)[:SHOWN]:
         for message in trajectory.messages:
             if message["role"] != "system":
                 print(f"  {message['role']:9} {message['content']!r}")

@@ -22,11 +22,13 @@ def bill_of_materials(lock: str) -> dict[str, Any]:
         licences = {(row["name"], row["version"]): row["licence"] for row in csv.DictReader(file)}
     pinned = re.findall(r"^([\w.-]+)==([^\s;\\]+)", (FOLDER / f"{lock}.txt").read_text(encoding="utf-8"), re.MULTILINE)
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    package = (FOLDER.parent / "src" / "turnsmith" / "__init__.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": _component(project["name"], project["version"], project["license"])},
+        "metadata": {"component": _component(project["name"], version, project["license"])},
         "components": [_component(name, version, licences[name, version]) for name, version in pinned],
     }
 

@@ -41,6 +41,13 @@ def test_self_play_misses_below_seven_games_of_ten(load):
     assert benchmark.misses(0.695) == ["the trained model wins 69.5% of its games, below 70%"]
 
 
+def test_learning_a_task_of_reasoning_gym_misses_below_twenty_points(load):
+    benchmark = load("reasoning_gym_learning")
+    assert benchmark.misses({"first_success": 0.05, "last_success": 0.26}) == []
+    (missed,) = benchmark.misses({"first_success": 0.05, "last_success": 0.24})
+    assert missed == "success rose by 19 points, less than 20"
+
+
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     benchmark = load("driver_cost")
     assert benchmark.misses(64, 1.5) == []

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
+
+import turnsmith
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -36,6 +40,14 @@ def test_an_image_copies_only_what_the_context_has(name: str) -> None:
     assert all((ROOT / word).exists() for word in context)
 
 
+@pytest.mark.parametrize(("tag", "code"), [(f"v{turnsmith.__version__}", 0), ("v9.9.9", 1)])
+def test_a_release_is_not_built_from_a_tag_with_another_version(tag: str, code: int) -> None:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["build"]["steps"]
+    (step,) = [step for step in steps if step.get("name") == "The tag is the version"]
+    checked = subprocess.run(["sh", "-c", step["run"]], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag})
+    assert checked.returncode == code
+
+
 def test_a_release_is_published_without_a_token_and_says_who_built_it() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
@@ -53,5 +65,6 @@ def test_the_bill_of_materials_has_every_package_with_its_licence(lock: str) -> 
     assert [one["name"] for one in bill["components"]] == pinned
     assert len(pinned) > 50
     assert all(one["licenses"][0]["expression"] for one in bill["components"])
+    assert bill["metadata"]["component"]["version"] == turnsmith.__version__
     assert len({one["bom-ref"] for one in bill["components"]}) == len(pinned)
     json.dumps(bill)
