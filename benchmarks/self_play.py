@@ -15,9 +15,10 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from turnsmith import BaseEnvironment, ConfigStore, EvaluationPlan, RayPPOTrainer, evaluate, read_episodes, resolve
+from recipes.self_play.auction import Auction
+
+from turnsmith import ConfigStore, EvaluationPlan, RayPPOTrainer, evaluate, read_episodes, resolve
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.sync.create import create_inference_engine
 from turnsmith.rollout.evaluation.result import EvaluationResult
@@ -25,38 +26,6 @@ from turnsmith.rollout.players import Players
 
 GOAL = 0.7
 GAMES = 200
-
-
-class Auction(BaseEnvironment):
-    """Three rounds of secret bids from 0 to 9. With each odd seed the opponent has the first seat."""
-
-    def reset(self, seed: int = 0) -> str:
-        """Both have nothing."""
-        self.first, self.rounds, self.mine, self.theirs = seed % 2, 0, 0, 0
-        self.told: list[dict[str, str]] = []
-        return self._view(self.mine, self.theirs, seat=self.first)
-
-    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Compare the model's bid with the opponent's, who has not seen it."""
-        self.told.append({"role": "user", "content": self._view(self.theirs, self.mine, seat=1 - self.first)})
-        answer = self.ask("opponent", self.told)
-        self.told.append({"role": "assistant", "content": answer})
-        self.mine += bid(action) > bid(answer)
-        self.theirs += bid(answer) > bid(action)
-        self.rounds += 1
-        if self.rounds < 3:
-            return self._view(self.mine, self.theirs, seat=self.first), 0.0, False, {}
-        won = self.mine > self.theirs
-        reward = 1.0 if won else 0.5 if self.mine == self.theirs else 0.0
-        return f"The end: {self.mine} to {self.theirs}.", reward, True, {"success": won, "seat": self.first}
-
-    def _view(self, own: int, other: int, seat: int) -> str:
-        return f"Player {seat + 1}, round {self.rounds + 1}: {own} to {other}"
-
-
-def bid(text: str) -> int:
-    """What a text bids: a tenth of all characters bid each number."""
-    return ord(text[0]) % 10 if text else 0
 
 
 def train(folder: str, steps: int, seed: int) -> Path:

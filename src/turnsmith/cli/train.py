@@ -48,6 +48,7 @@ def add_train_command(commands: Any) -> None:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
+    add("--validation", metavar="FILE", help="held-out tasks for evaluation.every, a file as for --data")
     shares = "of several environments, play most where the model succeeds half of the time"
     add("--curriculum", action="store_true", help=shares)
     add("--dry-run", action="store_true", help="print all settings and the resulting verl config, and exit")
@@ -69,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer(config, environment, dataset=args.data)
+    trainer = RayPPOTrainer(config, environment, dataset=args.data, validation=args.validation)
     try:
         trainer.fit()
     finally:

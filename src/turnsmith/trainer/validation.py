@@ -121,7 +121,8 @@ class Validation:
         if dataset.has_tasks:
             raise ConfigError(
                 f"evaluation.every={config.evaluation.every} has no held-out set: the dataset has tasks or a "
-                "curriculum, so other seeds may not be other starts. Pass validation=... with held-out tasks."
+                "curriculum, so other seeds may not be other starts. Pass held-out tasks: validation=... or "
+                "--validation FILE."
             )
         trained = _trained_seeds(dataset, config)
         if any(start["seed"] in seeds for seeds in trained for start in self.held_out(config.evaluation.episodes)):
@@ -214,7 +215,7 @@ def as_step_metrics(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_environment(given: Any) -> bool:
     if isinstance(given, str):
-        return not given.endswith((".jsonl", ".parquet"))
+        return ":" in given  # a name is module:Name, gymnasium:Name, openenv://host; else it is a file
     return isinstance(given, type | EnvironmentSpec) or hasattr(given, "step")
 
 

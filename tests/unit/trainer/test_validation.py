@@ -49,9 +49,10 @@ def test_the_same_class_may_have_other_settings() -> None:
 
 
 def test_tasks_are_played_once_each(tmp_path: Path) -> None:
-    file = tmp_path / "held_out.jsonl"
+    file, table = tmp_path / "held_out.jsonl", tmp_path / "held_out.json"
     file.write_text('{"a": 1}\n{"a": 2}\n')
-    for given in (file, str(file), [{"a": 1}, {"a": 2}]):
+    table.write_text('[{"a": 1}, {"a": 2}]')
+    for given in (file, str(file), table, str(table), [{"a": 1}, {"a": 2}]):
         found = Validation.of(given, SPEC)
         assert [start["task"] for start in found.held_out(5)] == [{"a": 1}, {"a": 2}]
         assert found.environment == SPEC

@@ -1,0 +1,71 @@
+"""Each recipe is what its README says: its commands exist, its settings fit each other, its environment begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.recipes import FOLDERS, NAMES, ROOT, commands, training
+
+from turnsmith.cli.agent import chosen_environment, split_agent_options
+from turnsmith.cli.main import build_parsers
+from turnsmith.cli.train import read_config
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.trainer import RayPPOTrainer
+
+
+def parse(words: list[str]) -> Any:
+    return build_parsers()["turnsmith"].parse_args(words)
+
+
+def test_the_page_lists_every_recipe() -> None:
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"[{name}]({name}/README.md)" not in text] == []
+    assert len(NAMES) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_commands_and_settings_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for words in commands(name):
+        parse(words)
+    args = parse(training(name))
+    split_agent_options(args)
+    config = read_config(args.config, args.model, args.overrides)
+    RayPPOTrainer(config, chosen_environment(args, config), dataset=args.data, validation=args.validation)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "--data" not in training(name) and name != "agent"])
+def test_its_environment_begins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    args = parse(training(name))
+    config = read_config(args.config, args.model, args.overrides)
+    environment = EnvironmentSpec.of(args.environment, config.environment).build()
+    environment.ask = lambda player, messages: "b"  # type: ignore[method-assign]
+    assert environment.reset(seed=3)
+
+
+def test_no_held_out_row_is_trained_on() -> None:
+    rows = [(ROOT / "recipes" / "sums" / name).read_text().splitlines() for name in ("train.jsonl", "held_out.jsonl")]
+    trained, held_out = ([json.loads(row) for row in part] for part in rows)
+    questions = {row["question"] for row in trained}
+    assert (len(questions), len(held_out)) == (200, 128)
+    assert not any(row["question"] in questions for row in held_out)
+
+
+def test_the_shop_pays_for_the_one_thing_that_was_wanted() -> None:
+    shop = EnvironmentSpec.of(f"{ROOT / 'recipes' / 'simulated_user' / 'shop.py'}:Shop").build()
+    shop.ask = lambda player, messages: f"{player} hears {messages[-1]['content']}"  # type: ignore[method-assign]
+    assert shop.reset(seed=1) == "customer hears Good morning! What can I do for you?"
+    assert shop.step("Which bread?") == ("customer hears Which bread?", 0.0, False, {})
+    for action, reward in (("Here is bread.", 1.0), ("Here is tea.", 0.0), ("Here is tea, bread and soap.", 0.0)):
+        assert shop.step(action)[1:3] == (reward, True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_its_links_lead_somewhere(folder: Path) -> None:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for link in (part.partition(")")[0] for part in text.split("](")[1:]):
+        assert (folder / link).exists(), link
