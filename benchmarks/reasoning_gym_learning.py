@@ -50,14 +50,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("reasoning-gym-learning"), help="folder for what is made")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--evaluate-every", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--evaluate-every", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64, help="episodes in a step")
-    parser.add_argument("--learning-rate", type=float, default=3e-5)
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
     results.add_option(parser)
     options = parser.parse_args()
-    options.group, options.turns, options.turn_tokens, options.episode_tokens = 8, 1, 8, 16
+    options.group, options.turns, options.turn_tokens, options.episode_tokens = 4, 1, 8, 16
     options.evaluation_episodes = 256
     config = settings(options)
     config.model.model_name, config.model.local_path = "smollm2", None

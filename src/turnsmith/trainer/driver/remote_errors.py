@@ -26,6 +26,10 @@ _PARTS = {
     "SimpleStorageUnit": "a storage process of TransferQueue",
 }
 """What each class of actors does."""
+_OUT_OF_REACH = frozenset(
+    ("ActorUnavailableError", "NodeDiedError", "ObjectLostError", "RaySystemError", "RpcError", "WorkerCrashedError")
+)
+"""Ray's errors by which a call fails when Ray's own processes are lost before the process that was called."""
 
 
 def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
@@ -41,8 +45,9 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
     lost = _LOST.search(str(error))
     if lost is not None:
         reason = f"{_PARTS.get(lost[1], f'a process of the run ({lost[1]})')} was lost: killed, or out of memory"
-    elif type(error).__name__ == "ActorUnavailableError":
-        reason = "the task runner is out of reach; Ray itself may have been killed"
+    elif _OUT_OF_REACH & {kind.__name__ for kind in type(cause or error).__mro__}:
+        whom = "the task runner" if cause is None else "a process of the run"
+        reason = f"{whom} is out of reach; Ray itself may have been killed"
     elif _is_full(folder, cause):
         reason = f"the disk of {folder.path} is full; free some space first"
     elif isinstance(cause, OSError):
