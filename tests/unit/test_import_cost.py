@@ -69,6 +69,5 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(turnsmith, "no_such_name")
 
 
-def test_the_version_is_the_one_of_the_project_file() -> None:
-    project = Path(turnsmith.__file__).parents[2] / "pyproject.toml"
-    assert f'version = "{turnsmith.__version__}"' in project.read_text()
+def test_the_version_is_the_one_of_the_package() -> None:
+    assert turnsmith.__version__ == importlib.metadata.version("turnsmith")
