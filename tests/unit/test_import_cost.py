@@ -1,6 +1,7 @@
 """`import turnsmith` and `turnsmith --help` stay light; the limits are those of the design."""
 
 import ast
+import importlib.metadata
 import os
 import subprocess
 import sys
