@@ -35,6 +35,7 @@ _TRAINING_PACKAGES = frozenset(
         "ray",
         "torch",
         "transformers",
+        "tokenizers",
         "tensordict",
         "transfer_queue",
         "hydra",
