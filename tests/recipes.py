@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = sorted(file.parent for file in (ROOT / "recipes").glob("*/README.md"))
-NAMES = [folder.name for folder in FOLDERS]
+NAMES = sorted(file.parent.name for file in (ROOT / "recipes").glob("*/README.md"))
 
 
 def commands(name: str) -> list[list[str]]:

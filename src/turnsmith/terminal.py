@@ -7,6 +7,7 @@ where that meets the terminal: `print_line` for plain text, `safe_console` for w
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
@@ -44,6 +45,11 @@ def can_draw_live(file: Any) -> bool:
     from rich.console import Console
 
     return not Console(file=file).is_dumb_terminal
+
+
+def hide_progress_bars() -> None:
+    """Have libraries that load models show none, which would garble our lines; tqdm reads this when it is imported."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def print_line(text: str, file: TextIO, *, is_styled: bool = False) -> None:

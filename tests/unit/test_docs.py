@@ -23,7 +23,7 @@ from turnsmith.config_sources import known_keys, load
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *(page for name in ("docs", "recipes") for page in sorted((ROOT / name).rglob("*.md")))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 

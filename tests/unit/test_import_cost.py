@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import turnsmith
+from turnsmith.cli.main import TRAINING_PACKAGES
 
 HEAVY = ("torch", "ray", "verl", "vllm", "numpy", "pydantic")
 
@@ -72,3 +73,17 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_version_is_the_one_of_the_package() -> None:
     assert turnsmith.__version__ == importlib.metadata.version("turnsmith")
+
+
+def test_every_package_that_the_core_lacks_is_told_in_a_sentence() -> None:
+    imported: set[str] = set()
+    for file in Path(turnsmith.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    core = {"cloudpickle", "docstring_parser", "lazy_loader", "msgspec", "numpy", "orjson", "packaging"}
+    core |= {"pyarrow", "pydantic", "pydantic_core", "rich", "turnsmith", "typing_extensions", "yaml"}
+    own_sentence = {"datasets", "httpx", "httpx2", "jsonschema", "math_verify", "mcp", "vllm"}
+    assert imported - sys.stdlib_module_names - core - own_sentence <= TRAINING_PACKAGES

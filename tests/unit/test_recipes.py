@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recipes import FOLDERS, NAMES, ROOT, commands, training
+from tests.recipes import NAMES, ROOT, commands, training
 
 from turnsmith.cli.agent import chosen_environment, split_agent_options
 from turnsmith.cli.main import build_parsers
@@ -62,10 +61,3 @@ def test_the_shop_pays_for_the_one_thing_that_was_wanted() -> None:
     assert shop.step("Which bread?") == ("customer hears Which bread?", 0.0, False, {})
     for action, reward in (("Here is bread.", 1.0), ("Here is tea.", 0.0), ("Here is tea, bread and soap.", 0.0)):
         assert shop.step(action)[1:3] == (reward, True)
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
-def test_its_links_lead_somewhere(folder: Path) -> None:
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    for link in (part.partition(")")[0] for part in text.split("](")[1:]):
-        assert (folder / link).exists(), link

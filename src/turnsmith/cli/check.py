@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
-from turnsmith.terminal import print_line
+from turnsmith.terminal import hide_progress_bars, print_line
 
 if TYPE_CHECKING:
     from turnsmith.check.finding import Check
@@ -137,8 +136,7 @@ def _with_model(config: ConfigStore, given: dict[str, Any], checks: Sequence[Che
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
-    # Progress bars of libraries that load models would garble our table; tqdm reads this when it is imported.
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    hide_progress_bars()
     print_line("loading the model ...", sys.stdout)
     path = None if is_url(model_name_or_path(config)) else resolve(config.model.model_name, config.model.local_path)
     with open_engine(config) as engine:

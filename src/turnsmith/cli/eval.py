@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+from turnsmith.terminal import hide_progress_bars
 
 if TYPE_CHECKING:
     from turnsmith.cli.eval_view import EvaluationView
@@ -80,8 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         args.compare = str(find_run(args.compare, config.checkpoint.output_dir))
     earlier = _read_earlier(args.compare, plan)
-    # Progress bars of libraries that load models would garble our table; tqdm reads this when it is imported.
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    hide_progress_bars()
     with EvaluationView(plan, evaluation_header(spec, config, plan)) as view:
         return _evaluate(view, args, config, spec, earlier)
 

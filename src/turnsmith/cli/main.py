@@ -29,13 +29,17 @@ from turnsmith.errors import Preempted, TurnsmithError
 from turnsmith.importing import add_to_path
 from turnsmith.terminal import print_line
 
-_TRAINING_PACKAGES = frozenset(
+TRAINING_PACKAGES = frozenset(
     [
         "verl",
         "ray",
         "torch",
         "transformers",
         "tokenizers",
+        "huggingface_hub",
+        "jinja2",
+        "peft",
+        "aiohttp",
         "tensordict",
         "transfer_queue",
         "hydra",
@@ -108,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 75 if isinstance(error, Preempted) else 2
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _TRAINING_PACKAGES:
+        if package not in TRAINING_PACKAGES:
             raise
         print_line(
             f"turnsmith: `turnsmith {args.command}` needs {package}, which is not installed: pip install "

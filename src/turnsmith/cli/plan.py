@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
-from turnsmith.terminal import print_line
+from turnsmith.terminal import hide_progress_bars, print_line
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -67,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     config = read_config(args.config, args.model, args.overrides)
     config.model.device = "cpu" if args.hardware == "cpu" else "cuda"
     check(config)
-    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries that load models
+    hide_progress_bars()
     found = _on_cpu(args, config) if args.hardware == "cpu" else _on_gpus(args, config)
     if args.json is not None:
         write_for_user(args.json, json.dumps(found, indent=1) + "\n")

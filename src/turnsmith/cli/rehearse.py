@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
-from turnsmith.terminal import print_line
+from turnsmith.terminal import hide_progress_bars, print_line
 
 _DESCRIPTION = """\
 Rehearse on this machine the run that you will queue on a cluster: its layout is
@@ -63,8 +62,7 @@ def _run(args: argparse.Namespace) -> int:
     environment = chosen_environment(args, config)
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="rehearsal-")).absolute()
-    # Progress bars of libraries that load models would garble our table; tqdm reads this when it is imported.
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    hide_progress_bars()
     rehearsal = Rehearsal(
         config,
         environment,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.export import STEP_HELP, checkpoint_step
 from turnsmith.errors import ConfigError, TurnsmithError
-from turnsmith.terminal import print_line
+from turnsmith.terminal import hide_progress_bars, print_line
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
         key, is_new = _api_key(args.key or os.environ.get(_KEY_VARIABLE, ""), listener)
         from turnsmith.cli.engine import open_engine
 
-        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries that load models
+        hide_progress_bars()
         with open_engine(config) as engine:
             stop = threading.Event()
             for kind in (signal.SIGINT, signal.SIGTERM):
