@@ -38,7 +38,7 @@ Any other name is your own: `environment.board_size=3` reaches your environment 
 """,
     "players": """\
 `players.opponent=self players.opponent.past=0.8` is the same as `players.opponent={who: self, past: 0.8}`.
-[Others in the room](players.md) has all of them.
+[Simulated users, opponents and self-play](players.md) has all of them.
 """,
     "verl": """\
 `verl.trainer.critic_warmup=5` changes a setting of verl 0.9.1 that is not listed above. A name that verl does not

@@ -4,9 +4,9 @@ Run, in the project's folder: python -m docs.hooks.measurements
 
 In a template, `[[waiting.goodput:.3f]]` is the median of a figure over all readings in
 `benchmarks/results/waiting.json`, in that format; `[[waiting.goodput.spread:.3f]]` adds the range and the number of
-runs, `[[learning.right_0/held_out:.0%]]` divides two figures, `[[waiting.command]]`, `.date` and `.commit` say where
-they come from. `[[letters.output]]` is a text that was recorded, `[[file examples/letters.py]]` a file,
-`[[all results]]` a table of all files.
+runs, `[[letters.seconds.spread:.0f s]]` a unit; `[[learning.right_0/held_out:.0%]]` divides two figures;
+`[[waiting.command]]`, `.date` and `.commit` say where they come from. `[[letters.output]]` is a text that was recorded,
+`[[file examples/letters.py]]` a file, `[[all results]]` a table of all files.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def _figure(found: dict[str, Any], words: str) -> str:
     if not readings:
         raise ValueError(f"[[{words}]]: benchmarks/results/{parts[1]}.json has no {key}")
     values = [one[key] / (one[divisor] if divisor else 1) for one in readings]
-    show: Callable[[float], str] = lambda value: format(value, form or "g").replace("%", " %")  # noqa: E731
-    middle = show(statistics.median(values))
+    form, _, unit = (form or "g").partition(" ")
+    show: Callable[[float], str] = lambda value: format(value, form).replace("%", " %")  # noqa: E731
+    middle = f"{show(statistics.median(values))} {unit}".rstrip()
     if not spread:
         return middle
     runs = f"{show(min(values))} to {show(max(values))} in {len(values)} runs" if len(values) > 1 else "one run"

@@ -158,7 +158,7 @@ class TrainingConfig(_Section):
     critic_learning_rate: float = 1e-5
     """Learning rate of the critic, when there is one."""
     batch_size: int = 32
-    """Episodes per optimizer step."""
+    """Episodes per training step."""
     group_size: int = 8
     """Episodes per group: they begin from the same start, and GRPO compares them with each other."""
     filter_groups: bool = False
@@ -198,8 +198,8 @@ class TrainingConfig(_Section):
     kl_target: float | None = None
     """With `use_kl_in_reward`: adapt `kl_coef` to keep the KL near this; None: fixed."""
     rollout_correction: RolloutCorrection = "auto"
-    """Correct for the difference between the policy that sampled a token and the one that is trained with importance
-    weights, per token or sequence; `auto`: `token` with an asynchronous schedule, else `none`."""
+    """Importance weights, per token or sequence, to correct for the difference between the policy that sampled a token
+    and the one that is trained; `auto`: `token` with an asynchronous schedule, else `none`."""
     max_grad_norm: float = 1.0
     """Gradient clipping: maximum norm."""
     weight_decay: float = 0.01

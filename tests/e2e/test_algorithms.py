@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith.config import Estimator
 from turnsmith.config_sources import apply_overrides
 
 pytestmark = pytest.mark.e2e
@@ -73,3 +74,9 @@ def test_lora_with_anchored_credit_and_another_loss(tmp_path: Path) -> None:
     assert max(record["rollout_diff/max"] for record in records) < 1e-3
     assert all(record["correction/mean"] == pytest.approx(1, abs=1e-2) for record in records)
     assert trainer.metrics_history == records
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("estimator", sorted({*get_args(Estimator)} - {"gae"}))
+def test_every_other_estimator_trains(estimator: str, tmp_path: Path) -> None:
+    train(tmp_path, f"training.adv_estimator={estimator}")
