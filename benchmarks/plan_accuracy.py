@@ -22,8 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnsmith.cli.engine import open_engine
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.plan.cpu import CpuForecast, forecast_on_cpu, played_sample
 from turnsmith.plan.measured_run import measured_run
 from turnsmith.plan.reference import Reference, measure_reference, read_reference
@@ -83,7 +85,10 @@ def run_case(name: str, known: Reference, folder: Path) -> dict[str, Any]:
     chosen = f"model.local_path={build_wide(folder)}" if model == "wide" else f"model.model_name={model}"
     own = [chosen, *_COMMON.split(), *settings]
     config = apply_overrides(ConfigStore(), own)
-    made = forecast_on_cpu(config, played_sample(config, _GAME), known)
+    game = EnvironmentSpec.of(_GAME, config.environment)
+    with open_engine(config) as engine:
+        sample = played_sample(config, engine, game)
+    made = forecast_on_cpu(config, sample, known, game)
     skipped = 1 if config.training.schedule == "sync" else 3  # what was dispatched ahead is played by then
     began = time.monotonic()
     run = measured_run([_GAME, *own], folder, name.replace(" ", "-").replace(",", ""), skipped)

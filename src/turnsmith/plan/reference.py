@@ -26,7 +26,7 @@ from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.records.files import make_folder, write_text
 from turnsmith.threads import cores
-from turnsmith.trainer.config.layout import RayDemand
+from turnsmith.trainer.config.layout import RayDemand, micro_batch_size
 
 _ENVIRONMENT = "turnsmith.selftest.letters:CountLetters"
 _COMMON = "training.group_size=8 training.steps_per_epoch=5 inference.max_tokens=4 inference.max_prompt_tokens=256"
@@ -58,7 +58,7 @@ def measured_work(config: ConfigStore, sample: EpisodeSample, model_path: str) -
         sequences=min(config.training.batch_size, config.inference.max_concurrency),
         rows=rows,
         length=length,
-        logits=max(rows, round(sample.response * min(config.training.micro_batch_size, config.training.batch_size))),
+        logits=max(rows, round(sample.response * micro_batch_size(config))),
     )
 
 

@@ -45,7 +45,11 @@ def test_eight_billion_parameters_do_not_fit_one_gpu_but_their_adapter_does() ->
     assert gpu_memory(hardware, _config(8), _SAMPLE, _LARGE)["fits"]
     adapter = _config(1)
     adapter.model.lora_rank = 16
-    assert gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"] < 80 * 2**30
+    alone = gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"]
+    assert alone < 80 * 2**30
+    adapter.training.adv_estimator = "gae"  # its critic has no adapter
+    both = gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"]
+    assert both - alone == pytest.approx(16 * _LARGE.parameters)
 
 
 def test_a_file_of_ones_own_adds_hardware(tmp_path: Path) -> None:
