@@ -35,6 +35,14 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(usage_error=parser.error)
 
 
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a training run takes besides."""
+    add = parser.add_argument
+    add("--validation", metavar="FILE", help="held-out tasks for evaluation.every, a file as for --data")
+    shares = "of several environments, play most where the model succeeds half of the time"
+    add("--curriculum", action="store_true", help=shares)
+
+
 def split_agent_options(args: argparse.Namespace, *, required: bool = True) -> None:
     """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if nothing to play is named but required.
 
@@ -48,6 +56,8 @@ def split_agent_options(args: argparse.Namespace, *, required: bool = True) -> N
         if args.agent is not None or args.data is not None:
             args.usage_error("--agent and --data are for a single environment; a mix is given tasks from Python")
         return
+    if getattr(args, "curriculum", False):
+        args.usage_error("--curriculum is for several environments; an EnvironmentMix of your own says curriculum=True")
     has_rows = args.agent is None and args.data is not None
     may_be_setting = has_rows or not required
     if args.environment is not None and (args.agent is not None or (may_be_setting and _is_setting(args.environment))):
@@ -105,8 +115,17 @@ def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:
 
 def read_data(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     """The tasks of `--data`."""
-    if args.data is None:
+    return _read(args.data)
+
+
+def read_validation(args: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The tasks of `--validation`."""
+    return _read(args.validation)
+
+
+def _read(file: str | None) -> list[dict[str, Any]] | None:
+    if file is None:
         return None
     from turnsmith.trainer.task_file import read_tasks
 
-    return list(read_tasks(args.data))
+    return list(read_tasks(file))

@@ -37,6 +37,7 @@ class Rehearsal:
         words: What to train in, as words of `turnsmith train`.
         folder: Where to put the run, its log and the result.
         tasks: The rows of the dataset, if the run has one.
+        validation_tasks: The held-out rows, if the run has some.
         scaled: Settings of the scaled run to set differently, as in `inference.backend=vllm`.
         minutes: How long a process of the run may take.
         show: Called with each part as soon as it is there.
@@ -51,6 +52,7 @@ class Rehearsal:
         folder: Path,
         *,
         tasks: list[dict[str, Any]] | None = None,
+        validation_tasks: list[dict[str, Any]] | None = None,
         scaled: Sequence[str] = (),
         minutes: float = 15.0,
         show: Callable[[RehearsedPart], None] = lambda part: None,
@@ -58,6 +60,7 @@ class Rehearsal:
     ) -> None:
         self.config, self.folder = config, folder
         self._environment, self._words, self._tasks = environment, words, tasks
+        self._validation_tasks = validation_tasks
         self._scaled, self._minutes, self._show, self._say = scaled, minutes, show, say
         self.result = RehearsalResult(run_header(config, getattr(environment, "__name__", str(environment))))
 
@@ -117,6 +120,7 @@ class Rehearsal:
             parser=model.parser,
             model_path=model.model_path,
             tasks=self._tasks,
+            validation_tasks=self._validation_tasks,
             seed=self.config.training.seed,
         )
         with closing(LoopThread("turnsmith-rehearse")) as loop:
