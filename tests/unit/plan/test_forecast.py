@@ -22,6 +22,7 @@ from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import AdvantageInputs, advantage_estimator
 from turnsmith.trainer.forecast_check import ForecastCheck
+from turnsmith.trajectory import Trajectory, TurnRecord
 
 _SECONDS = Seconds(
     token=0.01, sequence=0.001, prefill=0.1, resample=0.0, forward=1.0, backward=3.0, optimizer=0.5, send=0.25
@@ -147,7 +148,20 @@ def test_a_sample_of_the_settings_is_within_their_limits() -> None:
     config.inference.max_turns, config.inference.max_episode_tokens = 4, 400
     sample = EpisodeSample.of_settings(config)
     assert (sample.turns, sample.prompt) == (4, 1024)
-    assert sample.longest <= 400
+    assert sample.longest == 400
+    config.inference.max_turns, config.inference.max_episode_tokens, config.inference.max_tokens = 20, 32_768, 256
+    assert 32_768 - 20 < EpisodeSample.of_settings(config).longest <= 32_768
+    config.inference.max_turns = 1
+    assert EpisodeSample.of_settings(config).longest == 256
+
+
+def test_of_a_long_run_only_as_many_episodes_as_are_needed_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = iter([Trajectory(turns=[TurnRecord(0, 2, "stop", 0)])] * 300)
+    monkeypatch.setattr("turnsmith.plan.workload.iter_episodes", lambda path: many, raising=False)
+    assert len(EpisodeSample.of_file(tmp_path).episodes) == 256
+    assert len(list(many)) == 300 - 256
 
 
 def test_a_sample_is_read_back_from_a_file(tmp_path: Path) -> None:
