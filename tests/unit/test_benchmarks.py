@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 from transformers import AutoTokenizer
 
-from turnsmith.plan.model_shape import ModelShape
+from turnsmith.models.shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
 

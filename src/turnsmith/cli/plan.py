@@ -105,16 +105,15 @@ def _on_cpu(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
 
 
 def _on_gpus(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
-    from turnsmith.models import resolve
+    from turnsmith.plan.cpu import shape_of
     from turnsmith.plan.gpu import Hardware
     from turnsmith.plan.layouts import forecast_layout, layouts
-    from turnsmith.plan.model_shape import ModelShape
     from turnsmith.plan.report import forecast_dict, layout_lines, step_lines
     from turnsmith.plan.workload import EpisodeSample
 
     hardware = Hardware.named(args.hardware, args.hardware_file)
     sample = EpisodeSample.of_settings(config) if args.source is None else EpisodeSample.of_file(args.source)
-    shape = ModelShape.of_model(resolve(config.model.model_name, config.model.local_path))
+    shape = shape_of(config)
     _show_sample(sample)
     own, found = forecast_layout(hardware, config, sample, shape), layouts(hardware, config, sample, shape)
     lines = [f"{hardware.name}, {shape.parameters / 1e9:.3g} billion parameters; calculated, not verified by any run"]

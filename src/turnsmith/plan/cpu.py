@@ -9,10 +9,10 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.models import resolve
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import calibrate
 from turnsmith.plan.forecast import StepForecast, forecast_step
 from turnsmith.plan.memory import cpu_memory, environment_workers
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.reference import Reference, measured_work
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
@@ -43,11 +43,17 @@ class CpuForecast:
         return cls(StepForecast(**found["step"]), found["cpu_seconds"], found["memory"])
 
 
+def shape_of(config: ConfigStore) -> ModelShape:
+    """The sizes of the run's model."""
+    model = resolve(config.model.model_name, config.model.local_path)
+    return ModelShape.of_model(model, trust_remote_code=config.model.trust_remote_code)
+
+
 def played_sample(
     config: ConfigStore, engine: BaseInferenceEngine, environment: EnvironmentSpec, tasks: Any = None
 ) -> EpisodeSample:
     """Some episodes of the run's model in its environment, played now; the caller opens the engine."""
-    slow = ModelShape.of_model(resolve(config.model.model_name, config.model.local_path)).parameters > _SLOW
+    slow = shape_of(config).parameters > _SLOW
     plan = EvaluationPlan(
         episodes=_EPISODES // 4 if slow else _EPISODES,
         tasks=tasks,
@@ -73,7 +79,7 @@ def forecast_on_cpu(
         environment: What is trained in; None: an environment of the user's own.
     """
     model = resolve(config.model.model_name, config.model.local_path)
-    measured, shape = calibrate(measured_work(config, sample, model)), ModelShape.of_model(model)
+    measured, shape = calibrate(measured_work(config, sample, model)), shape_of(config)
     step = forecast_step(config, sample, measured.wall, known.wall)
     work = forecast_step(config, sample.without_waiting(), measured.cpu, known.cpu, "sync")
     memory = cpu_memory(config, shape, known.memory, measured, environment_workers(config, environment))

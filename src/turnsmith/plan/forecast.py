@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from turnsmith.config import ConfigStore
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Seconds
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.schedule_model import StepCosts, Turn, Workload, simulate
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.trainer.advantages import get_estimator

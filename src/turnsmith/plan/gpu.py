@@ -10,9 +10,9 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Seconds
 from turnsmith.plan.forecast import row_shape
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.records.yaml_text import parse_yaml
 from turnsmith.trainer.advantages import get_estimator

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from turnsmith.config import ConfigStore, Schedule
 from turnsmith.errors import ConfigError
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.forecast import Overhead, StepForecast, forecast_step
 from turnsmith.plan.gpu import Hardware, gpu_memory, gpu_seconds
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.trainer.config.layout import RayDemand, check_layout
 

@@ -7,8 +7,8 @@ from math import prod
 from turnsmith.config import ConfigStore
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Calibration
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.layout import episode_workers, rollout_layout, trainer_ranks
 

@@ -13,10 +13,10 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.models import resolve
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, calibrate
 from turnsmith.plan.forecast import Overhead, forecast_step, model_phases, row_shape
 from turnsmith.plan.memory import cpu_memory, environment_workers
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.reference import measured_work
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.records.run_folder import RunFolder

@@ -8,9 +8,9 @@ import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.gpu import Hardware, gpu_memory
 from turnsmith.plan.layouts import layouts
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.trainer.config.layout import check_layout
 
