@@ -69,19 +69,13 @@ class ModelShape:
         )
 
     @classmethod
-    def of_model(cls, path: str, *, trust_remote_code: bool = False, local_only: bool = False) -> ModelShape:
-        """From a model's folder, or its Hugging Face id.
-
-        Args:
-            path: The folder or id.
-            trust_remote_code: Whether the model may bring code for its config.
-            local_only: Ask no hub: of an id, only what is in the cache.
-        """
+    def of_model(cls, path: str, *, trust_remote_code: bool = False) -> ModelShape:
+        """From a model's folder, or its Hugging Face id; with `trust_remote_code` it may bring code for its config."""
         from transformers import AutoConfig
 
         try:
             # Not the file itself: what it leaves out is a default of its class.
-            found = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=local_only)
+            found = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError) as error:
             raise ConfigError(f"The config.json of {path} cannot be read: {error}") from None
         return cls.of_config(found.to_dict())

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.check.zoo.openings import Clock, FailingReset
 
 from turnsmith.check.checks import CHECKS
-from turnsmith.check.checks.disk import count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.checks.disk import bytes_of_parameter, count_parameters, kept_checkpoints, run_steps
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.report import as_dict, failed, result_lines, summary
 from turnsmith.check.run import CheckResult, run_checks
@@ -22,6 +22,7 @@ from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.examples import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure
+from turnsmith.trainer.advantages import advantage_estimator
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.quick_checks import run_quick_checks
 from turnsmith.trainer.validation import Validation
@@ -139,6 +140,10 @@ def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     assert kept_checkpoints(config, 60) == 4
     config.checkpoint.keep_last_n = 0
     assert kept_checkpoints(config, 60) == 7
+    config.evaluation.every = 20  # each of them may be the best so far
+    assert kept_checkpoints(config, 60) == 7 + 3
+    config.checkpoint.keep_last_n = 2
+    assert kept_checkpoints(config, 60) == 4
     config.checkpoint.save_interval = 0
     assert kept_checkpoints(config, 60) == 0
     from safetensors.numpy import load_file
@@ -147,3 +152,29 @@ def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     assert (
         count_parameters(tiny_folder) == sum(tensor.size for file in files for tensor in load_file(file).values()) > 0
     )
+
+
+def test_the_parameters_of_a_model_without_files_are_counted_from_its_config_without_a_hub(
+    tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "models--someone--tiny"
+    (cached / "snapshots/1").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text("1")
+    (cached / "snapshots/1/config.json").write_bytes((Path(tiny_folder) / "config.json").read_bytes())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert count_parameters("someone/tiny") == count_parameters(tiny_folder) > 0
+    assert count_parameters(str(cached / "snapshots/1")) == count_parameters(tiny_folder)
+    assert [count_parameters(name) for name in ("someone/that-is-not-here", "no name", None)] == [0, 0, 0]
+
+
+def test_a_critic_is_a_part_of_a_checkpoint() -> None:
+    config = ConfigStore()
+    alone = bytes_of_parameter(config)
+    for name, more in (("gae", 12), (f"{__name__}:with_a_critic", 12), (f"{__name__}:without", 0)):
+        config.training.adv_estimator = name
+        assert bytes_of_parameter(config) == alone + more
+
+
+with_a_critic = advantage_estimator(lambda inputs: inputs.values, needs_critic=True)
+without = advantage_estimator(lambda inputs: inputs.rewards)

@@ -50,7 +50,7 @@ def test_a_config_that_cannot_be_read_is_an_error_in_words(tmp_path: Path, monke
         ModelShape.of_model(str(tmp_path))
     asked: list[bool] = []
 
-    def load(path: str, *, trust_remote_code: bool, local_files_only: bool) -> Any:
+    def load(path: str, *, trust_remote_code: bool) -> Any:
         asked.append(trust_remote_code)
         raise OSError("not here")
 
