@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.unit.check.zoo.openings import Clock, FailingReset
 
 from turnsmith.check.checks import CHECKS
 from turnsmith.check.checks.disk import bytes_of_parameter, count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.checks.times import check_times
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.report import as_dict, failed, result_lines, summary
 from turnsmith.check.run import CheckResult, run_checks
@@ -131,6 +133,24 @@ class Slow:
 def test_the_quick_checks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnsmith.trainer.quick_checks.SECONDS", 0.2)
     assert quick(Slow)[1][0].endswith(": nothing, then stopped: 0.2 s are enough for them (training.check)")
+
+
+class SlowReset:
+    """A reset that takes long, but beside others, and steps that take some time."""
+
+    def reset(self) -> str:
+        time.sleep(0.2)
+        return "Say yes."
+
+    def step(self, action: str) -> Any:
+        time.sleep(0.025)
+        return "", 1.0, True, {}
+
+
+async def test_slow_resets_that_run_beside_each_other_are_no_fault() -> None:
+    spec = EnvironmentSpec.of(SlowReset, EnvironmentConfig(isolation="thread"))
+    finding = await check_times(Subject(environment=spec, config=ConfigStore()))
+    assert finding.status == "passed", finding.saw
 
 
 def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
