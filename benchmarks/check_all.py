@@ -29,7 +29,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "step_and_start": ("1", "6"),
     "memory_growth": ("--seconds", "780"),
     "retokenization_drift": (),
-    "plan_accuracy": ("--seconds", "420", "--clock", "cpu"),
+    "plan_accuracy": ("--clock", "cpu", "one short turn", "three turns", "many turns", "worker processes", "wider"),
     "letters": (),
 }
 """Each benchmark and the arguments of its short form."""

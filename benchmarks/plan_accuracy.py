@@ -18,11 +18,14 @@ import dataclasses
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnsmith.cli.engine import open_engine
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.plan.cpu import CpuForecast, forecast_on_cpu, played_sample
 from turnsmith.plan.measured_run import measured_run
 from turnsmith.plan.reference import Reference, measure_reference, read_reference
@@ -66,11 +69,13 @@ def build_wide(folder: Path) -> Path:
 
     wide = folder / "wide"
     if not wide.is_dir():
-        shutil.copytree(resolve("tiny"), wide)
+        made = Path(tempfile.mkdtemp(dir=folder))  # renamed when it is complete: this may be interrupted
+        shutil.copytree(resolve("tiny"), made, dirs_exist_ok=True)
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}
-        config = AutoConfig.from_pretrained(wide, **sizes, num_attention_heads=4, num_key_value_heads=4, head_dim=64)
+        config = AutoConfig.from_pretrained(made, **sizes, num_attention_heads=4, num_key_value_heads=4, head_dim=64)
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(wide)
+        AutoModelForCausalLM.from_config(config).save_pretrained(made)
+        made.rename(wide)
     return wide
 
 
@@ -80,7 +85,10 @@ def run_case(name: str, known: Reference, folder: Path) -> dict[str, Any]:
     chosen = f"model.local_path={build_wide(folder)}" if model == "wide" else f"model.model_name={model}"
     own = [chosen, *_COMMON.split(), *settings]
     config = apply_overrides(ConfigStore(), own)
-    made = forecast_on_cpu(config, played_sample(config, _GAME), known)
+    game = EnvironmentSpec.of(_GAME, config.environment)
+    with open_engine(config) as engine:
+        sample = played_sample(config, engine, game)
+    made = forecast_on_cpu(config, sample, known, game)
     skipped = 1 if config.training.schedule == "sync" else 3  # what was dispatched ahead is played by then
     began = time.monotonic()
     run = measured_run([_GAME, *own], folder, name.replace(" ", "-").replace(",", ""), skipped)
@@ -100,10 +108,10 @@ def errors(made: CpuForecast, run: dict[str, Any]) -> dict[str, tuple[float, flo
     }
 
 
-def misses(found: dict[str, dict[str, float]], clock: str) -> list[str]:
-    """Runs beyond the limits, in words; `found` has the relative error of each quantity of each run."""
+def misses(found: dict[str, dict[str, float]], clock: str, asked: Sequence[str]) -> list[str]:
+    """Runs beyond the limits or not made, in words; `found` has the relative error of each quantity of each run."""
     judged = (clock, "memory")
-    return [
+    return [f"{name}: not made" for name in asked if name not in found] + [
         f"{name}: {what} {off[what]:+.0%}"
         for name, off in found.items()
         for what in judged
@@ -114,7 +122,7 @@ def misses(found: dict[str, dict[str, float]], clock: str) -> list[str]:
 def main() -> None:
     """Run all cases, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("names", nargs="*", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)}")
     parser.add_argument("--folder", type=Path, help="keep runs and results here")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the times that are judged")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
@@ -126,7 +134,8 @@ def main() -> None:
         known.write_text(json.dumps(dataclasses.asdict(measure_reference()), indent=1))
     reference, found = read_reference(json.loads(known.read_text())), dict[str, dict[str, float]]()
     print(f"{'run':24}{'s a step':>10}{'fact':>8}{'':7}{'CPU s':>8}{'fact':>8}{'':7}{'GiB':>7}{'fact':>7}")
-    for name in options.names or CASES:
+    asked = options.names or list(CASES)
+    for name in asked:
         file = folder / f"{name}.json"
         if not file.exists():
             if time.monotonic() - began > options.seconds:
@@ -142,7 +151,7 @@ def main() -> None:
             f"{memory:7.2f}{memory_fact:7.2f}{off['memory']:+7.0%}",
             flush=True,
         )
-    missed = misses(found, options.clock)
+    missed = misses(found, options.clock, asked)
     for what, limit in LIMITS.items():
         within = sum(abs(off[what]) <= limit for off in found.values())
         print(f"{what}: {within} of {len(found)} within {limit:.0%}")

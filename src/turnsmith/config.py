@@ -232,6 +232,18 @@ class TrainingConfig(_Section):
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""
 
+    @property
+    def importance_weights(self) -> Literal["none", "token", "sequence"]:
+        """What `rollout_correction` stands for.
+
+        Example:
+            >>> TrainingConfig().importance_weights, TrainingConfig(schedule="colocate_async").importance_weights
+            ('none', 'token')
+        """
+        if self.rollout_correction != "auto":
+            return self.rollout_correction
+        return "none" if self.schedule == "sync" else "token"
+
     def steps_in_epoch(self, starts: int | None) -> int:
         """Optimizer steps in one epoch: `steps_per_epoch`, else one pass over so many starts; None: they never end.
 

@@ -16,6 +16,8 @@ from types import ModuleType
 import pytest
 from transformers import AutoTokenizer
 
+from turnsmith.models.shape import ModelShape
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -217,5 +219,15 @@ def test_both_ways_see_drift_where_there_is_some_and_only_there(load, smollm2_fo
 def test_the_plan_misses_beyond_its_limits_by_the_chosen_clock(load):
     benchmark = load("plan_accuracy")
     found = {"a": {"wall": 0.6, "cpu": 0.2, "memory": -0.09}, "b": {"wall": 0.0, "cpu": -0.3, "memory": 0.11}}
-    assert benchmark.misses(found, "wall") == ["a: wall +60%", "b: memory +11%"]
-    assert benchmark.misses(found, "cpu") == ["b: cpu -30%", "b: memory +11%"]
+    assert benchmark.misses(found, "wall", ["a", "b"]) == ["a: wall +60%", "b: memory +11%"]
+    assert benchmark.misses(found, "cpu", ["b", "a"]) == ["b: cpu -30%", "b: memory +11%"]
+    assert benchmark.misses({}, "cpu", ["c"]) == ["c: not made"]
+
+
+def test_a_wider_model_that_was_interrupted_is_built_again(load, tmp_path, monkeypatch):
+    benchmark = load("plan_accuracy")
+    with monkeypatch.context() as broken:
+        broken.setattr("torch.manual_seed", lambda seed: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            benchmark.build_wide(tmp_path)
+    assert ModelShape.of_model(str(benchmark.build_wide(tmp_path))).hidden == 256

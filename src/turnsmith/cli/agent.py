@@ -35,8 +35,16 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(usage_error=parser.error)
 
 
-def split_agent_options(args: argparse.Namespace) -> None:
-    """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if there is nothing to play.
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a training run takes besides."""
+    add = parser.add_argument
+    add("--validation", metavar="FILE", help="held-out tasks for evaluation.every, a file as for --data")
+    shares = "of several environments, play most where the model succeeds half of the time"
+    add("--curriculum", action="store_true", help=shares)
+
+
+def split_agent_options(args: argparse.Namespace, *, required: bool = True) -> None:
+    """Put the first KEY=VALUE in its place if there is no ENVIRONMENT; exits if nothing to play is named but required.
 
     Several environments, or one with a weight, are put into `args.mix`.
     """
@@ -48,11 +56,15 @@ def split_agent_options(args: argparse.Namespace) -> None:
         if args.agent is not None or args.data is not None:
             args.usage_error("--agent and --data are for a single environment; a mix is given tasks from Python")
         return
+    if getattr(args, "curriculum", False):
+        args.usage_error("--curriculum is for several environments; an EnvironmentMix of your own says curriculum=True")
     has_rows = args.agent is None and args.data is not None
-    if args.environment is not None and (args.agent is not None or (has_rows and _is_setting(args.environment))):
+    may_be_setting = has_rows or not required
+    if args.environment is not None and (args.agent is not None or (may_be_setting and _is_setting(args.environment))):
         args.overrides.insert(0, args.environment)
         args.environment = None
-    if args.agent is None and not has_rows and (args.environment is None or _is_setting(args.environment)):
+    is_named = args.environment is not None and not _is_setting(args.environment)
+    if required and args.agent is None and not has_rows and not is_named:
         args.usage_error("name an environment, module:Name, an agent, --agent COMMAND, or questions, --data FILE")
     if (args.environment or args.agent) and (args.prompt or args.answer or args.reward):
         args.usage_error("--prompt, --answer and --reward are for --data without an environment or agent")
@@ -103,8 +115,17 @@ def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:
 
 def read_data(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     """The tasks of `--data`."""
-    if args.data is None:
+    return _read(args.data)
+
+
+def read_validation(args: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """The tasks of `--validation`."""
+    return _read(args.validation)
+
+
+def _read(file: str | None) -> list[dict[str, Any]] | None:
+    if file is None:
         return None
     from turnsmith.trainer.task_file import read_tasks
 
-    return list(read_tasks(args.data))
+    return list(read_tasks(file))

@@ -10,7 +10,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+from turnsmith.cli.agent import (
+    add_agent_options,
+    chosen_environment,
+    read_data,
+    read_validation,
+    split_agent_options,
+)
 from turnsmith.terminal import hide_progress_bars, print_line
 
 if TYPE_CHECKING:
@@ -115,11 +121,8 @@ def _results(
     from turnsmith.check.subject import Subject
 
     given: dict[str, Any] = {"environment": spec, "config": config, "success_reward": args.success_reward}
-    given |= {"cache": cache, "tasks": read_data(args), "seed": config.training.seed}
-    if args.validation is not None:
-        from turnsmith.trainer.task_file import read_tasks
-
-        given["validation_tasks"] = list(read_tasks(args.validation))
+    given |= {"cache": cache, "tasks": read_data(args), "validation_tasks": read_validation(args)}
+    given["seed"] = config.training.seed
     if args.model is None:
         from turnsmith.loop_thread import LoopThread
 

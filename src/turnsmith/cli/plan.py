@@ -59,10 +59,7 @@ def _run(args: argparse.Namespace) -> int:
     from turnsmith.records.files import write_for_user
     from turnsmith.trainer.config.check import check
 
-    if args.source is None:
-        split_agent_options(args)
-    elif args.environment is not None and ":" not in args.environment:
-        args.overrides.insert(0, args.environment)
+    split_agent_options(args, required=args.source is None)
     config = read_config(args.config, args.model, args.overrides)
     config.model.device = "cpu" if args.hardware == "cpu" else "cuda"
     check(config)
@@ -76,24 +73,30 @@ def _run(args: argparse.Namespace) -> int:
 def _on_cpu(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
     import psutil
 
+    from turnsmith.cli.engine import open_engine
+    from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.plan.cpu import forecast_on_cpu, played_sample
     from turnsmith.plan.reference import reference
     from turnsmith.plan.report import forecast_dict, memory_lines, step_lines
     from turnsmith.plan.workload import EpisodeSample
 
+    environment = None
+    if args.mix or args.environment or args.agent or args.data:
+        environment = EnvironmentSpec.of(chosen_environment(args, config), config.environment)
     print_line("measuring this machine ...", sys.stdout)
     known = reference(fresh=args.calibrate)
-    if args.source is not None:
+    if environment is None or args.source is not None:
         sample = EpisodeSample.of_file(args.source)
     else:
-        sample = played_sample(config, chosen_environment(args, config), read_data(args))
+        with open_engine(config) as engine:
+            sample = played_sample(config, engine, environment, read_data(args))
     _show_sample(sample)
-    made, steps = forecast_on_cpu(config, sample, known), []
+    made, steps = forecast_on_cpu(config, sample, known, environment), []
     for schedule in ("sync", "colocate_async", "separate_async"):
         one = copy.deepcopy(config)
         one.training.schedule = schedule
         same = schedule == config.training.schedule
-        steps.append(made.step if same else forecast_on_cpu(one, sample, known).step)
+        steps.append(made.step if same else forecast_on_cpu(one, sample, known, environment).step)
     chosen = f"training.schedule={config.training.schedule}"
     lines = [*step_lines(steps), f"memory with {chosen}", *memory_lines(made.memory, psutil.virtual_memory().total)]
     print_line("\n".join(lines), sys.stdout)
@@ -102,16 +105,15 @@ def _on_cpu(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
 
 
 def _on_gpus(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
-    from turnsmith.models import resolve
+    from turnsmith.plan.cpu import shape_of
     from turnsmith.plan.gpu import Hardware
     from turnsmith.plan.layouts import forecast_layout, layouts
-    from turnsmith.plan.model_shape import ModelShape
     from turnsmith.plan.report import forecast_dict, layout_lines, step_lines
     from turnsmith.plan.workload import EpisodeSample
 
     hardware = Hardware.named(args.hardware, args.hardware_file)
     sample = EpisodeSample.of_settings(config) if args.source is None else EpisodeSample.of_file(args.source)
-    shape = ModelShape.of_model(resolve(config.model.model_name, config.model.local_path))
+    shape = shape_of(config)
     _show_sample(sample)
     own, found = forecast_layout(hardware, config, sample, shape), layouts(hardware, config, sample, shape)
     lines = [f"{hardware.name}, {shape.parameters / 1e9:.3g} billion parameters; calculated, not verified by any run"]

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+from turnsmith.cli.agent import (
+    add_agent_options,
+    add_training_options,
+    chosen_environment,
+    read_data,
+    read_validation,
+    split_agent_options,
+)
 from turnsmith.terminal import hide_progress_bars, print_line
 
 _DESCRIPTION = """\
@@ -38,6 +45,7 @@ def add_rehearse_command(commands: Any) -> None:
     add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting of the run, such as training.batch_size=1024")
     add("--model", metavar="MODEL", help="the model of the run, as in `turnsmith train`")
+    add_training_options(parser)
     add("--folder", metavar="FOLDER", default="rehearsals", help="where to put it (default: rehearsals)")
     add(
         "--minutes", metavar="N", type=float, default=15.0, help="stop a process of the run after so long (default: 15)"
@@ -69,6 +77,7 @@ def _run(args: argparse.Namespace) -> int:
         words,
         folder,
         tasks=read_data(args),
+        validation_tasks=read_validation(args),
         scaled=args.scaled or (),
         minutes=args.minutes,
         show=lambda part: print_line("\n".join(part.lines()), sys.stdout),
@@ -90,7 +99,8 @@ def _run(args: argparse.Namespace) -> int:
 def _train_words(args: argparse.Namespace) -> list[str]:
     """What to train in, as words of `turnsmith train`; settings are in a file of their own."""
     words = [word for word in (args.environment, *args.overrides) if word and ":" in word.partition("=")[0]]
-    for option in ("agent", "data", "prompt", "answer"):
+    for option in ("agent", "data", "prompt", "answer", "validation"):
         if (value := getattr(args, option)) is not None:
             words += [f"--{option}", value]
+    words += ["--curriculum"] * args.curriculum
     return [*words, *(word for name in args.reward or () for word in ("--reward", name))]

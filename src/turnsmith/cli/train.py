@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.cli.agent import add_agent_options, chosen_environment, split_agent_options
+from turnsmith.cli.agent import add_agent_options, add_training_options, chosen_environment, split_agent_options
 from turnsmith.terminal import print_line
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def add_train_command(commands: Any) -> None:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
-    add("--validation", metavar="FILE", help="held-out tasks for evaluation.every, a file as for --data")
-    shares = "of several environments, play most where the model succeeds half of the time"
-    add("--curriculum", action="store_true", help=shares)
+    add_training_options(parser)
     add("--dry-run", action="store_true", help="print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
@@ -59,8 +57,6 @@ def _run(args: argparse.Namespace) -> int:
     """Train or, with --dry-run, only print the settings."""
     split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
-    if args.curriculum and not args.mix:
-        args.usage_error("--curriculum is for several environments; an EnvironmentMix of your own says curriculum=True")
     environment = chosen_environment(args, config)
     if args.dry_run:
         from turnsmith.env.spec import EnvironmentSpec

@@ -25,7 +25,7 @@ import numpy as np
 
 from turnsmith.errors import TurnsmithError
 from turnsmith.inference.weights import BUCKET_BYTES
-from turnsmith.plan.model_shape import ModelShape
+from turnsmith.models.shape import ModelShape
 
 _MOST_SEQUENCES, _MOST_TOKENS = 16, 32
 _MOST_FLOPS = 1e11
@@ -52,6 +52,8 @@ class MeasuredWork:
     """Of a row."""
     logits: int
     """Tokens of a micro-batch for which logits are needed."""
+    trust_remote_code: bool = False
+    """Whether the model may bring code of its own."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def measure_here(work: MeasuredWork) -> Calibration:
     _ = torch.rand(8, 8) @ torch.rand(8, 8)  # what the first product allocates is no part of a model
     before = _memory()
     load: Any = AutoModelForCausalLM.from_pretrained
-    model = load(work.model, dtype=torch.float32, attn_implementation="sdpa").eval()
+    trust = {"trust_remote_code": work.trust_remote_code}
+    model = load(work.model, dtype=torch.float32, attn_implementation="sdpa", **trust).eval()
     affordable = int(_MOST_FLOPS / ModelShape.of_config(model.config.to_dict()).flops(work.context, work.context))
     sequences = max(2, min(work.sequences, _MOST_SEQUENCES, affordable))
     fewer, tokens = max(1, sequences // 4), max(3, min(work.sampled, _MOST_TOKENS, 2 * affordable))

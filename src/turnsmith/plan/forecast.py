@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from turnsmith.config import ConfigStore
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Seconds
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.schedule_model import StepCosts, Turn, Workload, simulate
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
+from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.layout import batch_shares, micro_batch_size, rollout_layout, trainer_ranks
 
 _STEPS, _WARM_UP = 6, 3
@@ -68,7 +69,7 @@ def model_phases(config: ConfigStore, seconds: Seconds, overhead: Overhead) -> d
         "sync_weights": seconds.send,
         "rest": 0.0,
     }
-    if training.adv_estimator == "gae":  # a critic of the same size
+    if get_estimator(training.adv_estimator).needs_critic:  # a critic of the same size
         work["rest"] += passes * seconds.forward + work["update_actor"]
     counts = {"old_log_prob": passes, "update_actor": trained, "sync_weights": 0, "rest": passes}
     return {name: value + _plus(getattr(overhead, name), counts[name]) for name, value in work.items()}

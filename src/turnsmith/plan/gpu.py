@@ -10,17 +10,18 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Seconds
 from turnsmith.plan.forecast import row_shape
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.records.yaml_text import parse_yaml
+from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.layout import micro_batch_size, trainer_ranks
 
 _TRAINING, _PREFILL, _READING, _LINK = 0.4, 0.5, 0.6, 0.5
 """Assumed shares of the data sheet's flops, memory bandwidth and link that are reached."""
-_BF16, _STATE = 2, 16
-"""Bytes of a parameter in the engine, and in the trainer: float32 weights, gradients and two moments."""
+_BF16, _FROZEN, _STATE = 2, 4, 16
+"""Bytes of a parameter in the engine; in the trainer below an adapter; and with gradients and two moments."""
 _CONTEXT = 1.5 * 2**30
 """CUDA, NCCL and what PyTorch keeps, on each GPU."""
 _RECOMPUTED = 4
@@ -95,9 +96,9 @@ def gpu_memory(
     """Bytes on one GPU: of the trainer in its update, of the engine, and whether both fit (`fits`, 1 or 0)."""
     apart = config.training.schedule == "separate_async"
     size, ranks = hardware.memory_gib * 2**30, trainer_ranks(config)
-    trained = shape.parameters if config.model.lora_rank == 0 else 0
-    state = (_STATE * trained + (0 if trained else 4 * shape.parameters)) / ranks
-    state *= 1 + (config.training.adv_estimator == "gae")
+    actor = _STATE if config.model.lora_rank == 0 else _FROZEN
+    critic = _STATE * get_estimator(config.training.adv_estimator).needs_critic  # verl gives it no adapter
+    state = (actor + critic) * shape.parameters / ranks
     tokens = micro_batch_size(config) * (sample.prompt + sample.longest) / config.model.sequence_parallel_size
     layer = _BF16 * (shape.parameters - shape.vocab * shape.hidden) / shape.layers
     kept = tokens * shape.layers * shape.hidden * _BF16  # with gradient checkpointing

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from turnsmith.config import ConfigStore, Schedule
 from turnsmith.errors import ConfigError
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.forecast import Overhead, StepForecast, forecast_step
 from turnsmith.plan.gpu import Hardware, gpu_memory, gpu_seconds
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
-from turnsmith.trainer.config.layout import RayDemand, check_layout
+from turnsmith.trainer.config.layout import RayDemand, check_layout, rollout_layout, trainer_ranks
 
 OVERHEAD = Overhead(generate=(0.5, 0.002), old_log_prob=(0.3, 0.02), update_actor=(0.3, 0.05), rest=(0.5, 0.0))
 """Assumed for GPUs."""
@@ -36,41 +37,63 @@ class GpuLayout:
         """Whether a GPU has enough memory."""
         return bool(self.memory["fits"])
 
+    def words(self) -> list[str]:
+        """The settings as words of a command line."""
+        return [f"{name}={'null' if value is None else value}" for name, value in self.settings.items()]
+
 
 def layouts(hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape) -> list[GpuLayout]:
-    """All layouts on at most the GPUs that the settings ask for; those that fit first, and of them the fastest."""
-    found = [forecast_layout(hardware, one, sample, shape) for one in _candidates(config)]
+    """All layouts on the nodes that the settings ask for; those that fit first, and of them the fastest."""
+    found = [forecast_layout(hardware, one, sample, shape, config) for one in _candidates(config, shape)]
     return sorted(found, key=lambda one: (not one.fits, one.step.seconds, one.price))
 
 
-def forecast_layout(hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape) -> GpuLayout:
-    """The layout of the settings."""
-    gpus = RayDemand.of(config).total_gpus
+def forecast_layout(
+    hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape, asked: ConfigStore | None = None
+) -> GpuLayout:
+    """The layout of the settings; with `asked`, it is told what to change in those."""
+    gpus, ray, own = RayDemand.of(config).total_gpus, config.ray, (asked or config).ray
     step = forecast_step(config, sample, gpu_seconds(hardware, config, sample, shape), OVERHEAD)
     price = step.seconds / 3600 * gpus * hardware.price / config.training.batch_size * 1000
-    apart = config.training.schedule == "separate_async"
     settings: dict[str, object] = {"training.schedule": config.training.schedule}
-    settings |= {"ray.num_nodes": config.ray.num_nodes, "ray.gpus_per_node": config.ray.gpus_per_node}
-    settings |= {"ray.rollout_gpus_per_node": config.ray.rollout_gpus_per_node} if apart else {}
+    settings |= {"ray.num_nodes": ray.num_nodes, "ray.gpus_per_node": ray.gpus_per_node}
+    if ray.rollout_nodes or own.rollout_nodes:
+        settings["ray.rollout_nodes"] = ray.rollout_nodes
+    if config.training.schedule == "separate_async" or own.rollout_gpus_per_node:
+        settings["ray.rollout_gpus_per_node"] = ray.rollout_gpus_per_node
     settings["model.tensor_parallel_size"] = config.model.tensor_parallel_size
     return GpuLayout(settings, gpus, step, dict(gpu_memory(hardware, config, sample, shape)), price)
 
 
-def _candidates(config: ConfigStore) -> Iterator[ConfigStore]:
-    """Settings that `check_layout` accepts: GPUs of a node, split for `separate_async`, and tensor parallelism."""
+def _candidates(config: ConfigStore, shape: ModelShape) -> Iterator[ConfigStore]:
+    """Settings that `check_layout` accepts, each layout once: the settings' own, and others on the same nodes."""
+    seen = set[object]()
+    for one in (config, *_others(config)):
+        layout = trainer_ranks(one), one.ray.num_nodes, one.ray.rollout_nodes, rollout_layout(one)
+        if shape.heads % one.model.tensor_parallel_size:
+            continue
+        try:
+            check_layout(one)
+        except ConfigError:
+            continue
+        if (kind := (one.training.schedule, one.model.tensor_parallel_size, layout)) not in seen:
+            seen.add(kind)
+            yield one
+
+
+def _others(config: ConfigStore) -> Iterator[ConfigStore]:
+    """GPUs of a node, on the nodes that have so many, split for `separate_async`; and tensor parallelism."""
     demand = RayDemand.of(config)
-    most = max(demand.gpus, demand.rollout_gpus)
-    for gpus in sorted({size for size in _SIZES if size <= most} | {most}):
+    kinds = [(demand.nodes, demand.gpus), (demand.rollout_nodes, demand.rollout_gpus)]
+    most = {gpus for _, gpus in kinds}
+    for gpus in sorted({size for size in _SIZES if size <= max(most)} | most - {0}):
+        have = [nodes for nodes, has in kinds if nodes and has >= gpus]
         splits: list[tuple[Schedule, int, int | None]] = [("sync", gpus, None), ("colocate_async", gpus, None)]
         splits.extend(("separate_async", gpus - apart, apart) for apart in range(1, gpus))
-        for schedule, trainers, apart in splits:
+        for nodes, (schedule, trainers, apart) in product(sorted({have[0], sum(have)}), splits):
             for parallel in (size for size in _SIZES if size <= gpus):
                 one = copy.deepcopy(config)
-                one.training.schedule, one.ray.gpus_per_node = schedule, trainers
+                one.training.schedule, one.ray.num_nodes, one.ray.gpus_per_node = schedule, nodes, trainers
                 one.ray.rollout_nodes, one.ray.rollout_gpus_per_node = 0, apart
                 one.model.tensor_parallel_size = parallel
-                try:
-                    check_layout(one)
-                except ConfigError:
-                    continue
                 yield one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,8 @@ class MeasuredRun:
 
 
 def measured_run(arguments: Sequence[str], folder: Path, name: str, skipped: int = 1) -> MeasuredRun:
-    """Run `turnsmith train` with these arguments in `folder`, without checkpoints."""
+    """Run `turnsmith train` with these arguments in `folder`, without checkpoints; replaces a run of that name."""
+    shutil.rmtree(folder / name, ignore_errors=True)  # else the new run gets another name, and the old one is read
     own = [f"checkpoint.output_dir={folder}", f"checkpoint.run_name={name}", "checkpoint.save_interval=0"]
     log = folder / f"{name}.log"
     with log.open("wb") as file:

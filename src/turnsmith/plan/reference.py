@@ -19,14 +19,14 @@ from turnsmith import __version__
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.models import cache_folder, resolve
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, calibrate
 from turnsmith.plan.forecast import Overhead, forecast_step, micro_batches, row_shape
 from turnsmith.plan.measured_run import PHASES, MeasuredRun, measured_run
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample
 from turnsmith.records.files import make_folder, write_text
 from turnsmith.threads import cores
-from turnsmith.trainer.config.layout import RayDemand
+from turnsmith.trainer.config.layout import RayDemand, micro_batch_size
 
 _ENVIRONMENT = "turnsmith.selftest.letters:CountLetters"
 _COMMON = "training.group_size=8 training.steps_per_epoch=5 inference.max_tokens=4 inference.max_prompt_tokens=256"
@@ -47,7 +47,8 @@ class Reference:
 
 def measured_work(config: ConfigStore, sample: EpisodeSample, model_path: str) -> MeasuredWork:
     """What to measure with a model for a run with these settings and episodes."""
-    shape = ModelShape.of_model(model_path)
+    trust = config.model.trust_remote_code
+    shape = ModelShape.of_model(model_path, trust_remote_code=trust)
     rows, length = row_shape(config, sample, shape, shared=True)
     turns = [turn.sampled for one in sample.episodes for turn in one]
     return MeasuredWork(
@@ -58,7 +59,8 @@ def measured_work(config: ConfigStore, sample: EpisodeSample, model_path: str) -
         sequences=min(config.training.batch_size, config.inference.max_concurrency),
         rows=rows,
         length=length,
-        logits=max(rows, round(sample.response * min(config.training.micro_batch_size, config.training.batch_size))),
+        logits=max(rows, round(sample.response * micro_batch_size(config))),
+        trust_remote_code=trust,
     )
 
 

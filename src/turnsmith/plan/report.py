@@ -46,11 +46,10 @@ def layout_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
     """The layout to choose and the next best."""
     lines = [f"{'GPUs':>4}  {'step':>8} {'idle':>5} {'$/1000 episodes':>16} {'update GiB':>11}  settings"]
     for one in found[:_SHOWN]:
-        settings = " ".join(f"{name}={value}" for name, value in one.settings.items())
         fits = "" if one.fits else f"   DOES NOT FIT into {hardware.memory_gib:g} GiB"
         lines.append(
             f"{one.gpus:>4}  {duration(one.step.seconds):>8} {one.step.idle:>5.0%} {one.price:>16.2f} "
-            f"{one.memory['trainer rank'] / _GIB:>11.1f}  {settings}{fits}"
+            f"{one.memory['trainer rank'] / _GIB:>11.1f}  {' '.join(one.words())}{fits}"
         )
     return lines
 

@@ -6,12 +6,13 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
-from turnsmith.records.episodes import read_episodes
+from turnsmith.records.episodes import iter_episodes
 from turnsmith.records.files import read_file
 from turnsmith.rollout.limits import Limits
 from turnsmith.trajectory import Trajectory
@@ -52,14 +53,14 @@ class EpisodeSample:
         limits = Limits.of(config.inference)
         turns = limits.turns
         sampled = max(1, min(limits.turn_tokens or config.inference.max_tokens, limits.tokens // turns))
-        observed = (limits.tokens - turns * sampled) // turns
-        one = [EpisodeTurn(sampled, min(sampled, observed), 0.0)] * turns
+        observed = (limits.tokens - turns * sampled) // max(1, turns - 1)  # nothing is observed after the last turn
+        one = [EpisodeTurn(sampled, observed, 0.0)] * (turns - 1) + [EpisodeTurn(sampled, 0, 0.0)]
         return cls("the limits in the settings: no episode is longer", limits.prompt_tokens, [one])
 
     @classmethod
     def of_episodes(cls, played: Iterable[Trajectory], source: str) -> Self:
         """As played."""
-        known = [one for one in played if one.turns][:_MOST_EPISODES]
+        known = list(islice((one for one in played if one.turns), _MOST_EPISODES))
         if not known:
             raise ConfigError(f"{source} has no episode with a turn, so nothing is known about tokens and times.")
         prompts = statistics.fmean(one.tokens.prompt_length for one in known)
@@ -70,7 +71,7 @@ class EpisodeSample:
         """From a run folder of `turnsmith train` or `turnsmith eval`, or the JSON file of `turnsmith check --model`."""
         path = Path(path).expanduser()
         if path.is_dir():
-            return cls.of_episodes(read_episodes(path), str(path))
+            return cls.of_episodes(iter_episodes(path), str(path))
         try:
             found = json.loads(read_file(path))["sample"]
             return cls(str(path), found["prompt"], [[EpisodeTurn(*turn) for turn in one] for one in found["episodes"]])

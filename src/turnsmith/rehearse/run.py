@@ -23,6 +23,7 @@ from turnsmith.rehearse.scale import changed_settings, not_executed, scaled_conf
 from turnsmith.rehearse.scaled_run import ScaledRun
 from turnsmith.rehearse.stand_in import StandIn, stand_in_for
 from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.trainer.config.auto import resolve_device
 from turnsmith.trainer.config.build import run_header
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.driver.preflight import dry_run_table, this_machine
@@ -37,6 +38,7 @@ class Rehearsal:
         words: What to train in, as words of `turnsmith train`.
         folder: Where to put the run, its log and the result.
         tasks: The rows of the dataset, if the run has one.
+        validation_tasks: The held-out rows, if the run has some.
         scaled: Settings of the scaled run to set differently, as in `inference.backend=vllm`.
         minutes: How long a process of the run may take.
         show: Called with each part as soon as it is there.
@@ -51,6 +53,7 @@ class Rehearsal:
         folder: Path,
         *,
         tasks: list[dict[str, Any]] | None = None,
+        validation_tasks: list[dict[str, Any]] | None = None,
         scaled: Sequence[str] = (),
         minutes: float = 15.0,
         show: Callable[[RehearsedPart], None] = lambda part: None,
@@ -58,6 +61,7 @@ class Rehearsal:
     ) -> None:
         self.config, self.folder = config, folder
         self._environment, self._words, self._tasks = environment, words, tasks
+        self._validation_tasks = validation_tasks
         self._scaled, self._minutes, self._show, self._say = scaled, minutes, show, say
         self.result = RehearsalResult(run_header(config, getattr(environment, "__name__", str(environment))))
 
@@ -66,9 +70,11 @@ class Rehearsal:
         model = self._before()
         if model is None or self.result.failed or only_before:
             return self.result
-        gpus = this_machine(self.config).gpus if auto_device() == "cuda" else 0
+        gpus = this_machine(self.config).gpus if auto_device() == resolve_device(self.config) == "cuda" else 0
         small = apply_overrides(scaled_config(self.config, gpus), self._scaled)
         small.model.local_path = model.path
+        if model.model_path is None:  # `tiny` stands for it, as in `stand_in_for`
+            small.inference.thinking, small.inference.tool_format = None, "function_calling"
         self.result.changed = changed_settings(self.config, small)
         name = self.config.model.local_path or self.config.model.model_name
         self.result.not_executed = not_executed(self.config, small, name)
@@ -117,6 +123,7 @@ class Rehearsal:
             parser=model.parser,
             model_path=model.model_path,
             tasks=self._tasks,
+            validation_tasks=self._validation_tasks,
             seed=self.config.training.seed,
         )
         with closing(LoopThread("turnsmith-rehearse")) as loop:
@@ -127,7 +134,7 @@ class Rehearsal:
     def _run(self, run: ScaledRun, model: StandIn) -> None:
         self._say(f"starting the scaled run; {run.log} has its messages")
         self._part("trained and killed", run.train)
-        if self.config.checkpoint.save_interval and not self.result.failed:
+        if not self.result.failed:
             self._say("resuming it")
             self._part("resumed", run.resume)
         if self.result.failed:

@@ -34,6 +34,8 @@ def scaled_config(config: ConfigStore, gpus: int = 0) -> ConfigStore:
         >>> small.ray.gpus_per_node, small.training.batch_size, small.training.mini_batch_size
         (2, 16, 8)
     """
+    if gpus < 2 and config.training.schedule == "separate_async":
+        gpus = 0  # it needs one to train and one to generate
     small = from_dict(to_dict(config))
     small.ray.address, small.ray.num_nodes, small.ray.rollout_nodes = None, 1, 0
     small.ray.num_actors = min(2, episode_workers(config))
@@ -120,7 +122,7 @@ def _of_machine(config: ConfigStore, small: ConfigStore) -> dict[str, str]:
         if size != getattr(small.model, name):
             found[f"model.{name}={size}"] = "it needs as many GPUs"
     if resolve_device(config) == "cuda" and resolve_device(small) == "cpu":
-        found["GPU memory, CUDA kernels, NCCL"] = "there is no GPU here; processes were connected by gloo"
+        found["GPU memory, CUDA kernels, NCCL"] = "CPUs were used; processes were connected by gloo"
         found[f"{resolve_dtype(config)}, attention by {resolve_attention(config)}"] = "float32 and sdpa on a CPU"
     if resolve_backend(config) != resolve_backend(small):
         found[f"the engine {resolve_backend(config)}"] = f"{resolve_backend(small)} generated"

@@ -29,6 +29,7 @@ _POLL = 0.1
 _MIDDLE = 0.4
 _ENDING = 60.0
 """Seconds that the other processes of a killed run may take to end."""
+_NO_CHECKPOINTS = "checkpoint.save_interval=0: there is no checkpoint to continue from."
 _FAULTS = ("not_a_number", "rollout_mismatch", "failing_tools", "check_failed", "long_waits")
 """Warnings that are no doing of a random model."""
 
@@ -84,6 +85,8 @@ class ScaledRun:
 
     def resume(self) -> Finding:
         """Continue to the last step."""
+        if not self._config.checkpoint.save_interval:
+            return Finding("skipped", _NO_CHECKPOINTS)
         began, last = time.monotonic(), max(STEPS, int(self.measured["killed_after_step"]) + 1)
         self._finish([*_COMMAND, "resume", str(self.path), f"training.num_epochs={last}"], began)
         steps = [record["step"] for record in self._metrics()]
@@ -94,6 +97,8 @@ class ScaledRun:
 
     def compare(self) -> Finding:
         """Compare the step that was made again with what it was before the kill."""
+        if not self._config.checkpoint.save_interval:
+            return Finding("skipped", _NO_CHECKPOINTS)
         if self._config.training.schedule != "sync" or self._config.inference.backend != "transformers":
             return Finding("skipped", "Only the schedule sync with the engine transformers repeats a step exactly.")
         differing = [step for step, before in self._before.items() if self._episodes(step) != before]
@@ -131,7 +136,8 @@ environment depends on more than its seed, its task and the actions."
             return Finding("skipped", "evaluation.every=0")
         records = RunFolder.open(self.path).read_evaluations()
         steps, bad = [one["step"] for one in records], [one["step"] for one in records if "reward/mean" not in one]
-        if not {0, STEPS} <= set(steps) or bad:
+        last = STEPS if self._config.checkpoint.save_interval else STEPS - 2  # killed before it, and not resumed
+        if not {0, last} <= set(steps) or bad:
             saw = f"Evaluations after the steps {steps}; without one episode that counts: {bad}."
             return Finding("failed", saw, f"{self.log} has the messages.")
         self.measured["evaluation_seconds"] = [round(float(one.get("time/evaluate", 0.0)), 2) for one in records]
@@ -140,7 +146,7 @@ environment depends on more than its seed, its task and the actions."
     def checkpoint(self) -> Finding:
         """What a checkpoint holds and how long it takes."""
         if not self._config.checkpoint.save_interval:
-            return Finding("skipped", "checkpoint.save_interval=0")
+            return Finding("skipped", _NO_CHECKPOINTS)
         folder = self.path / "checkpoints"
         saved = sorted(saved_steps(folder))
         if not saved:
@@ -162,7 +168,7 @@ environment depends on more than its seed, its task and the actions."
         """One more step with turns as long as the run allows, if memory and time allow it here."""
         steps, inference = self._metrics(), self._config.inference
         if not self._config.checkpoint.save_interval:
-            return Finding("skipped", "There is no checkpoint to continue from.")
+            return Finding("skipped", _NO_CHECKPOINTS)
         longest = min(inference.max_episode_tokens, int(max(one["turns/mean"] for one in steps) + 1) * turn_tokens)
         tokens = longest * self._config.training.batch_size
         rate = max(one["tokens/response"] * self._config.training.batch_size / one["time/step"] for one in steps)

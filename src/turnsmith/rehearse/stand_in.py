@@ -99,20 +99,5 @@ def _loaded(config: ConfigStore, path: str, source: str | None) -> StandIn:
     thinking = None if source is None else config.inference.thinking
     chat = Chat(tokenizer, template_settings=thinking_settings(tokenizer, thinking))
     tool_format = "function_calling" if source is None else config.inference.tool_format
-    parameters = 0 if source is None else count_parameters(source) or _parameters(config, source)
+    parameters = count_parameters(source)
     return StandIn(path, chat, parser_for(tool_format, tokenizer), source, parameters)
-
-
-def _parameters(config: ConfigStore, source: str) -> int:
-    """Counted on a model without storage, because its weights may not be on this machine."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    try:
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(
-                _config_of(config, source), trust_remote_code=config.model.trust_remote_code
-            )
-    except (ValueError, ImportError, RuntimeError):
-        return 0
-    return sum(weight.numel() for weight in model.parameters())

@@ -103,6 +103,20 @@ async def test_without_an_oracle_nothing_is_judged_that_cannot_be() -> None:
     }
 
 
+async def test_starts_that_solve_does_not_know_are_left_out_of_scorer_noise() -> None:
+    class KnowsLater(zoo.Sum):
+        def reset(self, seed: int = 0) -> str:
+            self.knows = seed > 5
+            return super().reset(seed)
+
+        def solve(self) -> Any:
+            return super().solve() if self.knows else None
+
+    finding = await SCORER_NOISE.function(subject(KnowsLater))
+    assert finding.status == "passed"
+    assert "2 episodes" in finding.saw
+
+
 async def test_solve_is_asked_in_a_worker_process_one_action_at_a_time() -> None:
     settings = EnvironmentConfig(isolation="process", isolation_workers=1)
     [task] = await find_tasks(subject(OneByOne, settings=settings), 1)

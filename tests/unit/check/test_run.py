@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from tests.unit.check.zoo.openings import Clock, FailingReset
 
 from turnsmith.check.checks import CHECKS
-from turnsmith.check.checks.disk import count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.checks.disk import bytes_of_parameter, count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.checks.times import check_times
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.report import as_dict, failed, result_lines, summary
 from turnsmith.check.run import CheckResult, run_checks
@@ -22,6 +24,7 @@ from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.examples import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure
+from turnsmith.trainer.advantages import advantage_estimator
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.quick_checks import run_quick_checks
 from turnsmith.trainer.validation import Validation
@@ -132,6 +135,24 @@ def test_the_quick_checks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quick(Slow)[1][0].endswith(": nothing, then stopped: 0.2 s are enough for them (training.check)")
 
 
+class SlowReset:
+    """A reset that takes long, but beside others, and steps that take some time."""
+
+    def reset(self) -> str:
+        time.sleep(0.2)
+        return "Say yes."
+
+    def step(self, action: str) -> Any:
+        time.sleep(0.025)
+        return "", 1.0, True, {}
+
+
+async def test_slow_resets_that_run_beside_each_other_are_no_fault() -> None:
+    spec = EnvironmentSpec.of(SlowReset, EnvironmentConfig(isolation="thread"))
+    finding = await check_times(Subject(environment=spec, config=ConfigStore()))
+    assert finding.status == "passed", finding.saw
+
+
 def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     config = ConfigStore()
     config.training.num_epochs, config.training.batch_size, config.training.group_size = 6, 32, 8
@@ -139,6 +160,10 @@ def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     assert kept_checkpoints(config, 60) == 4
     config.checkpoint.keep_last_n = 0
     assert kept_checkpoints(config, 60) == 7
+    config.evaluation.every = 20  # each of them may be the best so far
+    assert kept_checkpoints(config, 60) == 7 + 3
+    config.checkpoint.keep_last_n = 2
+    assert kept_checkpoints(config, 60) == 4
     config.checkpoint.save_interval = 0
     assert kept_checkpoints(config, 60) == 0
     from safetensors.numpy import load_file
@@ -147,3 +172,29 @@ def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     assert (
         count_parameters(tiny_folder) == sum(tensor.size for file in files for tensor in load_file(file).values()) > 0
     )
+
+
+def test_the_parameters_of_a_model_without_files_are_counted_from_its_config_without_a_hub(
+    tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "models--someone--tiny"
+    (cached / "snapshots/1").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text("1")
+    (cached / "snapshots/1/config.json").write_bytes((Path(tiny_folder) / "config.json").read_bytes())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert count_parameters("someone/tiny") == count_parameters(tiny_folder) > 0
+    assert count_parameters(str(cached / "snapshots/1")) == count_parameters(tiny_folder)
+    assert [count_parameters(name) for name in ("someone/that-is-not-here", "no name", None)] == [0, 0, 0]
+
+
+def test_a_critic_is_a_part_of_a_checkpoint() -> None:
+    config = ConfigStore()
+    alone = bytes_of_parameter(config)
+    for name, more in (("gae", 12), (f"{__name__}:with_a_critic", 12), (f"{__name__}:without", 0)):
+        config.training.adv_estimator = name
+        assert bytes_of_parameter(config) == alone + more
+
+
+with_a_critic = advantage_estimator(lambda inputs: inputs.values, needs_critic=True)
+without = advantage_estimator(lambda inputs: inputs.rewards)

@@ -145,6 +145,21 @@ async def test_a_planted_fault_is_found(
     assert finding.fix
 
 
+@pytest.mark.parametrize(
+    ("schedule", "correction", "status"),
+    [
+        ("sync", "auto", "warning"),
+        ("colocate_async", "auto", "passed"),
+        ("sync", "token", "passed"),
+        ("colocate_async", "none", "warning"),
+    ],
+)
+async def test_nucleus_sampling_is_no_fault_if_it_is_corrected_for(schedule: str, correction: str, status: str) -> None:
+    found = subject(top_p=0.9)
+    found.config.training.schedule, found.config.training.rollout_correction = schedule, correction
+    assert (await check_sampling(found)).status == status
+
+
 async def test_an_end_that_only_the_generation_config_has_is_found(tmp_path: Path) -> None:
     found = with_generation_config(subject(), tmp_path, eos_token_id=[65, 66])
     assert "at which episodes do not stop" in (await check_stop_token(found)).saw

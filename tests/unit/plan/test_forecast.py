@@ -6,18 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from turnsmith.check.checks.disk import count_parameters
 from turnsmith.config import ConfigStore
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.models import resolve
+from turnsmith.models.shape import ModelShape
 from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, calibrate
 from turnsmith.plan.forecast import Overhead, forecast_step, model_phases, row_shape
-from turnsmith.plan.memory import cpu_memory
-from turnsmith.plan.model_shape import ModelShape
+from turnsmith.plan.memory import cpu_memory, environment_workers
+from turnsmith.plan.reference import measured_work
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.trainer.advantages import AdvantageInputs, advantage_estimator
 from turnsmith.trainer.forecast_check import ForecastCheck
+from turnsmith.trajectory import Trajectory, TurnRecord
 
 _SECONDS = Seconds(
     token=0.01, sequence=0.001, prefill=0.1, resample=0.0, forward=1.0, backward=3.0, optimizer=0.5, send=0.25
@@ -82,17 +87,60 @@ def test_episodes_of_a_group_share_a_row_on_a_cpu_only() -> None:
 def test_memory_grows_with_ranks_workers_and_a_critic() -> None:
     shape = ModelShape.of_model(resolve("tiny"))
     base = {"trainer rank": 4e8, "rollout server": 3e8, "task runner": 4e8, "data queue": 5e8, "other": 9e8}
-    base["all"] = 2e9  # less than the sum: not all have their most at the same time
+    base |= {"environment workers": 1e8, "all": 2e9}  # less than the sum: not all have their most at the same time
     measured = Calibration(_SECONDS, _SECONDS, training=16.0 * shape.parameters + 1e8, serving=5e7)
-    one = cpu_memory(_config(), shape, base, measured)
+    one = cpu_memory(_config(), shape, base, measured, workers=1)
     assert one["trainer rank"] == pytest.approx(4e8 + 16 * shape.parameters + 1e8)
     assert one["all"] == pytest.approx(2e9 + 16 * shape.parameters + 1e8 + 5e7)
     two = _config(adv_estimator="gae")
     two.ray.gpus_per_node, two.ray.num_actors = 2, 3
-    more = cpu_memory(two, shape, base, measured)
+    more = cpu_memory(two, shape, base, measured, workers=8)
     # Each rank has half of two models, and its own processes and activations.
     assert more["trainer rank"] == pytest.approx(2 * (4e8 + 1e8) + 2 * 16 * shape.parameters)
     assert more["episode worker"] == 3 * base["task runner"]
+    assert more["environment workers"] == 8 * 1e8
+    none = cpu_memory(_config(), shape, base, measured, workers=0)
+    assert one["all"] - none["all"] == pytest.approx(1e8)  # the reference run has one
+
+
+def test_the_critic_of_ones_own_estimator_counts_and_an_adapter_needs_no_reference_model() -> None:
+    shape = ModelShape.of_model(resolve("tiny"))
+    base = dict.fromkeys(
+        ("trainer rank", "rollout server", "task runner", "data queue", "other", "environment workers", "all"), 0.0
+    )
+    measured = Calibration(_SECONDS, _SECONDS, training=16.0 * shape.parameters, serving=0.0)
+
+    def rank(**training: object) -> float:
+        config = _config(**training)
+        config.model.lora_rank = 4
+        return cpu_memory(config, shape, base, measured, 0)["trainer rank"] / shape.parameters
+
+    own = f"{__name__}:with_a_critic"
+    assert [rank(), rank(use_kl_loss=True), rank(adv_estimator=own)] == pytest.approx([4, 4, 4 + 16])
+    assert model_phases(_config(adv_estimator=own), _SECONDS, Overhead())["rest"] == 2 * 1.0 + 2 * 3.0 + 0.5
+
+
+@advantage_estimator(needs_critic=True)
+def with_a_critic(inputs: AdvantageInputs) -> Tensor:
+    """Not called here."""
+    raise NotImplementedError
+
+
+def test_environments_of_ones_own_run_in_workers_of_each_process_that_plays() -> None:
+    config = _config()
+    config.environment.isolation_workers = 3
+    assert environment_workers(config, None) == 3
+    assert environment_workers(config, EnvironmentSpec("my_game:MyGame", config.environment)) == 3
+    config.ray.num_actors = 2
+    assert environment_workers(config, None) == 6
+    for mode in ("thread", "tcp://10.0.0.7:9000"):
+        config.environment.isolation = mode
+        assert environment_workers(config, None) == 0
+
+
+def test_logits_are_measured_for_the_micro_batches_that_are_trained() -> None:
+    config = _config(mini_batch_size=8, micro_batch_size=5)  # 4 episodes a pass: they divide the mini-batch
+    assert measured_work(config, _SAMPLE, resolve("tiny")).logits == 4 * 10
 
 
 def test_a_sample_of_the_settings_is_within_their_limits() -> None:
@@ -100,7 +148,20 @@ def test_a_sample_of_the_settings_is_within_their_limits() -> None:
     config.inference.max_turns, config.inference.max_episode_tokens = 4, 400
     sample = EpisodeSample.of_settings(config)
     assert (sample.turns, sample.prompt) == (4, 1024)
-    assert sample.longest <= 400
+    assert sample.longest == 400
+    config.inference.max_turns, config.inference.max_episode_tokens, config.inference.max_tokens = 20, 32_768, 256
+    assert 32_768 - 20 < EpisodeSample.of_settings(config).longest <= 32_768
+    config.inference.max_turns = 1
+    assert EpisodeSample.of_settings(config).longest == 256
+
+
+def test_of_a_long_run_only_as_many_episodes_as_are_needed_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = iter([Trajectory(turns=[TurnRecord(0, 2, "stop", 0)])] * 300)
+    monkeypatch.setattr("turnsmith.plan.workload.iter_episodes", lambda path: many, raising=False)
+    assert len(EpisodeSample.of_file(tmp_path).episodes) == 256
+    assert len(list(many)) == 300 - 256
 
 
 def test_a_sample_is_read_back_from_a_file(tmp_path: Path) -> None:

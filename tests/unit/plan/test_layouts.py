@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.models.shape import ModelShape
+from turnsmith.plan.forecast import StepForecast
 from turnsmith.plan.gpu import Hardware, gpu_memory
 from turnsmith.plan.layouts import layouts
-from turnsmith.plan.model_shape import ModelShape
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
-from turnsmith.trainer.config.layout import check_layout
+from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import RayDemand, check_layout
 
 _SAMPLE = EpisodeSample("a test", 300, [[EpisodeTurn(200, 100, 0.5)] * 4])
 _SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 150_000, "intermediate_size": 12_288}
@@ -28,14 +31,45 @@ def _config(gpus: int) -> ConfigStore:
 def test_every_layout_is_one_that_the_trainer_accepts_and_the_fastest_comes_first() -> None:
     found = layouts(Hardware.named("H100"), _config(8), _SAMPLE, _LARGE)
     for one in found:
-        settings = [f"{name}={value}" for name, value in one.settings.items()]
-        check_layout(apply_overrides(_config(8), settings))
+        check_layout(apply_overrides(_config(8), one.words()))
         assert one.gpus <= 8
     fitting = [one.step.seconds for one in found if one.fits]
     assert fitting
     assert fitting == sorted(fitting)
     assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
     assert {one.step.schedule for one in found} == {"sync", "colocate_async", "separate_async"}
+
+
+@pytest.mark.parametrize(
+    ("trainers", "servers", "most"), [((1, 8), (3, 8), {1, 4}), ((4, 2), (1, 8), {1, 4, 5})], ids=str
+)
+def test_nodes_of_their_own_for_generation_are_used_but_not_more_than_they_have(
+    trainers: tuple[int, int], servers: tuple[int, int], most: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = StepForecast("not simulated", 1.0, {}, 0.0)
+    monkeypatch.setattr("turnsmith.plan.layouts.forecast_step", lambda *given: step)
+    config = _config(trainers[1])
+    config.training.schedule, config.training.batch_size = "separate_async", 960
+    config.ray.num_nodes, (config.ray.rollout_nodes, config.ray.rollout_gpus_per_node) = trainers[0], servers
+    found = layouts(Hardware.named("H100"), config, _SAMPLE, _LARGE)
+    total = trainers[0] * trainers[1] + servers[0] * servers[1]
+    own = [one for one in found if one.settings["ray.rollout_nodes"]]
+    assert {one.gpus for one in own} == {total}
+    assert max(one.gpus for one in found) == total
+    assert {one.settings["ray.num_nodes"] for one in found} == most
+    assert len({tuple(one.words()) for one in found}) == len(found)
+    for one in found:
+        changed = apply_overrides(copy.deepcopy(config), one.words())
+        check(changed)
+        assert RayDemand.of(changed).total_gpus == one.gpus <= total
+        has = [nodes for nodes, gpus in (trainers, servers) if gpus >= RayDemand.of(changed).gpus]
+        assert one.settings["ray.num_nodes"] <= sum(has)
+
+
+def test_tensor_parallelism_divides_the_attention_heads() -> None:
+    nine = ModelShape.of_config({**_SIZES, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3})
+    found = layouts(Hardware.named("H100"), _config(8), _SAMPLE, nine)
+    assert {one.settings["model.tensor_parallel_size"] for one in found} == {1}
 
 
 def test_eight_billion_parameters_do_not_fit_one_gpu_but_their_adapter_does() -> None:
@@ -45,7 +79,11 @@ def test_eight_billion_parameters_do_not_fit_one_gpu_but_their_adapter_does() ->
     assert gpu_memory(hardware, _config(8), _SAMPLE, _LARGE)["fits"]
     adapter = _config(1)
     adapter.model.lora_rank = 16
-    assert gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"] < 80 * 2**30
+    alone = gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"]
+    assert alone < 80 * 2**30
+    adapter.training.adv_estimator = "gae"  # its critic has no adapter
+    both = gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"]
+    assert both - alone == pytest.approx(16 * _LARGE.parameters)
 
 
 def test_a_file_of_ones_own_adds_hardware(tmp_path: Path) -> None:

@@ -182,3 +182,33 @@ def test_the_command_writes_what_it_found(
     assert {"settings", "model", "environment elsewhere"} <= {part["name"] for part in result["parts"]}
     with pytest.raises(SystemExit):
         main(["rehearse", "cluster.yaml", "training.batch_size=64"])  # nothing to train in
+
+
+def test_held_out_rows_are_compared_and_given_to_the_run(
+    tmp_path: Path, model: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.yaml").write_text(file("cluster.yaml"))
+    rows = [{"question": f"{number} + 1?", "answer": str(number + 1)} for number in range(8)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows[:6]))
+    (tmp_path / "held_out.json").write_text(json.dumps(rows[5:]))
+    words = ["--data", "rows.json", "--validation", "held_out.json", "--reward", "exact"]
+    made = list[Rehearsal]()
+    plain = Rehearsal.run
+    monkeypatch.setattr(Rehearsal, "run", lambda self, **how: made.append(self) or plain(self, **how))
+    assert main(["rehearse", "cluster.yaml", *words, "--model", model(), "--no-run"]) == 1
+    assert "1 of 3 held-out tasks are among" in found(made[0].result)["held-out starts are held out"]
+    assert sorted(made[0]._words) == sorted(words)
+
+
+def test_the_curriculum_of_a_mix_is_given_to_the_run(
+    tmp_path: Path, model: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.yaml").write_text(file("cluster.yaml"))
+    made = list[Rehearsal]()
+    monkeypatch.setattr(Rehearsal, "run", lambda self, **how: made.append(self) or self.result)
+    mix = [f"{GUESS}=3", "turnsmith.env.examples:Calculator=1"]
+    assert main(["rehearse", "cluster.yaml", *mix, "--curriculum", "--model", model()]) == 0
+    assert made[0]._words == [*mix, "--curriculum"]
+    assert made[0]._environment.curriculum

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.rehearse.run import Rehearsal
 from turnsmith.rehearse.scale import changed_settings, not_executed, scaled_config
+from turnsmith.rehearse.stand_in import StandIn
 from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 CLUSTER = "ray.address=auto ray.num_nodes=4 ray.gpus_per_node=8 model.tensor_parallel_size=2"
@@ -25,8 +31,9 @@ def test_every_layout_scales_to_settings_that_are_accepted(
     monkeypatch.setattr("turnsmith.trainer.config.check.has_flash_attention", lambda: True)  # as on the cluster
     config = apply_overrides(ConfigStore(), layout.settings())
     small = scaled_config(config, gpus)
-    if gpus:  # as if they were here
+    if small.model.device != "cpu":  # as if they were here
         small.model.device = "cuda"
+        assert RayDemand.of(small).total_gpus <= gpus
     check(small)
     assert small.training.schedule == config.training.schedule
     assert small.training.group_size == config.training.group_size
@@ -81,3 +88,40 @@ def test_what_could_not_be_executed_is_said_with_its_reason(setting: str, what: 
     assert "GPU memory, CUDA kernels, NCCL" in missing
     plain = apply_overrides(ConfigStore(), ["model.device=cpu", "evaluation.every=1"])
     assert what not in not_executed(plain, scaled_config(plain), "my/model")
+
+
+class Scaled(Exception):
+    """What would be executed."""
+
+
+def executed(config: ConfigStore, monkeypatch: pytest.MonkeyPatch, folder: Path, *, within_reach: bool) -> ConfigStore:
+    """The settings of the scaled run on a machine with eight GPUs."""
+
+    def stop(small: ConfigStore, *others: object) -> None:
+        raise Scaled(small)
+
+    tiny = StandIn("tiny", Mock(), Mock(), "tiny" if within_reach else None, 0)
+    monkeypatch.setattr("turnsmith.rehearse.run.auto_device", lambda: "cuda")
+    monkeypatch.setattr("turnsmith.trainer.driver.preflight._count_gpus", lambda: 8)
+    monkeypatch.setattr("turnsmith.rehearse.run.ScaledRun", stop)
+    monkeypatch.setattr(Rehearsal, "_before", lambda self: tiny)
+    with pytest.raises(Scaled) as caught:
+        Rehearsal(config, "my_game:MyGame", [], folder).run()
+    return caught.value.args[0]
+
+
+def test_a_run_on_cpus_is_rehearsed_on_two_ranks_whatever_this_machine_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cpus = settings("model.device=cpu", "model.tensor_parallel_size=1")
+    assert executed(cpus, monkeypatch, tmp_path, within_reach=True).ray.gpus_per_node == 2
+    assert executed(settings(), monkeypatch, tmp_path, within_reach=True).ray.gpus_per_node == 8
+
+
+@pytest.mark.parametrize(("within_reach", "kept"), [(True, (False, "native")), (False, (None, "function_calling"))])
+def test_what_the_template_of_tiny_cannot_do_is_not_asked_of_it(
+    within_reach: bool, kept: tuple[bool | None, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = settings("inference.thinking=false", "inference.tool_format=native")
+    inference = executed(config, monkeypatch, tmp_path, within_reach=within_reach).inference
+    assert (inference.thinking, inference.tool_format) == kept

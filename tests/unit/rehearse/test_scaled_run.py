@@ -59,6 +59,20 @@ def test_an_evaluation_without_an_episode_fails_it(run: ScaledRun) -> None:
     assert run.evaluation().status == "failed"
 
 
+def test_a_run_without_checkpoints_is_neither_resumed_nor_compared_and_makes_one_evaluation_less(
+    run: ScaledRun,
+) -> None:
+    run._config.checkpoint.save_interval = 0
+    play(run, 1.0)
+    run._before = {3: run._episodes(3)}
+    assert [part().status for part in (run.resume, run.compare, run.checkpoint)] == ["skipped"] * 3
+    for step in (0, 2):
+        RunFolder.open(run.path).append_evaluation({"step": step, "reward/mean": 0.0})
+    assert run.evaluation().status == "passed"
+    run._config.checkpoint.save_interval = 2
+    assert run.evaluation().status == "failed"
+
+
 def test_no_checkpoint_fails_it(run: ScaledRun) -> None:
     assert run.checkpoint().status == "failed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +12,10 @@ from pathlib import Path
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.config import ConfigStore
+from turnsmith.errors import ConfigError
+from turnsmith.importing import import_object
 from turnsmith.models.saving import tensors_in
+from turnsmith.models.shape import ModelShape
 from turnsmith.records.episodes import write_episodes
 from turnsmith.trajectory import Trajectory
 
@@ -33,9 +37,8 @@ async def check_space(subject: Subject) -> Finding:
     checkpoints, kept = parameters * bytes_of_parameter(config), kept_checkpoints(config, steps)
     folder = existing_parent(Path(config.checkpoint.output_dir).expanduser())
     needed, free = episodes + checkpoints * kept, shutil.disk_usage(folder).free
-    size = (
-        f"{kept} checkpoints of {checkpoints / _GIB:.3g} GiB" if parameters else "checkpoints unknown without --model"
-    )
+    unknown = "because the model is not on this machine" if subject.model_path else "without --model"
+    size = f"{kept} checkpoints of {checkpoints / _GIB:.3g} GiB" if parameters else f"checkpoints unknown {unknown}"
     saw = (
         f"{steps} steps write {episodes / 2**20:.3g} MiB of episodes, and {size}; {free / _GIB:.3g} GiB are free in "
         f"{folder}."
@@ -57,13 +60,21 @@ def kept_checkpoints(config: ConfigStore, steps: int) -> int:
     if not saving.save_interval:
         return 0
     saved = config.training.num_epochs // saving.save_interval + 1
+    if config.evaluation.every:
+        saved += steps // config.evaluation.every  # each may be the best so far
     return min(saved, saving.keep_last_n + 2) if saving.keep_last_n else saved
 
 
 def bytes_of_parameter(config: ConfigStore) -> int:
-    """Bytes of a checkpoint for each parameter of the model; a LoRA adapter's own are few."""
+    """Bytes of a checkpoint for each parameter of the model; a LoRA adapter's own are few, and a critic has none."""
     saved = _SAVED if config.checkpoint.save_model else 0
-    return _WEIGHT + saved + (0 if config.model.lora_rank else _ADAM)
+    critic = _WEIGHT + _ADAM if _has_critic(config.training.adv_estimator) else 0
+    return _WEIGHT + saved + (0 if config.model.lora_rank else _ADAM) + critic
+
+
+def _has_critic(estimator: str) -> bool:
+    """Whether a critic is trained; estimators of the user's own say so themselves."""
+    return estimator == "gae" or (":" in estimator and getattr(import_object(estimator), "needs_critic", False))
 
 
 def bytes_of_episode(config: ConfigStore, played: Sequence[Trajectory]) -> float:
@@ -74,10 +85,30 @@ def bytes_of_episode(config: ConfigStore, played: Sequence[Trajectory]) -> float
         return write_episodes(Path(folder), 0, played).stat().st_size / len(played)
 
 
-def count_parameters(folder: str | None) -> int:
-    """The parameters in the safetensors files of a model's folder, from their headers; 0: not known."""
-    files = Path(folder).glob("*.safetensors") if folder else ()
-    return sum(prod(tensor["shape"]) for file in files for tensor in tensors_in(file).values())
+def count_parameters(model: str | None) -> int:
+    """The parameters of a model, from the headers of its safetensors files or else its config.json; 0: not known.
+
+    Of a Hugging Face id only what is in the cache is read, and transformers is not imported: `fit()` waits for this.
+    """
+    if not model:
+        return 0
+    found = sum(
+        prod(tensor["shape"]) for file in Path(model).glob("*.safetensors") for tensor in tensors_in(file).values()
+    )
+    if found:
+        return found
+    try:
+        return ModelShape.of_config(json.loads(_config_file(model).read_text(encoding="utf-8"))).parameters
+    except (OSError, ValueError, ConfigError):
+        return 0
+
+
+def _config_file(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model) / "config.json"
+    from huggingface_hub import try_to_load_from_cache
+
+    return Path(str(try_to_load_from_cache(model, "config.json")))  # of what is not there, no path
 
 
 def existing_parent(folder: Path) -> Path:

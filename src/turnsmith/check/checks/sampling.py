@@ -21,7 +21,7 @@ async def check_sampling(subject: Subject) -> Finding:
         saw = f"inference.{' and inference.'.join(cut)}: tokens are sampled from a part of the distribution, but the \
 trainer computes its log-probs from all of it."
         fix = "Train with top_p=1 and top_k=-1, or correct for the difference: training.rollout_correction=token."
-        status = "passed" if subject.config.training.rollout_correction in ("token", "sequence") else "warning"
+        status = "warning" if subject.config.training.importance_weights == "none" else "passed"
         return Finding(status, saw, "" if status == "passed" else fix)
     others = [f"{name}={own[name]}" for name in _OTHERS if own.get(name) not in (None, 0, 1.0)]
     if others:

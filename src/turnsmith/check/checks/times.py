@@ -23,7 +23,7 @@ async def check_times(subject: Subject) -> Finding:
     if subject.is_agent:
         return Finding("skipped", "The whole episode of an agent is one call.")
     known = await scripted_episodes(subject)
-    starts, resets, played = starts_of(subject, known), list[float](), list[Trajectory]()
+    starts, resets, played, alone = starts_of(subject, known), list[float](), list[Trajectory](), 0.0
     for start in starts:
         began, asked = time.perf_counter(), list[float]()
 
@@ -31,6 +31,7 @@ async def check_times(subject: Subject) -> Finding:
             asked.append(time.perf_counter())
 
         played += await subject.play(Replay(known, subject.chat.close_id, note), [start])
+        alone += time.perf_counter() - began
         resets.append((asked[0] if asked else time.perf_counter()) - began)
     steps = [turn.step_seconds for episode in played for turn in episode.turns]
     tools = [call["seconds"] for episode in played for call in _calls(episode)]
@@ -51,14 +52,13 @@ async def check_times(subject: Subject) -> Finding:
         allowed = duration(subject.config.inference.max_seconds)
         saw = f"An episode took {duration(longest)} without a model, and inference.max_seconds is {allowed}."
         return Finding("failed", saw, "Raise inference.max_seconds, or make the environment faster.", played[:1])
-    return await _overlap(subject, known, steps, told)
-
-
-async def _overlap(subject: Subject, known: list[Trajectory], steps: list[float], told: str) -> Finding:
-    """Whether steps that take time run beside each other."""
-    alone = sum(steps)
-    if not steps or alone / len(steps) < _SLOW:
+    if not steps or sum(steps) / len(steps) < _SLOW:
         return Finding("passed", f"50th and 99th percentile: {told}.")
+    return await _overlap(subject, known, alone, told)
+
+
+async def _overlap(subject: Subject, known: list[Trajectory], alone: float, told: str) -> Finding:
+    """Whether calls that take time run beside each other; one after another, the episodes took `alone` seconds."""
     began = time.perf_counter()
     await subject.play(Replay(known, subject.chat.close_id), starts_of(subject, known), concurrency=len(known))
     together = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What `auto` stands for: device, engine, dtype, attention, rollout correction. The one definition."""
+"""What `auto` stands for: device, engine, dtype, attention. The one definition."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ def resolve_backend(config: ConfigStore) -> str:
 def resolve_dtype(config: ConfigStore) -> str:
     """The dtype in which trainer and engine compute."""
     return auto_dtype(resolve_device(config)) if config.model.dtype == "auto" else config.model.dtype
-
-
-def resolve_rollout_correction(config: ConfigStore) -> str:
-    """Which importance weights are used: `none`, `token` or `sequence`."""
-    chosen = config.training.rollout_correction
-    if chosen != "auto":
-        return chosen
-    return "none" if config.training.schedule == "sync" else "token"
 
 
 def resolve_attention(config: ConfigStore) -> str:

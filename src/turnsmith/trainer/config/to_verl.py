@@ -13,7 +13,6 @@ from turnsmith.trainer.config.auto import (
     resolve_backend,
     resolve_device,
     resolve_dtype,
-    resolve_rollout_correction,
 )
 from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, rollout_layout, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
@@ -179,7 +178,7 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
 
 
 def _algorithm(config: ConfigStore) -> dict[str, Any]:
-    training, correction = config.training, resolve_rollout_correction(config)
+    training, correction = config.training, config.training.importance_weights
     return {
         "algorithm.adv_estimator": f"turnsmith_{training.adv_estimator}_{training.credit}",
         "algorithm.gamma": training.gamma,

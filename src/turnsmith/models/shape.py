@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,43 @@ class ModelShape:
             heads = int(config["num_attention_heads"])
         except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"The model's config.json has no {error}, so its size is not known: `turnsmith plan` knows "
-                "decoder-only transformers."
+                f"The model's config.json has no {error}, so its size is not known: only those of "
+                "decoder-only transformers are."
             ) from None
         kv_heads = int(config.get("num_key_value_heads") or heads)
         size = int(config.get("head_dim") or hidden // heads)
         inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
-        experts = int(config.get("num_experts") or config.get("num_local_experts") or 1)
+        experts = int(next((config[name] for name in _EXPERTS if config.get(name)), 1))
         chosen = int(config.get("num_experts_per_tok") or 1) if experts > 1 else 1
+        shared = int(config.get("n_shared_experts") or 0)
+        dense = min(layers, int(config.get("first_k_dense_replace") or 0)) if experts > 1 else 0
         attention = hidden * size * (2 * heads + 2 * kv_heads)
         tables = vocab * hidden * (1 if config.get("tie_word_embeddings") else 2)
         rest = layers * (attention + 2 * hidden) + hidden + tables
-        expert = 3 * hidden * inner
+        rest += dense * 3 * hidden * int(config.get("intermediate_size") or inner)
+        every_expert = (layers - dense) * 3 * hidden * inner  # one of each layer
         return cls(
-            parameters=rest + layers * experts * expert,
-            active=rest + layers * chosen * expert,
+            parameters=rest + (experts + shared) * every_expert,
+            active=rest + (chosen + shared) * every_expert,
             layers=layers,
             hidden=hidden,
-            intermediate=inner * chosen,
+            intermediate=inner * (chosen + shared),
             heads=heads,
             vocab=vocab,
             cache_values=2 * layers * kv_heads * size,
         )
 
     @classmethod
-    def of_model(cls, path: str) -> ModelShape:
-        """From a model's folder, or its Hugging Face id."""
-        if Path(path).is_dir():
-            return cls.of_config(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+    def of_model(cls, path: str, *, trust_remote_code: bool = False) -> ModelShape:
+        """From a model's folder, or its Hugging Face id; with `trust_remote_code` it may bring code for its config."""
         from transformers import AutoConfig
 
         try:
-            return cls.of_config(AutoConfig.from_pretrained(path).to_dict())
-        except OSError as error:
+            # Not the file itself: what it leaves out is a default of its class.
+            found = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
             raise ConfigError(f"The config.json of {path} cannot be read: {error}") from None
+        return cls.of_config(found.to_dict())
 
     def flops(self, tokens: float, length: float, logits: float | None = None) -> float:
         """Floating-point operations of a forward pass over rows of `length`, of so many tokens in all.
