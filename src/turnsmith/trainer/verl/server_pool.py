@@ -14,8 +14,8 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.trainer.verl.lost_servers import RESTART_SECONDS
 
-_RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 _AVOID_SECONDS = 10.0
 """How long a lost server gets no requests while others are up; its restart takes about as long."""
@@ -76,7 +76,7 @@ class ServerPool:
         )
 
     async def _continue(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Any:
-        until = time.monotonic() + _RESTART_SECONDS
+        until = time.monotonic() + RESTART_SECONDS
         while True:
             home = self._server_of(session)
             self._busy[home] += 1
