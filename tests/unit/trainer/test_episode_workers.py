@@ -172,6 +172,23 @@ def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Q
     assert (step.trained, dict(step.given_up)) == (8, {"worker_lost": 4})
 
 
+def test_the_time_of_a_lost_episode_begins_when_it_was_sent(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lost = [100.0], dict[str, float]()
+    monkeypatch.setattr(workers_module.time, "monotonic", lambda: now[0])
+    run = Run(1)
+    monkeypatch.setattr(run.ledger, "lose", lambda names, seconds: lost.update(dict.fromkeys(names, seconds)))
+    now[0] += 36_000
+    dispatch(run, queue, "a", "b")
+    run.started[0].play("b")
+    now[0] += 5
+    run.workers.finish_step(1, ["b"])
+    dispatch(run, queue, "c")
+    now[0] += 2
+    run.started[0].die()
+    run.workers.replace_lost()
+    assert lost == {"a-0": 7, "a-1": 7, "c-0": 2, "c-1": 2}
+
+
 def test_only_groups_in_flight_are_replayed(queue: Queue) -> None:
     run = Run(1)
     dispatch(run, queue, "a", "b", "c")

@@ -51,14 +51,21 @@ class EpisodeWorkerHandle:
     """Done when the process is lost, and only then."""
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """Groups that a worker was sent, and when."""
+
+    prompts: TensorDict
+    time: float
+
+
 @dataclass
 class _Slot:
     """One worker, and the groups that it is working on."""
 
     handle: EpisodeWorkerHandle
     pulse: Future[Any]
-    given: list[TensorDict] = field(default_factory=list[TensorDict])
-    since: float = field(default_factory=time.monotonic)
+    given: list[_Sent] = field(default_factory=list[_Sent])
     losses: int = 0
     times_handed: int = 0
     """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
@@ -130,7 +137,7 @@ class EpisodeWorkers:
                 handed: Finished = answer.result()
                 self._finished.append(handed)
                 over = {group_name(entry.episode_id) for entry in handed.entries}
-                under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
+                under_way = {uid for chunk in slot.given for uid in _uids(chunk.prompts)} - over
                 slot.given, slot.losses = _rows(slot.given, under_way), 0
                 slot.times_handed += 1
             except RayActorError:
@@ -196,12 +203,11 @@ class EpisodeWorkers:
         self._warn(f"Episode process {place} was lost; replaying its groups in a new one.")
         slot.handle = self._start(place)
         slot.pulse = slot.handle.call("pulse")
-        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk)])
+        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk.prompts)])
         for chunk in slot.given:
-            self._note_lost(chunk, waiting, time.monotonic() - slot.since)
-        rows = _rows(slot.given, waiting)
-        slot.given, slot.since = [], time.monotonic()
-        for answer in [_send(slot, row) for row in rows]:
+            self._note_lost(chunk.prompts, waiting, time.monotonic() - chunk.time)
+        rows, slot.given = _rows(slot.given, waiting), []
+        for answer in [_send(slot, row.prompts) for row in rows]:
             _check_sent(answer)
 
     def _note_lost(self, chunk: TensorDict, waiting: set[str], seconds: float) -> None:
@@ -236,13 +242,18 @@ def _uids(prompts: TensorDict) -> list[str]:
     return [str(uid) for uid in prompts["uid"]]
 
 
-def _rows(chunks: list[TensorDict], wanted: set[str]) -> list[TensorDict]:
+def _rows(chunks: list[_Sent], wanted: set[str]) -> list[_Sent]:
     """The wanted groups of some batches, one by one."""
-    return [chunk[n : n + 1] for chunk in chunks for n, uid in enumerate(_uids(chunk)) if uid in wanted]
+    return [
+        _Sent(chunk.prompts[n : n + 1], chunk.time)
+        for chunk in chunks
+        for n, uid in enumerate(_uids(chunk.prompts))
+        if uid in wanted
+    ]
 
 
 def _send(slot: _Slot, prompts: TensorDict) -> Future[None]:
-    slot.given.append(prompts.clone())  # the worker removes fields from what it is sent
+    slot.given.append(_Sent(prompts.clone(), time.monotonic()))  # the worker removes fields from what it is sent
     return slot.handle.call("generate_sequences", prompts)
 
 
