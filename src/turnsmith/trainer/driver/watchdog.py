@@ -10,6 +10,7 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.records.stacks import collect_stacks
+from turnsmith.trainer.driver.preflight import QUEUE_NAMESPACE
 from turnsmith.trainer.driver.remote_errors import resume_advice
 
 STACKS = "stacks"
@@ -18,8 +19,6 @@ _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0
 """How long the task runner may take to answer when there has been no progress: on a busy machine it answers late."""
-_QUEUE = "transfer_queue"
-"""The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 
 
 class Watchdog:
@@ -137,6 +136,6 @@ def _named_actors() -> set[tuple[str, str]]:
     """The named actors of this run; Ray lists one that is being restarted, but none that is gone."""
     import ray
 
-    mine = {ray.get_runtime_context().namespace, _QUEUE}
+    mine = {ray.get_runtime_context().namespace, QUEUE_NAMESPACE}
     found: Any = ray.util.list_named_actors(all_namespaces=True)
     return {(one["namespace"], one["name"]) for one in found if one["namespace"] in mine}
