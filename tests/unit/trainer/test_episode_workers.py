@@ -64,7 +64,7 @@ class Process:
             answer.set_result(self.finished)
             self.finished = Finished()
         else:
-            answer.set_result({"pulse": (3, f"work {len(self.calls)}")}.get(method))
+            answer.set_result({"pulse": (3, f"work {len(self.calls)}", "")}.get(method))
         return answer
 
     def die(self) -> None:
@@ -270,17 +270,29 @@ def test_a_worker_that_is_lost_again_and_again_stops_the_run(queue: Queue) -> No
 def test_a_pulse_never_waits_for_a_worker(queue: Queue) -> None:
     run = Run(2, waits_for="pulse")
     assert run.workers.pulse() == (0, "worker 0: starting; worker 1: starting")
-    run.started[0].pending[0].set_result((5, "playing"))
+    run.started[0].pending[0].set_result((5, "playing", ""))
     assert run.workers.pulse() == (5, "worker 0: playing; worker 1: starting")
-    run.started[0].pending[1].set_result((6, "playing on"))
-    run.started[1].pending[0].set_result((2, "waiting"))
+    run.started[0].pending[1].set_result((6, "playing on", ""))
+    run.started[1].pending[0].set_result((2, "waiting", ""))
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: waiting")
     run.started[1].pending.pop(0)
     run.started[1].die()
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: lost")
     run.workers.replace_lost()
-    run.started[2].pending[0].set_result((0, "playing again"))
+    run.started[2].pending[0].set_result((0, "playing again", ""))
     assert run.workers.pulse()[1] == "worker 0: playing on; worker 1: playing again"
+
+
+def test_a_fault_of_a_worker_stops_the_run(queue: Queue) -> None:
+    run = Run(2)
+    run.started[1].finished = Finished(fault="Episode a-0 could not be handed to the trainer: TimeoutError()")
+    with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
+        run.workers.finish_step(1)
+    run = Run(1, waits_for="pulse")  # also while the trainer waits for episodes
+    run.started[0].pending[0].set_result((5, "playing", "Episode a-0 could not be handed to the trainer: KeyError()"))
+    run.workers.pulse()
+    with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
+        run.workers.replace_lost()
 
 
 def test_an_evaluation_is_divided_and_the_share_of_a_lost_worker_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

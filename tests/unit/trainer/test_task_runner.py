@@ -306,7 +306,7 @@ def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> N
     runner._emit("phase", "generate")
     assert runner.pulse() == (1, "its processes are starting")
     answer: Future[Any] = Future()
-    answer.set_result((41, "1 episode waiting for the engine"))
+    answer.set_result((41, "1 episode waiting for the engine", ""))
     handle = EpisodeWorkerHandle(lambda method, *args: answer, Future())
     runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
     assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")

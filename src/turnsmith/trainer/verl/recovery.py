@@ -80,7 +80,9 @@ def _why(filters: bool) -> str:
             "in nearly all of them the rewards were equal, so the tasks are too easy or too hard for the model. Use "
             "others, larger groups (training.group_size) or partial rewards, or leave out training.filter_groups."
         )
-    return "fix what fails, or use mask instead of drop in `failures`."
+    return (
+        "fix what fails, use mask instead of drop in `failures`, or raise training.max_staleness if they got too old."
+    )
 
 
 def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None]) -> None:

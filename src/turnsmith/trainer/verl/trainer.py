@@ -86,8 +86,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
-        filters = plan.filtered_group_size > 0
-        if plan.rollout.failures.drops or filters:
+        if self.replaces_groups:
+            filters = plan.filtered_group_size > 0
             self._begin_step = replace_groups(self.replay_buffer, self.groups_per_step, filters=filters)
         self._trained: list[str] = []
         self._widening = 1
@@ -240,6 +240,11 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def groups_per_step(self) -> int:
         """Groups that a step trains on."""
         return int(self.config.data.train_batch_size)
+
+    @property
+    def replaces_groups(self) -> bool:
+        """Whether groups may be replaced: with an asynchronous schedule verl does so by itself, but without a limit."""
+        return self.carries or self.plan.rollout.failures.drops or self.plan.filtered_group_size > 0
 
     @property
     def updates_left(self) -> int:

@@ -36,9 +36,11 @@ class Finished:
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
     entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
+    fault: str = ""
+    """See `EpisodeWorker.fault`."""
 
     def __add__(self, other: Finished) -> Finished:
-        return Finished(self.report + other.report, self.entries + other.entries)
+        return Finished(self.report + other.report, self.entries + other.entries, self.fault or other.fault)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class _Slot:
     losses: int = 0
     times_handed: int = 0
     """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
-    progress: tuple[int, str] = (0, "starting")
+    progress: tuple[int, str, str] = (0, "starting", "")
+    """A counter, what its episodes are doing, and `EpisodeWorker.fault`."""
 
 
 class EpisodeWorkers:
@@ -125,6 +128,9 @@ class EpisodeWorkers:
 
         Returns:
             None if a worker was lost before it could report: its groups are replayed, and this is called again.
+
+        Raises:
+            TrainingFailure: An episode could not be played or handed over at all.
         """
         asked = [
             (slot, slot.handle.call("finish_step", step, groups, update, too_old, slot.times_handed))
@@ -147,6 +153,7 @@ class EpisodeWorkers:
         for slot in self._slots:
             slot.times_handed = 0
         finished, self._finished = _total(self._finished), []
+        _check_fault(finished.fault)
         self.ledger.end(finished.entries)
         finished.report.retried += self._lost
         self._lost = 0
@@ -175,8 +182,13 @@ class EpisodeWorkers:
         return plan.result(finished, time.perf_counter() - began)
 
     def replace_lost(self) -> None:
-        """Replace each lost worker, and send the new one the groups that the old one was working on."""
+        """Replace each lost worker, and send the new one the groups that the old one was working on.
+
+        Raises:
+            TrainingFailure: A worker has been lost too often, or an episode could not be played or handed over at all.
+        """
         for place, slot in enumerate(self._slots):
+            _check_fault(slot.progress[2])
             if slot.handle.lost.done():
                 self._replace(place, slot)
 
@@ -188,7 +200,7 @@ class EpisodeWorkers:
                 try:
                     slot.progress = answer.result()
                 except RayActorError:
-                    slot.progress = (slot.progress[0], "lost")
+                    slot.progress = (slot.progress[0], "lost", "")
                 slot.pulse = slot.handle.call("pulse")
         states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
         return sum(slot.progress[0] for slot in self._slots), "; ".join(states)
@@ -228,6 +240,12 @@ class EpisodeWorkers:
         while not wait([answer], timeout=_LOOK_SECONDS).done:
             self.meanwhile()
         return answer.result()
+
+
+def _check_fault(fault: str) -> None:
+    # verl would only log it in the worker's process, and an asynchronous schedule replace the group, without end.
+    if fault:
+        raise TrainingFailure(fault)
 
 
 def _total(parts: list[Finished]) -> Finished:
