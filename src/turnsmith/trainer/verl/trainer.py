@@ -351,6 +351,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
         self.on_every_rank(load_from_any_number_of_ranks)
+        manager: Any = self.checkpoint_manager
+        manager.sleep_replicas()  # as verl does: the checkpoint needs the GPU memory. The weights below wake them up.
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
         if self.pool is not None:
