@@ -107,7 +107,12 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self._sampling_since = began
         self._too_old = note_dropped(buffer)
         buffer._wait_for_next_poll = wait_for_next_poll
-        keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
+        keep_until_handed_over(
+            buffer,
+            self._finish_episodes,
+            lambda: self.agent_loop_manager.replace_lost(),
+            has_prompts=self.carries,
+        )
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:
