@@ -1,8 +1,9 @@
-"""Weights only get newer within an episode, and no episode is trained on that is older than allowed."""
+"""Weights only get newer within a branch of an episode, and no episode is trained on that is older than allowed."""
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 
 from turnsmith.trajectory import Trajectory
 from turnsmith.verify.check import HistoryCheck, counted
@@ -59,8 +60,11 @@ class VersionsCheck(HistoryCheck):
             self._stalest = max(self._stalest, staleness)
 
     def _see_order(self, step: int, episode: Trajectory) -> None:
-        versions = [version for turn in episode.turns for version in turn.versions]
-        for earlier, later in itertools.pairwise(versions):
+        # Turns of different branches may overlap in time: they are recorded in the order in which they ended.
+        paths: defaultdict[int, list[int]] = defaultdict(list)
+        for turn in episode.turns:
+            paths[turn.branch] += turn.versions
+        for earlier, later in itertools.chain.from_iterable(map(itertools.pairwise, paths.values())):
             if later < earlier:
                 sentence = f"episode {episode.episode_id} goes back from weights of step {earlier} to those of {later}."
                 self.require(False, sentence, step)

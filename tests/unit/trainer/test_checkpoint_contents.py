@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +13,7 @@ import pytest
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import PendingCheckpoint, read_state
+from turnsmith.records.checkpoints import Checkpoint, PendingCheckpoint, read_state, write_state
 from turnsmith.records.signing_key import key_path
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, complete, find_checkpoint
 from turnsmith.trainer.checkpoints.fsdp_shards import shard_path
@@ -82,6 +83,35 @@ def test_loading_into_another_number_of_ranks_is_told(tmp_path: Path) -> None:
     assert len(told) == 1
     assert "written by 2 ranks and is loaded by 1" in told[0]
     assert "random numbers (dropout) are new" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "groups", "told"),
+    [
+        ({"training.schedule": "sync"}, 3, "has 3 groups of episodes under way, which training.schedule=sync would"),
+        ({"training.schedule": "sync"}, None, "has some groups of episodes under way"),
+        ({"training.schedule": "sync"}, 0, ""),
+        ({}, 3, ""),
+        ({"ray.num_nodes": 2}, 3, "under way in 1 storage processes of TransferQueue, but this run would have 2"),
+        ({"ray.num_nodes": 2}, 0, "in 1 storage processes"),
+    ],
+)
+def test_episodes_under_way_that_a_run_could_not_take_over_are_refused(
+    overrides: dict[str, Any], groups: int | None, told: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "global_step_3"
+    actor(folder)
+    write_state(folder, {} if groups is None else {"groups_under_way": groups})
+    units = folder / "transfer_queue" / "simple_storage" / "storage_unit_info.json"
+    units.parent.mkdir(parents=True)
+    units.write_text('[{"position": 0, "storage_unit_id": "a"}]')
+    config = ConfigStore()
+    config.model.device, config.training.schedule = "cpu", "colocate_async"
+    for name, value in overrides.items():
+        section, field = name.split(".")
+        setattr(getattr(config, section), field, value)
+    with pytest.raises(RecordError, match=told) if told else nullcontext():
+        check_fit(Checkpoint(folder, 3, signed=True), config, lambda sentence: None)
 
 
 def test_each_rank_hashes_what_it_wrote_and_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
@@ -238,6 +239,7 @@ async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled
     assert not caplog.records, "nothing failed"
     done = await worker.finish_step(1, ["another"])
     assert worker.context.finished == [], "their memory is freed, although they are in no batch"
+    assert not done.fault
     assert {entry.decision.value for entry in done.entries} == {"filtered"}
     assert {episode.decision.value for episode in read_episodes(plan.run_dir, step=1)} == {"filtered"}
     assert done.report.metrics()["groups/filtered"] == 2
@@ -246,6 +248,22 @@ async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled
     ledger.end(done.entries)
     step = ledger.close(1, [])
     assert (step.decisions["filtered"], step.carried, step.details) == (4, [], [])
+
+
+async def test_an_episode_that_cannot_be_handed_over_is_told(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def put(**unused: Any) -> None:
+        raise TimeoutError("the queue does not answer")
+
+    monkeypatch.setattr("transfer_queue.async_kv_batch_put", put)
+    worker = EpisodeWorker("7", plan, settings, engine)
+    assert not (await worker.pulse())[2]
+    await worker.generate_sequences(rows("a"))
+    await asyncio.gather(*worker.background_tasks)
+    told = r"Episode a-\d could not be handed to the trainer: TimeoutError\('the queue does not answer'\)"
+    assert re.fullmatch(told, (await worker.pulse())[2])
+    assert re.fullmatch(told, (await worker.finish_step(1, ["another"])).fault)
 
 
 async def test_a_worker_plays_only_its_share_of_an_evaluation(
@@ -257,7 +275,7 @@ async def test_a_worker_plays_only_its_share_of_an_evaluation(
     assert {episode.episode_id for share in shares for episode in share} == {
         start.episode_id for start in evaluation.starts()
     }
-    assert await worker.pulse() == (worker.context.in_flight.transitions, "no episode is running")
+    assert await worker.pulse() == (worker.context.in_flight.transitions, "no episode is running", "")
 
 
 def test_a_worker_has_the_parser_of_the_plan_or_the_one_that_tool_format_names(

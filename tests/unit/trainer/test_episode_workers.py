@@ -64,7 +64,7 @@ class Process:
             answer.set_result(self.finished)
             self.finished = Finished()
         else:
-            answer.set_result({"pulse": (3, f"work {len(self.calls)}")}.get(method))
+            answer.set_result({"pulse": (3, f"work {len(self.calls)}", "")}.get(method))
         return answer
 
     def die(self) -> None:
@@ -172,6 +172,23 @@ def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Q
     assert (step.trained, dict(step.given_up)) == (8, {"worker_lost": 4})
 
 
+def test_the_time_of_a_lost_episode_begins_when_it_was_sent(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lost = [100.0], dict[str, float]()
+    monkeypatch.setattr(workers_module.time, "monotonic", lambda: now[0])
+    run = Run(1)
+    monkeypatch.setattr(run.ledger, "lose", lambda names, seconds: lost.update(dict.fromkeys(names, seconds)))
+    now[0] += 36_000
+    dispatch(run, queue, "a", "b")
+    run.started[0].play("b")
+    now[0] += 5
+    run.workers.finish_step(1, ["b"])
+    dispatch(run, queue, "c")
+    now[0] += 2
+    run.started[0].die()
+    run.workers.replace_lost()
+    assert lost == {"a-0": 7, "a-1": 7, "c-0": 2, "c-1": 2}
+
+
 def test_only_groups_in_flight_are_replayed(queue: Queue) -> None:
     run = Run(1)
     dispatch(run, queue, "a", "b", "c")
@@ -253,17 +270,29 @@ def test_a_worker_that_is_lost_again_and_again_stops_the_run(queue: Queue) -> No
 def test_a_pulse_never_waits_for_a_worker(queue: Queue) -> None:
     run = Run(2, waits_for="pulse")
     assert run.workers.pulse() == (0, "worker 0: starting; worker 1: starting")
-    run.started[0].pending[0].set_result((5, "playing"))
+    run.started[0].pending[0].set_result((5, "playing", ""))
     assert run.workers.pulse() == (5, "worker 0: playing; worker 1: starting")
-    run.started[0].pending[1].set_result((6, "playing on"))
-    run.started[1].pending[0].set_result((2, "waiting"))
+    run.started[0].pending[1].set_result((6, "playing on", ""))
+    run.started[1].pending[0].set_result((2, "waiting", ""))
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: waiting")
     run.started[1].pending.pop(0)
     run.started[1].die()
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: lost")
     run.workers.replace_lost()
-    run.started[2].pending[0].set_result((0, "playing again"))
+    run.started[2].pending[0].set_result((0, "playing again", ""))
     assert run.workers.pulse()[1] == "worker 0: playing on; worker 1: playing again"
+
+
+def test_a_fault_of_a_worker_stops_the_run(queue: Queue) -> None:
+    run = Run(2)
+    run.started[1].finished = Finished(fault="Episode a-0 could not be handed to the trainer: TimeoutError()")
+    with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
+        run.workers.finish_step(1)
+    run = Run(1, waits_for="pulse")  # also while the trainer waits for episodes
+    run.started[0].pending[0].set_result((5, "playing", "Episode a-0 could not be handed to the trainer: KeyError()"))
+    run.workers.pulse()
+    with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
+        run.workers.replace_lost()
 
 
 def test_an_evaluation_is_divided_and_the_share_of_a_lost_worker_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

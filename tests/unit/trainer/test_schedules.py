@@ -11,7 +11,7 @@ from tests.unit.trainer.episode_queue import Queue, replace_queue
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.verl import schedules
-from turnsmith.trainer.verl.schedules import SeparateAsyncTrainer
+from turnsmith.trainer.verl.schedules import SeparateAsyncTrainer, trainer_class
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
 
 
@@ -86,3 +86,10 @@ def test_a_checkpoint_with_more_under_way_than_may_be_is_refused(
             TrainingFailure, match=r"global_step_3 has 9 groups under way, but .* no more than 8 can be"
         ):
             made.load(Path("global_step_3"))
+
+
+@pytest.mark.parametrize(("schedule", "limited"), [("sync", False), ("colocate_async", True), ("separate_async", True)])
+def test_every_asynchronous_schedule_limits_how_many_groups_are_replaced(schedule: str, limited: bool) -> None:
+    made: Any = object.__new__(trainer_class(schedule))
+    made.plan = SimpleNamespace(rollout=SimpleNamespace(failures=SimpleNamespace(drops=False)), filtered_group_size=0)
+    assert made.replaces_groups == limited

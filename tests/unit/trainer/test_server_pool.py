@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from tests.unit.inference import sglang_source
 
 from turnsmith.errors import EngineFailure
@@ -96,16 +96,19 @@ class OwnServer(Server):
     """One that Ray restarts; an answer of None: it is lost when it is asked."""
 
     lacks_weights = None
+    loss: Exception = ActorUnavailableError("restarting", None)
 
     async def remote(self, **request: Any) -> ServerOutput:
         answer: Any = await super().remote(**request)
         if answer is None:
-            raise ActorUnavailableError("restarting", None)
+            raise self.loss
         return answer
 
 
 class TheirServer(OwnServer):
     """One that Ray does not restart."""
+
+    loss = ActorDiedError()
 
     def __getattribute__(self, name: str) -> Any:
         if name == "lacks_weights":
@@ -153,6 +156,23 @@ async def test_it_goes_to_another_server_and_the_lost_one_gets_sessions_again_la
 
 @pytest.mark.parametrize("server", [TheirServer(None), OwnServer(*[None] * 1000)])  # type: ignore[arg-type]
 async def test_a_server_that_does_not_come_back_fails_the_request(server: Any, clock: SimpleNamespace) -> None:
-    with pytest.raises(EngineFailure, match="Rollout server 0 was lost: ActorUnavailableError"):
+    with pytest.raises(EngineFailure, match=r"Rollout server 0 was lost: Actor(Died|Unavailable)Error"):
         await ServerPool([server]).generate([1], Sampling(), session="a")
     assert clock.now == (0 if len(server.asked) == 1 else pytest.approx(300, abs=1))
+
+
+async def test_a_request_that_ran_for_long_goes_to_another_server_too(clock: SimpleNamespace) -> None:
+    class Slow(TheirServer):
+        async def remote(self, **request: Any) -> ServerOutput:
+            clock.now += 400
+            return await super().remote(**request)
+
+    lost: Any = Slow(None)  # type: ignore[arg-type]
+    generation = await ServerPool([lost, Server(part([2], 3, "completed"))]).generate([1], Sampling(), session="a")
+    assert generation.token_ids == [2]
+
+
+async def test_a_server_that_is_only_out_of_reach_is_waited_for(clock: SimpleNamespace) -> None:
+    server: Any = TheirServer(None, part([2], 3, "completed"))  # type: ignore[arg-type]
+    server.loss = ActorUnavailableError("no route to host", None)
+    assert (await ServerPool([server]).generate([1], Sampling(), session="a")).token_ids == [2]

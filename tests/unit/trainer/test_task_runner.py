@@ -70,7 +70,10 @@ class Trainer(SyncTrainer):
         self.global_steps = 0
         self.train_dataloader = SimpleNamespace(state_dict=lambda: {"position": self.global_steps})
         self.weights_sent: list[int] = []
-        self.checkpoint_manager = SimpleNamespace(update_weights=self.weights_sent.append)
+        self.are_asleep = False
+        self.checkpoint_manager = SimpleNamespace(
+            update_weights=self.weights_sent.append, sleep_replicas=lambda: setattr(self, "are_asleep", True)
+        )
 
     def fit(self, agent_loop_manager: Any) -> None:
         while self.global_steps < self.total_training_steps:
@@ -96,6 +99,7 @@ class Trainer(SyncTrainer):
         (actor.parent / "data.json").write_text(json.dumps(self.train_dataloader.state_dict()))
 
     def _load_checkpoint(self) -> None:
+        assert self.are_asleep, "vLLM's memory is needed for the checkpoint"
         self.global_steps = int(self.config.trainer.resume_from_path.rpartition("_")[2])
 
 
@@ -306,7 +310,7 @@ def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> N
     runner._emit("phase", "generate")
     assert runner.pulse() == (1, "its processes are starting")
     answer: Future[Any] = Future()
-    answer.set_result((41, "1 episode waiting for the engine"))
+    answer.set_result((41, "1 episode waiting for the engine", ""))
     handle = EpisodeWorkerHandle(lambda method, *args: answer, Future())
     runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
     assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from turnsmith.trainer.driver.watchdog import _missed
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnsmith import RunFolder
+from turnsmith.trainer.driver import watchdog as watchdog_module
+from turnsmith.trainer.driver.watchdog import Watchdog, _missed
 
 RUN = "run"
 SERVERS = {(RUN, "vllm_server_0_0"), (RUN, "vllm_server_1_0")}
@@ -20,3 +27,32 @@ def test_it_does_not_continue_without_any() -> None:
 
 def test_it_continues_without_nothing_else() -> None:
     assert _missed({QUEUE}, SERVERS) == {QUEUE}
+
+
+class Part:
+    """As much of a task runner and of a cluster as the watchdog sees: nothing is lost, and no answer comes."""
+
+    def __init__(self) -> None:
+        self.pulse: Any = self
+
+    def remote(self) -> None:
+        """An answer that is never there."""
+
+    def lost(self) -> str:
+        return ""
+
+
+def test_a_rollout_server_that_the_run_continues_without_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder.create(tmp_path, "demo")
+    alive = SERVERS | {QUEUE}
+    monkeypatch.setattr(watchdog_module, "_named_actors", lambda: set(alive))
+    monkeypatch.setattr(watchdog_module, "_LOOK_SECONDS", -1.0)
+    watchdog = Watchdog(0, Part(), Part(), run)
+    assert watchdog.look() == []
+    alive.remove((RUN, "vllm_server_1_0"))
+    told = watchdog.look()
+    assert [sentence.startswith("The rollout server vllm_server_1_0 was lost") for sentence in told] == [True]
+    assert [event["content"] for event in run.read_events() if event["kind"] == "warning"] == told
+    assert watchdog.look() == []

@@ -21,7 +21,7 @@ from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.episode_report import report_of
-from turnsmith.trajectory import Decision
+from turnsmith.trajectory import Decision, Trajectory
 from turnsmith.verify.run import Verification, verify_run
 
 KEPT, MASKED, DROPPED, PENALISED = Decision.KEPT, Decision.MASKED, Decision.DROPPED, Decision.PENALISED
@@ -103,6 +103,24 @@ def test_a_planted_violation_is_found(
     copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
     plant(copy)
     assert statuses(verify_run(copy))[check] == "violated"
+
+
+@pytest.mark.parametrize(("branches", "status"), [((0, 1), "ok"), ((0, 0), "violated")])
+def test_turns_at_the_same_time_may_both_get_new_weights(
+    sound: RunFolder, tmp_path: Path, branches: tuple[int, int], status: str
+) -> None:
+    copy = RunFolder(Path(shutil.copytree(sound.path, tmp_path / "run")))
+
+    def repeat_last_turn(rows: list[Trajectory]) -> None:
+        episode = next(row for row in rows if row.turns[-1].swaps)
+        episode.branches.append(episode.tokens)
+        episode.turns[-1:] = [replace(episode.turns[-1], branch=branch) for branch in branches]
+        for each in (episode.states, episode.actions, episode.rewards, episode.dones, episode.infos):
+            each.append(each[-1])
+
+    rewrite(copy, 4, repeat_last_turn, place=0)
+    found = statuses(verify_run(copy))
+    assert (found["files"], found["versions"]) == ("ok", status)
 
 
 def test_a_batch_with_an_episode_twice_is_damaged(sound: RunFolder, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ from turnsmith.records.checkpoints import (
 )
 from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
 from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_weights
-from turnsmith.trainer.config.layout import trainer_ranks
+from turnsmith.trainer.config.layout import storage_units, trainer_ranks
 
+GROUPS_UNDER_WAY = "groups_under_way"
+"""In the state of a checkpoint of an asynchronous run: how many groups were dispatched and not trained on yet."""
 OnEveryRank = Callable[[Callable[[int], dict[str, Checksum]]], list[dict[str, Checksum]]]
 _PACKAGES = ("turnsmith", "verl", "torch", "transformers")
 
@@ -109,7 +112,12 @@ def find_checkpoint(path: Path, *, trust: bool, warn: Warn) -> Checkpoint:
 
 
 def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
-    """Warn if the checkpoint was written by another number of ranks or by other package versions."""
+    """Warn if the checkpoint was written by another number of ranks or by other package versions.
+
+    Raises:
+        RecordError: It has episodes under way that the run could not take over.
+    """
+    _check_under_way(checkpoint.path, config)
     saved, now = saved_ranks(checkpoint.path / "actor"), trainer_ranks(config)
     if saved != now:
         warn(
@@ -120,6 +128,27 @@ def check_fit(checkpoint: Checkpoint, config: ConfigStore, warn: Warn) -> None:
     changed = [f"{name} {before[name]} (now {present[name]})" for name in before if before[name] != present.get(name)]
     if changed:
         warn(f"{checkpoint.path.name} was written with {', '.join(changed)}: results may differ.")
+
+
+def _check_under_way(checkpoint: Path, config: ConfigStore) -> None:
+    """Refuse to lose the groups that an asynchronous run had under way: verl saves them with its queue."""
+    units = checkpoint / "transfer_queue" / "simple_storage" / "storage_unit_info.json"
+    if not units.is_file():
+        return
+    if config.training.schedule == "sync":
+        groups = read_state(checkpoint).get(GROUPS_UNDER_WAY, "some")
+        if not groups:
+            return
+        raise RecordError(
+            f"{checkpoint.name} has {groups} groups of episodes under way, which training.schedule=sync would never "
+            "train on: resume it with the asynchronous schedule that it was saved with."
+        )
+    saved, now = len(json.loads(units.read_text(encoding="utf-8"))), storage_units(config)
+    if saved != now:
+        raise RecordError(
+            f"{checkpoint.name} has its episodes under way in {saved} storage processes of TransferQueue, but this run "
+            f"would have {now}: resume it with the ray.num_nodes and ray.rollout_nodes that it was saved with."
+        )
 
 
 def _versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError, MissingDependency, TrainingFailure
+from turnsmith.errors import MissingDependency, TrainingFailure, TurnsmithError
 from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
@@ -52,7 +52,7 @@ class Cluster:
 
     Raises:
         ConfigError: The cluster does not have free what the run asks for.
-        TrainingFailure: Ray could not be started or joined.
+        TrainingFailure: Ray could not be started or joined, or the cluster has another run.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Cluster:
         if not self.is_local:
             try:
                 check_cluster(config)
-            except ConfigError:
+            except TurnsmithError:
                 self.close()
                 raise
 

@@ -36,7 +36,8 @@ def wait_for_call(
 
     def look() -> None:
         interrupt.check()
-        watchdog.look()
+        for sentence in watchdog.look():
+            show("warning", sentence)
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
 

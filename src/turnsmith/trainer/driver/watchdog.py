@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.records.stacks import collect_stacks
+from turnsmith.trainer.driver.preflight import QUEUE_NAMESPACE
 from turnsmith.trainer.driver.remote_errors import resume_advice
 
 STACKS = "stacks"
@@ -17,8 +19,6 @@ _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0
 """How long the task runner may take to answer when there has been no progress: on a busy machine it answers late."""
-_QUEUE = "transfer_queue"
-"""The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 
 
 class Watchdog:
@@ -53,20 +53,23 @@ class Watchdog:
         self._moved = time.monotonic()
         self.phase = phase or self.phase
 
-    def look(self) -> None:
-        """Check for progress.
+    def look(self) -> list[str]:
+        """Check for progress; return sentences about what was lost, but can be done without.
 
         Raises:
             TrainingFailure: There was none for too long; names what hangs.
         """
         self._read_pulse(0)
-        now = time.monotonic()
+        now, lost_servers = time.monotonic(), set[tuple[str, str]]()
         if now - self._looked > _LOOK_SECONDS:
             ray_part = self._cluster.lost()
             if ray_part:  # before any call to Ray, which would wait for the lost process
                 raise TrainingFailure(f"A process of Ray itself was lost: {ray_part}.{resume_advice(self._folder)}")
             self._looked, actors = now, _named_actors()
-            self._lost, self._actors = _missed(self._actors - actors, actors), self._actors | actors
+            gone = self._actors - actors
+            self._lost = _missed(gone, actors)
+            lost_servers = gone - self._lost
+            self._actors = (self._actors | actors) - lost_servers  # each is reported once
             if not any(map(_is_server, self._lost)):
                 self._had_server = now
             self._asked = self._asked or self._runner.pulse.remote()
@@ -83,6 +86,7 @@ class Watchdog:
             self._read_pulse(_ANSWER_SECONDS)
             if self._moved < now:
                 raise self._stop(waited, "")
+        return [self._warn(name) for _, name in sorted(lost_servers)]
 
     def _read_pulse(self, timeout: float) -> None:
         """Take the task runner's answer, if it comes in time."""
@@ -95,6 +99,16 @@ class Watchdog:
         if self._pulse is None or pulse[0] != self._pulse[0]:
             self.move()
         self._pulse = pulse
+
+    def _warn(self, server: str) -> str:
+        left = sum(map(_is_server, self._actors))
+        sentence = (
+            f"The rollout server {server} was lost: killed, or out of memory. The run continues more slowly without it "
+            f"({left} left); stop it and resume it to have all of them again."
+        )
+        with suppress(OSError):  # a full disk; the run itself notices that
+            self._folder.append_event("warning", content=sentence)
+        return sentence
 
     def _stop(self, waited: float, lost: str) -> TrainingFailure:
         target = self._folder.path / f"{STACKS}.txt"
@@ -122,6 +136,6 @@ def _named_actors() -> set[tuple[str, str]]:
     """The named actors of this run; Ray lists one that is being restarted, but none that is gone."""
     import ray
 
-    mine = {ray.get_runtime_context().namespace, _QUEUE}
+    mine = {ray.get_runtime_context().namespace, QUEUE_NAMESPACE}
     found: Any = ray.util.list_named_actors(all_namespaces=True)
     return {(one["namespace"], one["name"]) for one in found if one["namespace"] in mine}

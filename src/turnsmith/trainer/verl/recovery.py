@@ -80,10 +80,14 @@ def _why(filters: bool) -> str:
             "in nearly all of them the rewards were equal, so the tasks are too easy or too hard for the model. Use "
             "others, larger groups (training.group_size) or partial rewards, or leave out training.filter_groups."
         )
-    return "fix what fails, or use mask instead of drop in `failures`."
+    return (
+        "fix what fails, use mask instead of drop in `failures`, or raise training.max_staleness if they got too old."
+    )
 
 
-def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None]) -> None:
+def keep_until_handed_over(
+    buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None], *, has_prompts: bool = False
+) -> None:
     """Make a replay buffer hand out a batch only when the records of its episodes have arrived as well.
 
     A worker that dies in between has put its episodes into the queue, but their records are lost with it. Then the
@@ -93,12 +97,16 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
         buffer: verl's replay buffer.
         finish: Collects the records of the given groups; returns whether all of them arrived.
         replace_lost: Replaces lost workers, and sends the new ones their groups.
+        has_prompts: Whether the queue also holds what each group starts from, which a checkpoint is resumed with.
     """
     sample, materialize = buffer.sample, buffer._materialize_batch
     chosen: list[str] = []
+    prompts: dict[str, Any] = {}
 
     def remember(partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, Any]) -> Any:
         chosen[:] = selected_prompt_uids
+        if has_prompts and chosen:  # before it clears them
+            prompts["fields"] = transfer_queue.kv_batch_get(keys=list(chosen), partition_id=partition_id)
         return materialize(partition_id, selected_prompt_uids, partition_snapshot)
 
     def sample_and_finish(global_steps: int, partition_id: str, batch_size: int) -> Any:
@@ -110,7 +118,7 @@ def keep_until_handed_over(buffer: Any, finish: Callable[[list[str]], bool], rep
                 return found
             begun = buffer.prompt_global_steps[partition_id]  # as it was when they were taken: they are that old
             tags = [{"is_prompt": True, "status": "finished", "global_steps": begun[uid]} for uid in chosen]
-            transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags)
+            transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags, **prompts)
             replace_lost()
             time.sleep(_AGAIN_SECONDS)  # the loss of a worker may be known here a moment later
 

@@ -10,6 +10,7 @@ from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from turnsmith.errors import TrainingFailure
+from turnsmith.trainer.checkpoints.contents import GROUPS_UNDER_WAY
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 from turnsmith.trainer.verl.staleness import bound_staleness
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
@@ -54,6 +55,10 @@ class AsyncTrainer(EpisodeTrainer):
         """Dispatch what is generated ahead, or what is missing of it after an earlier `fit`."""
         self._restored_tq_prompt_count = trainer_base._count_tq_prompt_groups()
         super().on_train_begin()
+
+    def state(self) -> dict[str, Any]:
+        """State for a checkpoint that verl does not save, in plain values."""
+        return {**super().state(), GROUPS_UNDER_WAY: trainer_base._count_tq_prompt_groups()}
 
     def load(self, checkpoint: Path) -> None:
         """Load a checkpoint. Groups that were not trained on by then are replayed from their starts."""

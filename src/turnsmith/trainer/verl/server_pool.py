@@ -9,13 +9,13 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.trainer.verl.lost_servers import RESTART_SECONDS
 
-_RESTART_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 _AVOID_SECONDS = 10.0
 """How long a lost server gets no requests while others are up; its restart takes about as long."""
@@ -33,8 +33,8 @@ class ServerPool:
     which saves that process and one remote call per turn. Of equally busy servers, each process prefers those that
     follow its own place among the servers, so that what none of them can see, the sum, is even as well.
 
-    The requests of a lost server are repeated on another one; if there is none, they wait until Ray has restarted the
-    server and the trainer has sent it weights. Then it gets new sessions again.
+    The requests of a lost server are repeated on another one; if there is none, they wait until Ray reaches the server
+    again, or has restarted it and the trainer has sent it weights. Then it gets new sessions again.
 
     Args:
         servers: The handles of the servers.
@@ -76,7 +76,7 @@ class ServerPool:
         )
 
     async def _continue(self, prompt_ids: list[int], sampling: Sampling, session: str) -> Any:
-        until = time.monotonic() + _RESTART_SECONDS
+        until = 0.0
         while True:
             home = self._server_of(session)
             self._busy[home] += 1
@@ -90,8 +90,9 @@ class ServerPool:
             except (RayActorError, RayTaskError) as error:
                 if not _is_lost(error):
                     raise
-                self._lose(home)
-                if time.monotonic() > until or not (self._up() or any(map(_restarts, self._servers))):
+                self._lose(home, error)
+                until = until or time.monotonic() + RESTART_SECONDS
+                if not self._up() and (time.monotonic() > until or min(self._lost_until) == inf):
                     raise EngineFailure(f"Rollout server {home} was lost: {type(error).__name__}.") from error
             finally:
                 self._busy[home] -= 1
@@ -102,8 +103,9 @@ class ServerPool:
             raise EngineFailure(f"Rollout server {home} ended a turn with the unknown reason {part.stop_reason!r}.")
         return part
 
-    def _lose(self, server: int) -> None:
-        self._lost_until[server] = time.monotonic() + _AVOID_SECONDS if _restarts(self._servers[server]) else inf
+    def _lose(self, server: int, error: Exception) -> None:
+        may_return = _restarts(self._servers[server]) or isinstance(error, ActorUnavailableError)
+        self._lost_until[server] = time.monotonic() + _AVOID_SECONDS if may_return else inf
 
     def _up(self) -> list[int]:
         """The servers that are not known to be lost."""

@@ -86,8 +86,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._begin_step = lambda: None
-        filters = plan.filtered_group_size > 0
-        if plan.rollout.failures.drops or filters:
+        if self.replaces_groups:
+            filters = plan.filtered_group_size > 0
             self._begin_step = replace_groups(self.replay_buffer, self.groups_per_step, filters=filters)
         self._trained: list[str] = []
         self._widening = 1
@@ -107,7 +107,12 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self._sampling_since = began
         self._too_old = note_dropped(buffer)
         buffer._wait_for_next_poll = wait_for_next_poll
-        keep_until_handed_over(buffer, self._finish_episodes, lambda: self.agent_loop_manager.replace_lost())
+        keep_until_handed_over(
+            buffer,
+            self._finish_episodes,
+            lambda: self.agent_loop_manager.replace_lost(),
+            has_prompts=self.carries,
+        )
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:
@@ -242,6 +247,11 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return int(self.config.data.train_batch_size)
 
     @property
+    def replaces_groups(self) -> bool:
+        """Whether groups may be replaced: with an asynchronous schedule verl does so by itself, but without a limit."""
+        return self.carries or self.plan.rollout.failures.drops or self.plan.filtered_group_size > 0
+
+    @property
     def updates_left(self) -> int:
         """How many more times the current step samples and updates; only `separate_async` does so more than once."""
         return self.parameter_sync_step - 1 - self.local_trigger_step
@@ -346,6 +356,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
         self.on_every_rank(load_from_any_number_of_ranks)
+        manager: Any = self.checkpoint_manager
+        manager.sleep_replicas()  # as verl does: the checkpoint needs the GPU memory. The weights below wake them up.
         self._load_checkpoint()
         self.restore(read_state(checkpoint))
         if self.pool is not None:

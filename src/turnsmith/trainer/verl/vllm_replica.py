@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError, RayError
 from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout import vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
+
 _LOOK_SECONDS = 0.5
-_GONE_SECONDS = 10.0
-"""How long a server may take to end after its engine has failed a call."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -48,9 +45,8 @@ def _if_there(method: _Method) -> _Method:
     """A method of verl's replica that does nothing if the server is lost."""
 
     @wraps(method)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        with suppress(RayActorError):
-            return await method(*args, **kwargs)
+    async def call(replica: VllmReplica, *args: Any, **kwargs: Any) -> Any:
+        return await unless_lost(partial(method, replica, *args, **kwargs), replica.is_lost)
 
     return cast("_Method", call)
 
@@ -61,6 +57,11 @@ class VllmReplica(vLLMReplica):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(VllmServer)
+
+    def is_lost(self) -> bool:
+        """Whether the server is lost, or a part of it on another node."""
+        prefix = f"{self._get_server_name_prefix()}server_{self.replica_rank}"
+        return any(is_gone(f"{prefix}_{node}{self.name_suffix}") for node in range(self.nnodes))
 
     wake_up = _if_there(vLLMReplica.wake_up)
     sleep = _if_there(vLLMReplica.sleep)
@@ -76,11 +77,11 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
 
     async def resume(self, tags: list[str]) -> None:
         """Let the server take its memory again."""
-        await self._unless_lost(super().resume(tags))
+        await unless_lost(partial(super().resume, tags), self._is_lost)
 
     async def release(self) -> None:
         """Let the server free its memory."""
-        await self._unless_lost(super().release())
+        await unless_lost(super().release, self._is_lost)
 
     async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
         """Send all weights to the server, or read them without sending if it is lost."""
@@ -88,26 +89,13 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
         # verl looks it up in its module, and would wait for ever for the answer of a process that was killed.
         vllm_rollout.BucketedWeightSender = partial(_Sender, is_lost=self._is_lost)
         if not self._is_lost():
-            await self._unless_lost(super().update_weights(stream, *args, **kwargs))
+            send = partial(super().update_weights, stream, *args, **kwargs)
+            await unless_lost(send, self._is_lost, once=True)
         async for _ in stream:  # each is gathered from all ranks: stopping early would leave the others waiting
             pass
 
-    async def _unless_lost(self, call: Awaitable[Any]) -> None:
-        try:
-            await call
-        except (RayError, ConnectionError):
-            until = time.monotonic() + _GONE_SECONDS
-            while not self._is_lost():
-                if time.monotonic() > until:
-                    raise
-                await asyncio.sleep(_LOOK_SECONDS)
-
     def _is_lost(self) -> bool:
-        try:
-            ray.get_actor(f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}")
-        except ValueError:
-            return True
-        return False
+        return is_gone(f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}")
 
 
 class _Sender(BucketedWeightSender):

@@ -19,7 +19,7 @@ from turnsmith.inference.chat import Chat, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
-from turnsmith.rollout.episode_groups import drop_groups, settle_groups, split_settled
+from turnsmith.rollout.episode_groups import drop_groups, episode_name, settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.in_flight import TrackedEngine
 from turnsmith.rollout.ledger import LedgerEntry
@@ -41,6 +41,8 @@ class EpisodeWorker(_VerlWorker):
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
         self.part = part
+        self.fault = ""
+        """The first error with which an episode could not be played or handed over at all; the run has to stop."""
         # verl logs each group that is to be replaced as an error, with a traceback.
         logging.getLogger(AgentLoopWorkerTQ.__module__).addFilter(_is_error)
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
@@ -48,6 +50,16 @@ class EpisodeWorker(_VerlWorker):
         chat = Chat(self.tokenizer, template_settings=thinking_settings(self.tokenizer, plan.thinking))
         self.context = EpisodeContext(replace(plan, rollout=rollout), chat)
         set_episode_context(self.context)
+
+    async def _run_agent_loop(self, *args: Any, **row: Any) -> Any:
+        try:
+            return await super()._run_agent_loop(*args, **row)
+        except GroupDropped:
+            raise
+        except Exception as error:
+            name = episode_name(row["uid"], row["session_id"])
+            self.fault = self.fault or f"Episode {name} could not be handed to the trainer: {error!r}"
+            raise
 
     async def finish_step(
         self,
@@ -78,7 +90,9 @@ class EpisodeWorker(_VerlWorker):
             part = f"{self.part}.{update}" if update else self.part
             await asyncio.to_thread(_write, self.context.plan.run_dir, step, attempts, part, times_handed)
         return Finished(
-            report_of(played.trajectory for played in finished), [LedgerEntry.of(played) for played in finished]
+            report_of(played.trajectory for played in finished),
+            [LedgerEntry.of(played) for played in finished],
+            self.fault,
         )
 
     async def evaluate(
@@ -94,9 +108,9 @@ class EpisodeWorker(_VerlWorker):
         finally:
             self.context.in_flight.end(name)
 
-    async def pulse(self) -> tuple[int, str]:
-        """A counter of progress, and what this process's episodes are doing."""
-        return self.context.in_flight.transitions, self.context.in_flight.describe()
+    async def pulse(self) -> tuple[int, str, str]:
+        """A counter of progress, what this process's episodes are doing, and `fault`."""
+        return self.context.in_flight.transitions, self.context.in_flight.describe(), self.fault
 
     async def stay(self) -> None:
         """Never return: this call fails when the process dies, and only then."""

@@ -36,9 +36,11 @@ class Finished:
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
     entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
+    fault: str = ""
+    """See `EpisodeWorker.fault`."""
 
     def __add__(self, other: Finished) -> Finished:
-        return Finished(self.report + other.report, self.entries + other.entries)
+        return Finished(self.report + other.report, self.entries + other.entries, self.fault or other.fault)
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,26 @@ class EpisodeWorkerHandle:
     """Done when the process is lost, and only then."""
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """Groups that a worker was sent, and when."""
+
+    prompts: TensorDict
+    time: float
+
+
 @dataclass
 class _Slot:
     """One worker, and the groups that it is working on."""
 
     handle: EpisodeWorkerHandle
     pulse: Future[Any]
-    given: list[TensorDict] = field(default_factory=list[TensorDict])
-    since: float = field(default_factory=time.monotonic)
+    given: list[_Sent] = field(default_factory=list[_Sent])
     losses: int = 0
     times_handed: int = 0
     """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
-    progress: tuple[int, str] = (0, "starting")
+    progress: tuple[int, str, str] = (0, "starting", "")
+    """A counter, what its episodes are doing, and `EpisodeWorker.fault`."""
 
 
 class EpisodeWorkers:
@@ -118,6 +128,9 @@ class EpisodeWorkers:
 
         Returns:
             None if a worker was lost before it could report: its groups are replayed, and this is called again.
+
+        Raises:
+            TrainingFailure: An episode could not be played or handed over at all.
         """
         asked = [
             (slot, slot.handle.call("finish_step", step, groups, update, too_old, slot.times_handed))
@@ -130,7 +143,7 @@ class EpisodeWorkers:
                 handed: Finished = answer.result()
                 self._finished.append(handed)
                 over = {group_name(entry.episode_id) for entry in handed.entries}
-                under_way = {uid for chunk in slot.given for uid in _uids(chunk)} - over
+                under_way = {uid for chunk in slot.given for uid in _uids(chunk.prompts)} - over
                 slot.given, slot.losses = _rows(slot.given, under_way), 0
                 slot.times_handed += 1
             except RayActorError:
@@ -140,6 +153,7 @@ class EpisodeWorkers:
         for slot in self._slots:
             slot.times_handed = 0
         finished, self._finished = _total(self._finished), []
+        _check_fault(finished.fault)
         self.ledger.end(finished.entries)
         finished.report.retried += self._lost
         self._lost = 0
@@ -168,8 +182,13 @@ class EpisodeWorkers:
         return plan.result(finished, time.perf_counter() - began)
 
     def replace_lost(self) -> None:
-        """Replace each lost worker, and send the new one the groups that the old one was working on."""
+        """Replace each lost worker, and send the new one the groups that the old one was working on.
+
+        Raises:
+            TrainingFailure: A worker has been lost too often, or an episode could not be played or handed over at all.
+        """
         for place, slot in enumerate(self._slots):
+            _check_fault(slot.progress[2])
             if slot.handle.lost.done():
                 self._replace(place, slot)
 
@@ -181,7 +200,7 @@ class EpisodeWorkers:
                 try:
                     slot.progress = answer.result()
                 except RayActorError:
-                    slot.progress = (slot.progress[0], "lost")
+                    slot.progress = (slot.progress[0], "lost", "")
                 slot.pulse = slot.handle.call("pulse")
         states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
         return sum(slot.progress[0] for slot in self._slots), "; ".join(states)
@@ -196,12 +215,11 @@ class EpisodeWorkers:
         self._warn(f"Episode process {place} was lost; replaying its groups in a new one.")
         slot.handle = self._start(place)
         slot.pulse = slot.handle.call("pulse")
-        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk)])
+        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk.prompts)])
         for chunk in slot.given:
-            self._note_lost(chunk, waiting, time.monotonic() - slot.since)
-        rows = _rows(slot.given, waiting)
-        slot.given, slot.since = [], time.monotonic()
-        for answer in [_send(slot, row) for row in rows]:
+            self._note_lost(chunk.prompts, waiting, time.monotonic() - chunk.time)
+        rows, slot.given = _rows(slot.given, waiting), []
+        for answer in [_send(slot, row.prompts) for row in rows]:
             _check_sent(answer)
 
     def _note_lost(self, chunk: TensorDict, waiting: set[str], seconds: float) -> None:
@@ -224,6 +242,12 @@ class EpisodeWorkers:
         return answer.result()
 
 
+def _check_fault(fault: str) -> None:
+    # verl would only log it in the worker's process, and an asynchronous schedule replace the group, without end.
+    if fault:
+        raise TrainingFailure(fault)
+
+
 def _total(parts: list[Finished]) -> Finished:
     """Their sum, by halves: one after another, the sum so far would be copied for every worker."""
     if len(parts) < 2:
@@ -236,13 +260,18 @@ def _uids(prompts: TensorDict) -> list[str]:
     return [str(uid) for uid in prompts["uid"]]
 
 
-def _rows(chunks: list[TensorDict], wanted: set[str]) -> list[TensorDict]:
+def _rows(chunks: list[_Sent], wanted: set[str]) -> list[_Sent]:
     """The wanted groups of some batches, one by one."""
-    return [chunk[n : n + 1] for chunk in chunks for n, uid in enumerate(_uids(chunk)) if uid in wanted]
+    return [
+        _Sent(chunk.prompts[n : n + 1], chunk.time)
+        for chunk in chunks
+        for n, uid in enumerate(_uids(chunk.prompts))
+        if uid in wanted
+    ]
 
 
 def _send(slot: _Slot, prompts: TensorDict) -> Future[None]:
-    slot.given.append(prompts.clone())  # the worker removes fields from what it is sent
+    slot.given.append(_Sent(prompts.clone(), time.monotonic()))  # the worker removes fields from what it is sent
     return slot.handle.call("generate_sequences", prompts)
 
 

@@ -69,6 +69,16 @@ def what_is_under_way_is_found_in_the_queue() -> None:
     same(parameters(trainer_base._count_tq_prompt_groups), ["partition_id"])
 
 
+@seam("check_fit in trainer/checkpoints/contents.py")
+def a_checkpoint_lists_the_storage_units() -> None:
+    """TransferQueue should save a list of its storage units, which must be as many when it is loaded"""
+    from transfer_queue.storage.managers import simple_storage_manager as theirs
+
+    same((theirs._SU_SUBDIR, theirs._SU_INFO_FILE), ("simple_storage", "storage_unit_info.json"))
+    source = inspect.getsource(theirs.AsyncSimpleStorageManager.load_checkpoint)
+    holds("len(su_ids) != len(su_info_list)" in source)
+
+
 @seam("EpisodeTrainer._build_replay_buffer in trainer/verl/trainer.py")
 def replay_buffer_wait_for_next_poll() -> None:
     """ReplayBuffer should sleep nowhere but in self._wait_for_next_poll(partition_id, last_debug_time)"""

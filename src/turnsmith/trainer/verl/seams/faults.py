@@ -107,10 +107,10 @@ def the_queue_has_named_actors() -> None:
     """TransferQueue's controller should be the actor TransferQueueController in the namespace transfer_queue"""
     from transfer_queue import interface
 
-    from turnsmith.trainer.driver.watchdog import _QUEUE
+    from turnsmith.trainer.driver.preflight import QUEUE_NAMESPACE
 
     source = inspect.getsource(interface)
-    holds(f'name="TransferQueueController", namespace="{_QUEUE}"' in source)
+    holds(f'name="TransferQueueController", namespace="{QUEUE_NAMESPACE}"' in source)
 
 
 @seam("FaultCare.look in trainer/verl/recovery.py (a server that was started again gets the weights)")

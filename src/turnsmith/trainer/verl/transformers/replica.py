@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ray
@@ -15,6 +16,7 @@ from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from turnsmith.inference.weights import BUCKET_BYTES
+from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
 from turnsmith.trainer.verl.transformers.server import server_name, start_server
 
 
@@ -43,9 +45,8 @@ class TransformersReplica(RolloutReplica):
             await super().abort_all_requests(reject_request=reject_request)
 
     async def resume_generation(self) -> None:
-        """Continue the paused requests."""
-        with suppress(RayActorError):
-            await super().resume_generation()
+        """Continue the paused requests; a server that is only out of reach would stay paused, and is called again."""
+        await unless_lost(super().resume_generation, partial(is_gone, server_name(self.replica_rank)))
 
     async def sleep(self) -> None:
         """Nothing to free, also not on a server that is being restarted."""
