@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
@@ -19,18 +21,59 @@ from verl.workers.rollout.vllm_rollout import vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
 
 _LOOK_SECONDS = 0.5
+_NOT_STARTED = "initialization failed"
+"""vLLM says no more when a process of its own ends before it is ready; the reason is only in what that one printed."""
+_NO_REASONS = (_NOT_STARTED, "RuntimeError: cancelled")
+_ERROR = re.compile(r"\b[A-Za-z][\w.]*(?:Error|Exception): .+")
+_READ_BYTES = 2**18
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
+
+
+def why_not_started(output: str) -> str:
+    """Why an engine did not start, from what its processes printed.
+
+    Example:
+        >>> why_not_started("(EngineCore pid=7) ERROR [core.py:9] ValueError: The model needs more memory.\\n")
+        "vLLM's engine did not start: ValueError: The model needs more memory"
+        >>> why_not_started("")
+        "vLLM's engine was lost while it started: killed, or out of memory"
+    """
+    found = [line for line in _ERROR.findall(output) if not any(one in line for one in _NO_REASONS)]
+    if not found:
+        return "vLLM's engine was lost while it started: killed, or out of memory"
+    return f"vLLM's engine did not start: {found[-1].strip().rstrip('.')}"
+
+
+def _own_output() -> str:
+    """The end of what this process and those that it started have printed, which Ray keeps in files."""
+    parts: list[str] = []
+    for stream in (Path("/proc/self/fd/1"), Path("/proc/self/fd/2")):
+        if stream.is_file():
+            with stream.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
+                parts.append(file.read().decode(errors="replace"))
+    return "\n".join(parts)
 
 
 class VllmServer(vLLMHttpServer):
     """verl's server, which ends with its engine."""
 
     async def run_server(self, args: Any) -> None:
-        """Start the engine and the HTTP server, and watch the engine."""
-        await super().run_server(args)
+        """Start the engine and the HTTP server, and watch the engine.
+
+        Raises:
+            TrainingFailure: The engine did not start; says why.
+        """
+        try:
+            await super().run_server(args)
+        except RuntimeError as error:
+            if _NOT_STARTED not in str(error):
+                raise
+            raise TrainingFailure(why_not_started(_own_output())) from error
         self._watch = asyncio.create_task(self._end_with_the_engine())
 
     async def _end_with_the_engine(self) -> None:
