@@ -179,11 +179,8 @@ def test_what_an_earlier_run_frees_is_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_second_run_on_a_cluster_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_actor(name: str, namespace: str) -> object:
-        assert (name, namespace) == ("TransferQueueController", "transfer_queue")
-        return object()
-
-    monkeypatch.setattr("ray.get_actor", get_actor)
+    queue = {"namespace": "transfer_queue", "name": "TransferQueueController"}
+    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: [queue] if all_namespaces else [])
     monkeypatch.setattr(preflight, "_OTHER_RUN_SECONDS", 0.1)
     monkeypatch.setattr(preflight, "cluster_nodes", lambda: [NodeResources("10.0.0.1", 8, 64)])
     with pytest.raises(TrainingFailure, match="Another run is training on this Ray cluster"):

@@ -81,11 +81,8 @@ def check_cluster(config: ConfigStore) -> None:
 def _has_queue() -> bool:
     import ray
 
-    try:
-        ray.get_actor("TransferQueueController", namespace=QUEUE_NAMESPACE)
-    except ValueError:
-        return False
-    return True
+    controller = {"namespace": QUEUE_NAMESPACE, "name": "TransferQueueController"}
+    return controller in ray.util.list_named_actors(all_namespaces=True)
 
 
 def this_machine(config: ConfigStore) -> NodeResources:

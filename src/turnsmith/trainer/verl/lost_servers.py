@@ -19,11 +19,8 @@ _LOOK_SECONDS = 0.5
 
 def is_gone(name: str) -> bool:
     """Whether the actor with this name has ended for good; not while Ray restarts it."""
-    try:
-        ray.get_actor(name)
-    except ValueError:
-        return True
-    return False
+    # `ray.get_actor` still finds an actor that has died, in a process that has called it before.
+    return name not in ray.util.list_named_actors()
 
 
 async def unless_lost(call: Callable[[], Awaitable[Any]], is_lost: Callable[[], bool], *, once: bool = False) -> Any:
