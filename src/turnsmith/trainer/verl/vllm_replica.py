@@ -27,7 +27,7 @@ from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
 _LOOK_SECONDS = 0.5
 _NOT_STARTED = "initialization failed"
 """vLLM says no more when a process of its own ends before it is ready; the reason is only in what that one printed."""
-_NO_REASONS = (_NOT_STARTED, "RuntimeError: cancelled")
+_NO_REASONS = (_NOT_STARTED, "stack trace above", "RuntimeError: cancelled")
 _ERROR = re.compile(r"\b[A-Za-z][\w.]*(?:Error|Exception): .+")
 _READ_BYTES = 2**18
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
