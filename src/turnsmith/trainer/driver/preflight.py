@@ -81,8 +81,8 @@ def check_cluster(config: ConfigStore) -> None:
 def _has_queue() -> bool:
     import ray
 
-    controller = {"namespace": QUEUE_NAMESPACE, "name": "TransferQueueController"}
-    return controller in ray.util.list_named_actors(all_namespaces=True)
+    found: Any = ray.util.list_named_actors(all_namespaces=True)
+    return {"namespace": QUEUE_NAMESPACE, "name": "TransferQueueController"} in found
 
 
 def this_machine(config: ConfigStore) -> NodeResources:
