@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.results import add_names
+
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "parsers": ("--quick", "--no-verl"),
@@ -52,7 +54,7 @@ def run(name: str, arguments: tuple[str, ...]) -> int:
 def main() -> None:
     """Run them all, print a table, and exit 1 if any missed its threshold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(BENCHMARKS), choices=BENCHMARKS, metavar="NAME")
+    add_names(parser, BENCHMARKS)
     rows: list[tuple[str, float, int]] = []
     for name in parser.parse_args().names:
         began = time.monotonic()

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
+
 from turnsmith.cli.engine import open_engine
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
@@ -46,7 +48,7 @@ CASES = {
     "colocate_async": "tiny training.batch_size=32 inference.max_turns=3 inference.max_tokens=24 "
     "training.schedule=colocate_async training.steps_per_epoch=7",
     "separate_async": "tiny training.batch_size=32 inference.max_turns=3 inference.max_tokens=24 "
-    "training.schedule=separate_async training.steps_per_epoch=7",
+    "training.schedule=separate_async ray.rollout_gpus_per_node=1 training.steps_per_epoch=7",
     "wider": "wide training.batch_size=16 inference.max_turns=2 inference.max_tokens=24",
     "wider, long turns": "wide training.batch_size=16 inference.max_turns=1 inference.max_tokens=96",
     "wider, colocate_async": "wide training.batch_size=16 inference.max_turns=3 inference.max_tokens=16 "
@@ -122,10 +124,11 @@ def misses(found: dict[str, dict[str, float]], clock: str, asked: Sequence[str])
 def main() -> None:
     """Run all cases, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)}")
+    results.add_names(parser, CASES)
     parser.add_argument("--folder", type=Path, help="keep runs and results here")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the times that are judged")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
+    results.add_option(parser)
     options = parser.parse_args()
     folder, began = (options.folder or Path(tempfile.mkdtemp())).absolute(), time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,8 +137,7 @@ def main() -> None:
         known.write_text(json.dumps(dataclasses.asdict(measure_reference()), indent=1))
     reference, found = read_reference(json.loads(known.read_text())), dict[str, dict[str, float]]()
     print(f"{'run':24}{'s a step':>10}{'fact':>8}{'':7}{'CPU s':>8}{'fact':>8}{'':7}{'GiB':>7}{'fact':>7}")
-    asked = options.names or list(CASES)
-    for name in asked:
+    for name in options.names:
         file = folder / f"{name}.json"
         if not file.exists():
             if time.monotonic() - began > options.seconds:
@@ -151,10 +153,15 @@ def main() -> None:
             f"{memory:7.2f}{memory_fact:7.2f}{off['memory']:+7.0%}",
             flush=True,
         )
-    missed = misses(found, options.clock, asked)
+    missed = misses(found, options.clock, options.names)
+    figures: dict[str, float] = {"runs": len(found)}
     for what, limit in LIMITS.items():
         within = sum(abs(off[what]) <= limit for off in found.values())
         print(f"{what}: {within} of {len(found)} within {limit:.0%}")
+        figures |= {f"{what}_within": within, f"{what}_limit": limit}
+        figures |= {f"{what}_lowest": min(off[what] for off in found.values())}
+        figures |= {f"{what}_highest": max(off[what] for off in found.values())}
+    results.record("plan_accuracy", figures, is_wanted=options.json)
     print(f"missed: {'; '.join(missed)}" if missed else f"holds in all {len(found)} runs")
     raise SystemExit(bool(missed))
 

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,18 @@ FLAG = "--json"
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Give a benchmark the option `--json`."""
     parser.add_argument(FLAG, action="store_true", help="add the figures to benchmarks/results")
+
+
+def add_names(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Give a benchmark NAME ..., any of these; all if none is named. (`choices` refuses that in Python 3.11.)"""
+
+    def known(word: str) -> str:
+        if word not in names:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(names)}")
+        return word
+
+    help_text = f"of {', '.join(names)}; all by default".replace("%", "%%")
+    parser.add_argument("names", nargs="*", default=list(names), type=known, metavar="NAME", help=help_text)
 
 
 def record(

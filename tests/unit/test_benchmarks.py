@@ -145,6 +145,24 @@ def test_check_all_runs_each_and_fails_if_any_missed(load, monkeypatch, capsys):
     assert not caught.value.code
 
 
+def test_all_are_meant_if_none_is_named(load, capsys):
+    parser = argparse.ArgumentParser()
+    load("results").add_names(parser, {"one": 1, "two turns": 2})
+    assert parser.parse_args([]).names == ["one", "two turns"]
+    assert parser.parse_args(["two turns"]).names == ["two turns"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["three"])
+    assert "'three' is none of one, two turns" in capsys.readouterr().err
+
+
+def test_a_schedule_that_learns_less_beyond_its_interval_is_missed(load):
+    compare = load("heavy_tail").compare
+    first = [0.50, 0.52, 0.49, 0.51, 0.50]
+    assert compare({"sync": first, "separate_async": [0.48, 0.55, 0.47, 0.53, 0.46]}) == []
+    assert compare({"sync": first, "separate_async": [0.30, 0.31, 0.29, 0.32, 0.30]}) == ["separate_async"]
+    assert compare({"sync": [0.5], "separate_async": [0.1]}) == [], "one seed says nothing"
+
+
 def test_check_all_knows_every_benchmark_that_judges_itself(load):
     judging = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if re.search('"missed: ', path.read_text())}
     assert judging == set(load("check_all").BENCHMARKS)
