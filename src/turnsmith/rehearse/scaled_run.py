@@ -240,10 +240,20 @@ def kill_and_wait(process: subprocess.Popen[bytes]) -> int:
         others = []
     process.kill()
     process.wait()
-    _, left = psutil.wait_procs(others, timeout=_ENDING)
+    until = time.monotonic() + _ENDING
+    while (left := [one for one in others if _is_alive(one)]) and time.monotonic() < until:
+        time.sleep(_POLL)
     for one in left:
         one.kill()
     return len(left)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether a process has not ended; in some containers, what has ended stays in the list as a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def numbers(record: dict[str, Any]) -> dict[str, Any]:

@@ -111,3 +111,18 @@ def test_the_result_says_what_was_and_was_not_executed() -> None:
     for words in ("FAILED  resumed", "what to do: Do.", "4 nodes  one", "ray.num_nodes  4 -> 1", "0 passed"):
         assert words in text
     assert result.as_dict()["changed"] == {"ray.num_nodes": {"run": 4, "rehearsed": 1}}
+
+
+def test_what_has_ended_and_waits_to_be_reaped_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnsmith.rehearse.scaled_run._ENDING", 0.5)
+    with subprocess.Popen(["/bin/sh", "-c", "true & exec sleep 60"]) as sleeper:
+        until = time.monotonic() + 10
+        while time.monotonic() < until:  # `sleep` does not reap its child
+            if [one.status() for one in psutil.Process(sleeper.pid).children()] == [psutil.STATUS_ZOMBIE]:
+                break
+        monkeypatch.setattr(sleeper, "kill", lambda: None)  # so that the child stays its child, and so a zombie
+        monkeypatch.setattr(sleeper, "wait", lambda: 0)
+        left = kill_and_wait(sleeper)
+        monkeypatch.undo()
+        sleeper.kill()
+    assert left == 0
