@@ -90,12 +90,13 @@ def main() -> int:
         found: dict[str, float] = {"steps": options.steps, "episodes_a_step": BATCH, "seed": seed}
         for schedule in options.schedules:
             run = train(options.folder, schedule, options.steps, seed)
-            rewards[schedule].append(learned(run))
-            found |= {schedule: episodes_a_second(run), f"{schedule}_reward": learned(run)}
+            reward = learned(run)
+            rewards[schedule].append(reward)
+            found |= {schedule: episodes_a_second(run), f"{schedule}_reward": reward}
             found[f"{schedule}_over_first"] = found[schedule] / found[options.schedules[0]]
             print(
                 f"seed {seed}, {schedule}: {found[schedule]:.2f} episodes a second, "
-                f"{found[f'{schedule}_over_first']:.2f} times the first; mean reward {learned(run):.3f}; {run}",
+                f"{found[f'{schedule}_over_first']:.2f} times the first; mean reward {reward:.3f}; {run}",
                 flush=True,
             )
         results.record("heavy_tail", found, is_wanted=options.json)

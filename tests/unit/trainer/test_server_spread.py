@@ -50,7 +50,16 @@ def spread(servers: list[Server]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("servers", "workers", "episodes"),
-    [(8, 8, 4), (8, 64, 4), (32, 16, 16), (512, 64, 64), (512, 128, 32), (8, 4, 65), (8, 3, 5)],
+    [
+        (8, 8, 4),
+        (8, 64, 4),
+        (32, 16, 16),
+        (512, 64, 64),
+        pytest.param(512, 64, 128, marks=pytest.mark.nightly),
+        (512, 128, 32),
+        (8, 4, 65),
+        (8, 3, 5),
+    ],
 )
 async def test_no_server_idles_and_none_has_twice_its_share(servers: int, workers: int, episodes: int) -> None:
     places = [Server() for _ in range(servers)]

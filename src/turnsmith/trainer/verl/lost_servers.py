@@ -40,11 +40,16 @@ async def unless_lost(call: Callable[[], Awaitable[Any]], is_lost: Callable[[], 
         except (RayError, ConnectionError) as error:
             repeats = isinstance(error, RayActorError) and not once
             until = until or time.monotonic() + (RESTART_SECONDS if repeats else _GONE_SECONDS)
-            while not is_lost():
-                if time.monotonic() > until:
-                    raise
-                await asyncio.sleep(_LOOK_SECONDS)
-                if repeats:
-                    break
-            else:
+            if await _becomes_lost(is_lost, 0.0 if repeats else until):
                 return None
+            if time.monotonic() > until:
+                raise
+
+
+async def _becomes_lost(is_lost: Callable[[], bool], until: float) -> bool:
+    """Look until the server is lost, at least once, and not beyond `until`."""
+    while not is_lost():
+        await asyncio.sleep(_LOOK_SECONDS)
+        if time.monotonic() > until:
+            return False
+    return True
