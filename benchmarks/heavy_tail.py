@@ -22,7 +22,7 @@ from benchmarks.schedule_runs import WARM_UP
 
 from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer, RunFolder
 from turnsmith.config_sources import apply_overrides
-from turnsmith.rollout.evaluation.intervals import estimate_mean
+from turnsmith.rollout.evaluation.intervals import Estimate, estimate_mean
 
 BATCH = 16
 SETTINGS = (
@@ -100,22 +100,36 @@ def main() -> int:
                 flush=True,
             )
         results.record("heavy_tail", found, is_wanted=options.json)
-    return 1 if compare(rewards) else 0
+    differences = compare(rewards)
+    first, *others = options.schedules
+    if options.seeds > 1:
+        learning: dict[str, float] = {"seeds": options.seeds, first: statistics.fmean(rewards[first])}
+        for schedule in others:
+            learning[schedule] = statistics.fmean(rewards[schedule])
+            learning |= {
+                f"{schedule}_{name}": getattr(differences[schedule], name) for name in ("value", "low", "high")
+            }
+        results.record("heavy_tail_learning", learning, is_wanted=options.json)
+    return 1 if any(learned_less(found) for found in differences.values()) else 0
 
 
-def compare(rewards: dict[str, list[float]]) -> list[str]:
-    """Print how the rewards of each schedule differ from those of the first; returns those that learned less."""
+def compare(rewards: dict[str, list[float]]) -> dict[str, Estimate]:
+    """Print how the rewards of each schedule differ from those of the first, seed by seed; returns the differences."""
     first, *others = rewards
-    less: list[str] = []
+    differences: dict[str, Estimate] = {}
     for schedule in others:
         pairs = zip(rewards[schedule], rewards[first], strict=True)
-        found = estimate_mean([[mine - of_first] for mine, of_first in pairs])
+        found = differences[schedule] = estimate_mean([[mine - of_first] for mine, of_first in pairs])
         interval = f" ({found.low:+.3f} to {found.high:+.3f})" if found.has_interval else ""
         print(f"{schedule}: mean reward {found.value:+.3f}{interval} against {first}, {len(rewards[first])} seeds")
-        if found.has_interval and found.high < 0:
+        if learned_less(found):
             print(f"Missed: {schedule} learned less from its episodes than {first}.")
-            less.append(schedule)
-    return less
+    return differences
+
+
+def learned_less(difference: Estimate) -> bool:
+    """Whether the whole interval is below zero."""
+    return difference.has_interval and difference.high < 0
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ _POLL = 0.1
 _MIDDLE = 0.4
 _ENDING = 60.0
 """Seconds that the other processes of a killed run may take to end."""
+_RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Ray's own, without memory or GPUs of the run; they report the loss of their node to a server that is lost as well,
+and give up after a minute (Ray 2.60)."""
 _NO_CHECKPOINTS = "checkpoint.save_interval=0: there is no checkpoint to continue from."
 _FAULTS = ("not_a_number", "rollout_mismatch", "failing_tools", "check_failed", "long_waits")
 """Warnings that are no doing of a random model."""
@@ -233,7 +236,7 @@ environment depends on more than its seed, its task and the actions."
 
 
 def kill_and_wait(process: subprocess.Popen[bytes]) -> int:
-    """Kill a run's own process; return how many of its others had not ended by themselves after a minute."""
+    """Kill a run's own process; return how many of its others, but Ray's agents, did not end within a minute."""
     try:
         others = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -241,17 +244,21 @@ def kill_and_wait(process: subprocess.Popen[bytes]) -> int:
     process.kill()
     process.wait()
     until = time.monotonic() + _ENDING
-    while (left := [one for one in others if _is_alive(one)]) and time.monotonic() < until:
+    while (left := [one for one in others if _is_alive(one, but=_RAY_AGENTS)]) and time.monotonic() < until:
         time.sleep(_POLL)
-    for one in left:
+    for one in filter(_is_alive, others):
         one.kill()
     return len(left)
 
 
-def _is_alive(process: psutil.Process) -> bool:
-    """Whether a process has not ended; in some containers, what has ended stays in the list as a zombie."""
+def _is_alive(process: psutil.Process, but: Sequence[str] = ()) -> bool:
+    """Whether a process has not ended, and has none of these names.
+
+    In some containers, what has ended stays in the list as a zombie.
+    """
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        has_ended = not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        return not has_ended and not set(process.cmdline()[:1]) & set(but)
     except psutil.NoSuchProcess:
         return False
 

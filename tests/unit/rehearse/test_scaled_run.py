@@ -102,6 +102,21 @@ def test_other_processes_of_a_killed_run_are_counted_and_ended(monkeypatch: pyte
     assert not other.is_running()
 
 
+def test_agents_of_ray_are_ended_and_not_counted() -> None:
+    script = "(exec -a ray::DashboardAgent sleep 60) & (exec -a ray::RuntimeEnvAgent sleep 60) & wait"
+    process = subprocess.Popen(["bash", "-c", script])
+    until = time.monotonic() + 10
+    names: list[str] = []
+    while len(names) < 2 and time.monotonic() < until:
+        agents = psutil.Process(process.pid).children()
+        names = [one.cmdline()[0] for one in agents if one.cmdline()[0].startswith("ray::")]
+    began = time.monotonic()
+    assert kill_and_wait(process) == 0
+    assert time.monotonic() - began < 10
+    psutil.wait_procs(agents, timeout=10)
+    assert not any(one.is_running() for one in agents)
+
+
 def test_the_result_says_what_was_and_was_not_executed() -> None:
     steps = [{"step": 1, "time/step": 2.0}]
     parts = [RehearsedPart("resumed", Finding("failed", "It did not.", "Do."), 2.0)]
