@@ -1,8 +1,8 @@
 """An environment whose step takes a heavy-tailed time, trained in two schedules: what each makes and learns.
 
-Prints episodes a second of each schedule, and how the reward, averaged over all episodes trained on, differs from that
-of the first, with a 95 % interval over the seeds. Exits with 1 if a schedule learned less from its episodes than the
-first, beyond that interval. `benchmarks/schedules.py` compares its simulation with these runs.
+Prints episodes a second of each schedule, and how the reward of a turn, averaged over all episodes trained on, differs
+from that of the first, with a 95 % interval over the seeds. Exits with 1 if a schedule learned less from its episodes
+than the first, beyond that interval. `benchmarks/schedules.py` compares its simulation with these runs.
 
 Run, in the project's folder: python -m benchmarks.heavy_tail FOLDER [--schedules sync separate_async] [--seeds 5]
 """
@@ -72,8 +72,12 @@ def episodes_a_second(run: Path) -> float:
 
 
 def learned(run: Path) -> float:
-    """The mean reward over all episodes trained on: the area below the learning curve by episodes."""
-    return statistics.fmean(record["reward/mean"] for record in RunFolder.open(run).read_metrics())
+    """The mean reward of a turn over all episodes trained on: the area below the learning curve by episodes.
+
+    Of a turn, because the number of turns is drawn, and would be most of the difference between two runs.
+    """
+    records = RunFolder.open(run).read_metrics()
+    return sum(record["reward/mean"] for record in records) / sum(record["turns/mean"] for record in records)
 
 
 def main() -> int:
@@ -96,7 +100,7 @@ def main() -> int:
             found[f"{schedule}_over_first"] = found[schedule] / found[options.schedules[0]]
             print(
                 f"seed {seed}, {schedule}: {found[schedule]:.2f} episodes a second, "
-                f"{found[f'{schedule}_over_first']:.2f} times the first; mean reward {reward:.3f}; {run}",
+                f"{found[f'{schedule}_over_first']:.2f} times the first; reward a turn {reward:.3f}; {run}",
                 flush=True,
             )
         results.record("heavy_tail", found, is_wanted=options.json)
@@ -121,7 +125,7 @@ def compare(rewards: dict[str, list[float]]) -> dict[str, Estimate]:
         pairs = zip(rewards[schedule], rewards[first], strict=True)
         found = differences[schedule] = estimate_mean([[mine - of_first] for mine, of_first in pairs])
         interval = f" ({found.low:+.3f} to {found.high:+.3f})" if found.has_interval else ""
-        print(f"{schedule}: mean reward {found.value:+.3f}{interval} against {first}, {len(rewards[first])} seeds")
+        print(f"{schedule}: reward a turn {found.value:+.3f}{interval} against {first}, {len(rewards[first])} seeds")
         if learned_less(found):
             print(f"Missed: {schedule} learned less from its episodes than {first}.")
     return differences

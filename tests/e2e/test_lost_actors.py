@@ -37,3 +37,37 @@ def test_an_actor_that_was_killed_is_gone() -> None:
     # The last line is why `is_gone` does not ask `ray.get_actor` (Ray 2.60.0): when it changes, either will do.
     expected = {"up: False", "killed: True", "found by ray.get_actor: True"}
     assert expected <= {*done.stdout.splitlines()}, done.stdout + done.stderr
+
+
+PLACED = """
+import time
+import psutil, ray
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
+cluster.connect()
+lost = cluster.add_node(num_cpus=1, num_gpus=1)
+first, second = [ray.util.placement_group([{"GPU": 1}]) for _ in range(2)]
+ray.get([first.ready(), second.ready()])
+group = second if ray.util.placement_group_table(second)["bundles_to_node_id"][0] == lost.node_id else first
+gcs = next(one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server")
+
+def share():
+    before = sum(gcs.cpu_times()[:2])
+    time.sleep(5)
+    return (sum(gcs.cpu_times()[:2]) - before) / 5
+
+cluster.remove_node(lost)
+time.sleep(5)
+print("waits:", share() < 0.1)
+ray.util.remove_placement_group(group)
+time.sleep(2)
+print("given back:", share() < 0.1)
+"""
+
+
+@pytest.mark.nightly
+def test_ray_2_60_searches_without_a_pause_for_what_a_lost_node_had() -> None:
+    done = subprocess.run([sys.executable, "-c", PLACED], capture_output=True, text=True, timeout=120, check=False)
+    # The first line is why `free_gpus` is called for lost nodes (Ray 2.60.0): when it is True, Ray waits by itself.
+    assert {"waits: False", "given back: True"} <= {*done.stdout.splitlines()}, done.stdout + done.stderr

@@ -61,3 +61,16 @@ def test_the_shop_pays_for_the_one_thing_that_was_wanted() -> None:
     assert shop.step("Which bread?") == ("customer hears Which bread?", 0.0, False, {})
     for action, reward in (("Here is bread.", 1.0), ("Here is tea.", 0.0), ("Here is tea, bread and soap.", 0.0)):
         assert shop.step(action)[1:3] == (reward, True)
+
+
+def test_curves_are_drawn_from_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from docs.images.recipes import draw
+
+    recorded = sorted((ROOT / "benchmarks" / "results").glob("recipe_*.json"))
+    assert recorded
+    for file in recorded:
+        folder = ROOT / "recipes" / file.stem.removeprefix("recipe_")
+        drawn = draw(json.loads(file.read_text(encoding="utf-8")))
+        assert drawn == (folder / "curve.svg").read_text(encoding="utf-8"), "python -m docs.images.recipes"
+        assert "](curve.svg)" in (folder / "README.md").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ from turnsmith.errors import TurnsmithError
 from turnsmith.inference.weights import BUCKET_BYTES
 from turnsmith.models.shape import ModelShape
 
-_MOST_SEQUENCES, _MOST_TOKENS = 16, 32
+_MOST_SEQUENCES, _MOST_TOKENS = 32, 128
 _MOST_FLOPS = 1e11
 _ENOUGH_SECONDS = 0.6
 Times = Any
@@ -136,9 +136,10 @@ def measure_here(work: MeasuredWork) -> Calibration:
         "resample": resample * max(1.0, work.sampled / tokens),
     }
     weights = sum(one.nbytes for one in model.parameters())
-    trained, training = _train(model, work, before)
+    training = _training_memory(model, work, before)
     in_use = _memory() - before
     times["send"], (sending, receiving) = _send(model)
+    trained = _training_times(model, work)
     bytes_of = {
         "training": max(training, in_use + sending),
         "serving": max(bytes_of["serving"], weights + receiving),
@@ -164,13 +165,22 @@ def _turns(model: Any, context: int, tokens: int, sequences: int) -> tuple[Times
     return least[0], least[1], least[2]
 
 
-def _train(model: Any, work: MeasuredWork, before: int) -> tuple[dict[str, Times], float]:
-    """Times of a micro-batch as the trainer computes it on a CPU, and the most bytes since `before` in two updates."""
+@dataclass(frozen=True)
+class _MicroBatch:
+    """A micro-batch as the trainer computes it on a CPU, or a part of it."""
+
+    infer: Callable[[], None]
+    train: Callable[[], None]
+    part: float
+    """By how much the whole is more work."""
+
+
+def _micro_batch(model: Any, work: MeasuredWork, most_flops: float = _MOST_FLOPS) -> _MicroBatch:
     import torch
 
     shape = ModelShape.of_config(model.config.to_dict())
     rows, length = work.rows, work.length
-    while shape.flops(rows * length, length) > _MOST_FLOPS and rows * length > 64:
+    while shape.flops(rows * length, length) > most_flops and rows * length > 64:
         rows, length = (rows // 2, length) if rows > 1 else (1, length // 2)
     last = min(length, max(1, round(work.logits / work.rows * length / work.length)))
     part = shape.flops(work.rows * work.length, work.length, work.logits) / shape.flops(
@@ -192,18 +202,68 @@ def _train(model: Any, work: MeasuredWork, before: int) -> tuple[dict[str, Times
     def train() -> None:
         forward()[1].mean().backward()
 
-    parameters = list(model.parameters())
-    times = {"forward": _repeated(infer) * part}
+    return _MicroBatch(infer, train, part)
+
+
+def _training_memory(model: Any, work: MeasuredWork, before: int) -> float:
+    """The most bytes since `before` in two updates."""
+    import torch
+
+    batch, parameters = _micro_batch(model, work), list(model.parameters())
+    batch.infer()
     optimizer, in_use = torch.optim.AdamW(parameters), _reset_peak()
-    train()
+    batch.train()
     activations = _memory("VmHWM") - in_use - sum(one.nbytes for one in parameters)
     optimizer.step()
     optimizer.zero_grad()
-    train()
-    times["optimizer"] = _timed(optimizer.step)
-    peak = _memory("VmHWM") - before + activations * (part - 1)
-    times["backward"] = _repeated(train) * part
-    return times, peak
+    batch.train()
+    optimizer.step()
+    return _memory("VmHWM") - before + activations * (batch.part - 1)
+
+
+def _training_times(model: Any, work: MeasuredWork) -> dict[str, Times]:
+    """Times of a micro-batch and of an update, with the model sharded over one rank, as verl does.
+
+    FSDP2 copies weights and gradients of every layer, also then; with a large model and few tokens that is half of it.
+    """
+    import torch
+
+    _shard(model)
+    times = {"forward": _micro_batch_times(model, work, "infer"), "backward": _micro_batch_times(model, work, "train")}
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters)
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+    update()  # allocates
+    return times | {"optimizer": _repeated(update)}
+
+
+def _micro_batch_times(model: Any, work: MeasuredWork, kind: str) -> Times:
+    """Of a whole micro-batch; if only a part is measured, as a line through two parts, as copying does not grow."""
+    batch = _micro_batch(model, work)
+    took = _repeated(getattr(batch, kind))
+    less = _micro_batch(model, work, _MOST_FLOPS / 8)
+    if batch.part == less.part or batch.part <= 1:
+        return took * batch.part
+    slope = np.maximum(0.0, took - _repeated(getattr(less, kind))) / (1 / batch.part - 1 / less.part)
+    return took + slope * (1 - 1 / batch.part)
+
+
+def _shard(model: Any) -> None:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    mesh, layers = init_device_mesh("cpu", (1,)), set(model._no_split_modules or ())
+    is_tied = model.config.get_text_config().tie_word_embeddings
+    for module in list(model.modules()):
+        if type(module).__name__ in layers or (isinstance(module, torch.nn.Embedding) and not is_tied):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 def _send(model: Any) -> tuple[Times, tuple[int, int]]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
 from tests.unit.inference import sglang_source
 
 from turnsmith.errors import EngineFailure
@@ -152,6 +152,17 @@ async def test_it_goes_to_another_server_and_the_lost_one_gets_sessions_again_la
     clock.now += 11
     await asyncio.create_task(play("c"))
     assert (len(lost.asked), len(other.asked)) == (2, 2)
+
+
+async def test_one_whose_node_is_lost_is_never_asked_again(clock: SimpleNamespace) -> None:
+    whole = part([2], 3, "completed")
+    lost: Any = OwnServer(None)  # type: ignore[arg-type]
+    lost.loss = ActorUnschedulableError("The node specified via NodeAffinitySchedulingStrategy doesn't exist any more")
+    pool = ServerPool([lost, Server(*[whole] * 3)])
+    for session in "abc":
+        assert (await asyncio.create_task(pool.generate([1], Sampling(), session=session))).token_ids == [2]
+        clock.now += 60
+    assert len(lost.asked) == 1
 
 
 @pytest.mark.parametrize("server", [TheirServer(None), OwnServer(*[None] * 1000)])  # type: ignore[arg-type]

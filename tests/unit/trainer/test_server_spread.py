@@ -102,6 +102,18 @@ async def test_a_session_counts_until_its_episode_ends() -> None:
     assert "next" in servers[0].sessions
 
 
+async def test_a_server_that_is_added_gets_new_sessions_until_it_has_as_many() -> None:
+    servers = [Server(), Server()]
+    pool = ServerPool(servers[:1])
+    long = [asyncio.create_task(play(pool, f"long{number}", turns=2, step=0.05)) for number in range(3)]
+    await asyncio.sleep(0.01)
+    pool.add(servers[1:])
+    await asyncio.gather(*[play(pool, f"new{number}", turns=2, step=0.02) for number in range(5)])
+    await asyncio.gather(*long)
+    assert len(servers[1].sessions) == 4
+    assert {"long0", "long1", "long2"} < servers[0].sessions, "they stay where they began"
+
+
 async def test_the_sessions_of_a_lost_server_move_to_the_others() -> None:
     servers = [Server(), Server(), Server()]
     pool = ServerPool(servers)

@@ -46,12 +46,13 @@ def test_a_rollout_server_that_the_run_continues_without_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunFolder.create(tmp_path, "demo")
-    alive = SERVERS | {QUEUE}
+    receiver = (RUN, "rollout_standalone_1CheckpointEngineWorker_0:0")
+    alive = SERVERS | {QUEUE, receiver}
     monkeypatch.setattr(watchdog_module, "_named_actors", lambda: set(alive))
     monkeypatch.setattr(watchdog_module, "_LOOK_SECONDS", -1.0)
     watchdog = Watchdog(0, Part(), Part(), run)
     assert watchdog.look() == []
-    alive.remove((RUN, "vllm_server_1_0"))
+    alive -= {(RUN, "vllm_server_1_0"), receiver}
     told = watchdog.look()
     assert [sentence.startswith("The rollout server vllm_server_1_0 was lost") for sentence in told] == [True]
     assert [event["content"] for event in run.read_events() if event["kind"] == "warning"] == told

@@ -59,11 +59,10 @@ class RayDemand:
         if config.training.schedule != "separate_async":
             return trainers
         nodes, gpus = rollout_layout(config)
-        cpus = _CPUS_OF_A_SERVER_GPU * gpus
         if not ray.rollout_nodes:
-            return replace(trainers, gpus=trainers.gpus + gpus, cpus=trainers.cpus + cpus)
-        servers = cpus + _CPUS_TO_PLACE_SERVERS
-        return replace(trainers, rollout_nodes=nodes, rollout_gpus=gpus, rollout_cpus=servers)
+            cpus = trainers.cpus + _CPUS_OF_A_SERVER_GPU * gpus
+            return replace(trainers, gpus=trainers.gpus + gpus, cpus=cpus)
+        return replace(trainers, rollout_nodes=nodes, rollout_gpus=gpus, rollout_cpus=server_cpus(gpus))
 
     @property
     def total_gpus(self) -> int:
@@ -97,6 +96,11 @@ def rollout_layout(config: ConfigStore) -> tuple[int, int]:
     if config.training.schedule != "separate_async":
         return ray.num_nodes, ray.gpus_per_node
     return ray.rollout_nodes or ray.num_nodes, ray.rollout_gpus_per_node or ray.gpus_per_node
+
+
+def server_cpus(gpus: int) -> int:
+    """CPUs that rollout servers with so many GPUs of their own ask of Ray, on a node that only generates."""
+    return _CPUS_OF_A_SERVER_GPU * gpus + _CPUS_TO_PLACE_SERVERS
 
 
 def storage_units(config: ConfigStore) -> int:

@@ -15,6 +15,8 @@ from turnsmith.trainer.driver.remote_errors import resume_advice
 
 STACKS = "stacks"
 """The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
+_RECEIVER = "rollout_standalone_"
+"""How the names of verl's processes begin that receive weights beside servers of `separate_async`."""
 _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0
@@ -86,7 +88,7 @@ class Watchdog:
             self._read_pulse(_ANSWER_SECONDS)
             if self._moved < now:
                 raise self._stop(waited, "")
-        return [self._warn(name) for _, name in sorted(lost_servers)]
+        return [self._warn(actor[1]) for actor in sorted(lost_servers) if _is_server(actor)]
 
     def _read_pulse(self, timeout: float) -> None:
         """Take the task runner's answer, if it comes in time."""
@@ -122,9 +124,11 @@ class Watchdog:
 
 
 def _missed(lost: set[tuple[str, str]], alive: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The lost actors without which the run cannot continue: not a rollout server while another one is alive."""
+    """The lost actors without which the run cannot continue: not a rollout server while another one is alive, and not
+    the process beside it that receives its weights.
+    """
     if any(_is_server(actor) for actor in alive):
-        return {actor for actor in lost if not _is_server(actor)}
+        return {actor for actor in lost if not _is_server(actor) and not actor[1].startswith(_RECEIVER)}
     return lost
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import ray
 import transfer_queue
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.rollout.episode_groups import episode_name
+from turnsmith.trainer.verl.lost_servers import SERVER_LOST
 from turnsmith.trainer.verl.workers import PARTITION
 
 _LOOK_SECONDS = 1.0
@@ -149,7 +150,7 @@ class Recovery:
         """Set it to stop the run as soon as the state after a whole step is, or can be, saved."""
 
     def look(self) -> None:
-        """Replace lost workers, and send weights to restarted servers; called while the trainer waits."""
+        """Replace lost workers, and send weights to restarted and new servers; called while the trainer waits."""
         self._stop_if_asked()
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
@@ -162,7 +163,13 @@ class Recovery:
         done, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
         if any(map(_answer, done)):
             self._warn("A rollout server died and was restarted; sending it the current weights.")
-            self.sync(lambda: self._trainer.send_weights(self._version), self._version)
+            self._send_again()
+        if joined := self._trainer.joined_servers():
+            self._send_again()  # before they get requests: they have the initial weights
+            self._trainer.agent_loop_manager.add_servers(joined)
+
+    def _send_again(self) -> None:
+        self.sync(lambda: self._trainer.send_weights(self._version), self._version)
 
     def sync(self, send: Callable[[], Any], version: int) -> None:
         """Send the weights to the rollout servers, again if one dies meanwhile."""
@@ -242,10 +249,10 @@ def _last_line(error: Exception) -> str:
 def _answer(reference: Any) -> bool:
     try:
         return bool(ray.get(reference))
-    except RayActorError:  # still starting
+    except SERVER_LOST:  # or still starting
         return False
 
 
 def _is_lost_server(error: RayError) -> bool:
     """Whether the rank that sends weights is alive, and only the server it sent them to is gone."""
-    return isinstance(error, RayTaskError) and isinstance(error.cause, RayActorError)
+    return isinstance(error, RayTaskError) and isinstance(error.cause, SERVER_LOST)

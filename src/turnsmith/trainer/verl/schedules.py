@@ -11,6 +11,8 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.checkpoints.contents import GROUPS_UNDER_WAY
+from turnsmith.trainer.verl.joined_servers import JoinedServers
+from turnsmith.trainer.verl.lost_servers import LivingReplicas
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 from turnsmith.trainer.verl.staleness import bound_staleness
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
@@ -96,6 +98,7 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         # As `EpisodeTrainer.__init__` does for the other servers.
         trainer_separate_async.LLMServerManager = PooledServerManager
+        trainer_separate_async.CheckpointEngineManager = LivingReplicas
         # verl 0.9.1 fails when it logs that there are no other servers: it passes the logger an argument of `print`.
         logging.getLogger(trainer_separate_async.__name__).setLevel(logging.WARNING)
         super().__init__(config, *args, **kwargs)
@@ -104,6 +107,19 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
     def servers(self) -> list[Any]:
         """Handles of the rollout servers."""
         return self.standalone_server_manager.server_handles
+
+    def init(self) -> None:
+        """Start all processes; from then on, nodes that join get rollout servers."""
+        super().init()
+        self._joined = JoinedServers(self.standalone_server_manager, lambda sentence: self.emit("warning", sentence))
+
+    def joined_servers(self) -> list[Any]:
+        """Handles of rollout servers on nodes that have joined since the last call; they have no weights yet."""
+        replicas = self._joined.look()
+        handles = [one.server_handle for one in replicas]
+        self.standalone_checkpoint_manager.add_replicas(replicas)
+        self.standalone_server_manager.server_handles += handles
+        return handles
 
     def send_weights(self, version: int) -> None:
         """Send the weights of `version` to all servers: of a step's beginning, if it is between two updates."""

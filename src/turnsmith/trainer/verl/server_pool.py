@@ -9,12 +9,12 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayTaskError
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.trainer.verl.lost_servers import RESTART_SECONDS
+from turnsmith.trainer.verl.lost_servers import RESTART_SECONDS, SERVER_LOST
 
 _LOOK_SECONDS = 0.5
 _AVOID_SECONDS = 10.0
@@ -44,7 +44,7 @@ class ServerPool:
     """
 
     def __init__(self, servers: list[Any], backend: str = "", place: int = 0, workers: int = 1) -> None:
-        self._servers = servers
+        self._servers = list(servers)
         self._backend = backend
         self._first = place * len(servers) // workers
         self._sessions = [0] * len(servers)
@@ -55,6 +55,13 @@ class ServerPool:
     def of_worker(self, place: int, workers: int) -> ServerPool:
         """The pool for one of several processes."""
         return ServerPool(self._servers, self._backend, place, workers)
+
+    def add(self, servers: Sequence[Any]) -> None:
+        """Use these servers too; having no sessions, they get all new ones until they have as many as the others."""
+        self._servers += servers
+        self._sessions += [0] * len(servers)
+        self._busy += [0] * len(servers)
+        self._lost_until += [0.0] * len(servers)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids` on the session's server; a turn that a weight update interrupts goes on after it."""
@@ -87,7 +94,7 @@ class ServerPool:
                     sampling_params=_verl_sampling(sampling, self._backend),
                 )
                 break
-            except (RayActorError, RayTaskError) as error:
+            except (*SERVER_LOST, RayTaskError) as error:
                 if not _is_lost(error):
                     raise
                 self._lose(home, error)
@@ -104,7 +111,8 @@ class ServerPool:
         return part
 
     def _lose(self, server: int, error: Exception) -> None:
-        may_return = _restarts(self._servers[server]) or isinstance(error, ActorUnavailableError)
+        restarts = _restarts(self._servers[server]) and not isinstance(error, ActorUnschedulableError)
+        may_return = restarts or isinstance(error, ActorUnavailableError)
         self._lost_until[server] = time.monotonic() + _AVOID_SECONDS if may_return else inf
 
     def _up(self) -> list[int]:
@@ -138,9 +146,9 @@ def _restarts(server: Any) -> bool:
     return hasattr(server, "lacks_weights")
 
 
-def _is_lost(error: RayActorError | RayTaskError) -> bool:
+def _is_lost(error: Exception) -> bool:
     """Whether a server is lost, or about to end because its engine is."""
-    return isinstance(error, RayActorError) or type(error.cause).__name__ == "EngineDeadError"
+    return isinstance(error, SERVER_LOST) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
 
 
 def _verl_sampling(sampling: Sampling, backend: str) -> dict[str, Any]:

@@ -87,12 +87,12 @@ class TaskRunner:
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready.result()
-        servers = self._trainer.get_llm_client()
+        trainer = self._trainer
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
             lambda place: (
-                start_actor(place, plan, config, servers.of_worker(place, num_actors))
+                start_actor(place, plan, config, trainer.get_llm_client().of_worker(place, num_actors))
                 if num_actors
-                else local_worker(plan, config, servers)
+                else local_worker(plan, config, trainer.get_llm_client())
             ),
             max(1, num_actors),
             int(config.actor_rollout_ref.rollout.n),

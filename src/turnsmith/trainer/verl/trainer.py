@@ -162,9 +162,10 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.emit("phase", "generate")
 
     def on_sample_begin(self) -> None:
-        """Note when waiting for episodes began."""
+        """Note when waiting for episodes began, and look after the run, as it may not have to wait at all."""
         super().on_sample_begin()
         self._sampling_since = time.monotonic()
+        self.recovery.look()
 
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
@@ -260,6 +261,10 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def servers(self) -> list[Any]:
         """Handles of the rollout servers."""
         return self.llm_server_manager.server_handles
+
+    def joined_servers(self) -> list[Any]:
+        """Handles of rollout servers on nodes that have joined since the last call; they have no weights yet."""
+        return []
 
     def send_weights(self, version: int) -> None:
         """Send the weights to all rollout servers, as those of `version`."""

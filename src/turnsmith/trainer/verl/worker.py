@@ -108,6 +108,10 @@ class EpisodeWorker(_VerlWorker):
         finally:
             self.context.in_flight.end(name)
 
+    async def add_servers(self, servers: list[Any]) -> None:
+        """Send requests to these rollout servers too."""
+        self.llm_client.add(servers)
+
     async def pulse(self) -> tuple[int, str, str]:
         """A counter of progress, what this process's episodes are doing, and `fault`."""
         return self.context.in_flight.transitions, self.context.in_flight.describe(), self.fault

@@ -192,6 +192,11 @@ class EpisodeWorkers:
             if slot.handle.lost.done():
                 self._replace(place, slot)
 
+    def add_servers(self, servers: list[Any]) -> None:
+        """Have every worker send requests to these rollout servers too; one that is replaced is told when it starts."""
+        for slot in self._slots:
+            slot.handle.call("add_servers", servers)
+
     def pulse(self) -> tuple[int, str]:
         """A counter of progress, and what the episodes are doing; never waits for a worker."""
         for slot in self._slots:

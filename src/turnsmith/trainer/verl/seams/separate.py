@@ -45,6 +45,22 @@ def weights_of_the_steps_beginning_are_kept() -> None:
         same(parameters(getattr(DetachActorWorker, name)), ["n"])
 
 
+@seam("trainer/verl/joined_servers.py, LivingReplicas in trainer/verl/lost_servers.py, trainer/driver/watchdog.py")
+def servers_may_come_and_go() -> None:
+    """RolloutReplica should start alone, and CheckpointEngineManager make a group of its replicas for each transfer"""
+    from verl.checkpoint_engine.base import CheckpointEngineManager
+    from verl.workers.rollout.replica import RolloutReplica
+
+    same(parameters(RolloutReplica.__init__)[:4], ["replica_rank", "config", "model_config", "gpus_per_node"])
+    same(parameters(RolloutReplica.init_standalone), [])
+    for name in ("add_replicas", "remove_replicas"):
+        same(parameters(getattr(CheckpointEngineManager, name)), ["replicas"])
+    update = inspect.getsource(CheckpointEngineManager.update_weights)
+    holds("for replica in self.replicas:\n            workers.extend(replica.workers)" in update)
+    holds("self.build_process_group(rollout)" in update)
+    holds('name_prefix = f"rollout_standalone_{' in inspect.getsource(RolloutReplica.init_standalone))
+
+
 @seam("EpisodeTrainer.updates_left in trainer/verl/trainer.py")
 def updates_of_a_step_are_counted() -> None:
     """PPOTrainer.step should set local_trigger_step to the number of each update, below parameter_sync_step"""

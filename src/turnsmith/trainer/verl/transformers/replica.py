@@ -10,13 +10,12 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from turnsmith.inference.weights import BUCKET_BYTES
-from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
+from turnsmith.trainer.verl.lost_servers import SERVER_LOST, is_gone, unless_lost
 from turnsmith.trainer.verl.transformers.server import server_name, start_server
 
 
@@ -41,7 +40,7 @@ class TransformersReplica(RolloutReplica):
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
         """Pause the server's requests; one that was lost has none, and waits for weights when it is back."""
-        with suppress(RayActorError):
+        with suppress(*SERVER_LOST):
             await super().abort_all_requests(reject_request=reject_request)
 
     async def resume_generation(self) -> None:
@@ -90,7 +89,7 @@ class TransformersAdapter(BaseRollout):
         try:
             async for bucket, is_last in _buckets(stream):
                 await self._server.load_weights.remote(bucket, global_steps if is_last else None)
-        except RayActorError:
+        except SERVER_LOST:
             async for _ in stream:  # each is gathered from all ranks: stopping early would leave the others waiting
                 pass
             raise
