@@ -60,7 +60,7 @@ class LivingReplicas(CheckpointEngineManager):
     """
 
     @auto_await
-    async def update_weights(self, global_steps: int | None = None) -> dict[str, Any]:
+    async def update_weights(self, global_steps: int = 0) -> dict[str, Any]:
         """Send the weights to all servers that are there; again if one is lost meanwhile.
 
         Raises:
