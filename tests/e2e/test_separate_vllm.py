@@ -22,23 +22,23 @@ pytestmark = [
 ]
 STEPS, BATCH = 8, 32
 SETTINGS = (
-    "model.model_name=smollm2 inference.backend=vllm model.dtype=float32 inference.max_tokens=8 "
+    "model.model_name=smollm2 inference.backend=vllm model.dtype=float32 inference.max_tokens=4 "
     "training.learning_rate=1e-4 inference.max_prompt_tokens=64 inference.max_episode_tokens=64"
 )
 PROMPT = list(range(100, 120))
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 8, "logprobs": True, "seed": 5}
 
 
-class SayA(BaseEnvironment):
-    """Asks for the letter, once."""
+class SayNo(BaseEnvironment):
+    """Asks for yes or no, and wants no; SmolLM2 says yes twice as often."""
 
     def reset(self, seed: int = 0) -> str:
         """Ask."""
-        return "Say a"
+        return "Say yes or no"
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Pay for the share of the answer that is the letter."""
-        return "", action.count("a") / max(len(action), 1), True, {}
+        """Pay for a no."""
+        return "", float(action.startswith("No")), True, {}
 
 
 def difference(weights: dict[str, torch.Tensor], model: Any) -> float:
@@ -57,7 +57,7 @@ def test_smollm2_learns_and_its_server_follows(tmp_path: Path, smollm2_folder: s
 
     model: Any = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)
     first = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    trainer = RayPPOTrainer(settings(tmp_path, *SETTINGS.split()), SayA)
+    trainer = RayPPOTrainer(settings(tmp_path, *SETTINGS.split()), SayNo)
     after_sync: list[float] = []
     try:
         for _ in range(STEPS):
