@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def test_smollm2_learns_and_its_server_follows(tmp_path: Path, smollm2_folder: s
     rewards = [record["reward/mean"] for record in trainer.metrics_history]
     print("rewards", rewards, "differences", after_sync, "with the first weights", moved)
     assert max(after_sync) < 1e-3 < moved / 10
+    syncs = [record["time/sync_weights"] for record in trainer.metrics_history]
+    assert statistics.median(syncs) < 5, "vLLM misses notifications: see _wait_without_spinning"
     assert sum(rewards[-3:]) > 1.5 * sum(rewards[:3])
     assert max(record["staleness/max"] for record in trainer.metrics_history) == 2
     assert_every_episode_is_accounted_for(run, STEPS, ahead=2 * BATCH)

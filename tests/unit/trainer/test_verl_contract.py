@@ -89,6 +89,8 @@ def test_vllm_decides_how_long_to_spin_by_one_default(vllm_folder: Path) -> None
             pytrace=False,
         )
     assert text.count("busy_loop_s=") == 0, "somebody sets it"
+    assert "SHM_READER_RECHECK_INTERVAL_MS = 5000\n" in text
+    assert "wait_ms = SHM_READER_RECHECK_INTERVAL_MS\n" in text, "it is looked up when a process waits"
 
 
 def test_vllm_packs_cpu_weights_in_one_function(vllm_layers: Path) -> None:

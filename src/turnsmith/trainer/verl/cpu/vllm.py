@@ -11,6 +11,9 @@ import os
 from typing import Any
 
 
+_LOOK_MILLISECONDS = 2
+
+
 def register_with_vllm() -> None:
     """Make vLLM accept new weights on a CPU, wait without spinning, and keep others away from its workers."""
     from vllm.platforms import current_platform
@@ -23,10 +26,13 @@ def register_with_vllm() -> None:
 
 def _wait_without_spinning() -> None:
     # While vLLM's worker computes a token, the engine core polls for the result for up to a second. On a machine with
-    # few cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified.
-    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    # few cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified. Of two
+    # notifications in quick succession the second may be lost (vLLM 0.27.1 keeps one at a time); then it sleeps until
+    # it looks by itself, by default for 5 s.
+    from vllm.distributed.device_communicators import shm_broadcast
 
-    SpinCondition.__init__.__defaults__ = (0.0,)
+    shm_broadcast.SpinCondition.__init__.__defaults__ = (0.0,)
+    shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _LOOK_MILLISECONDS
 
 
 def _meet_in_a_file() -> None:
