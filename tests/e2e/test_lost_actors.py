@@ -13,7 +13,7 @@ import os, signal, time
 import ray
 from turnsmith.trainer.verl.lost_servers import is_gone
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
 
 @ray.remote(num_cpus=0)
 class Server:
@@ -63,6 +63,7 @@ print("waits:", share() < 0.1)
 ray.util.remove_placement_group(group)
 time.sleep(2)
 print("given back:", share() < 0.1)
+cluster.shutdown()
 """
 
 

@@ -257,8 +257,8 @@ def _shard(model: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    store = torch._C._distributed_c10d.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    distributed: Any = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     mesh, layers = init_device_mesh("cpu", (1,)), list[str](model._no_split_modules or ())
     is_tied = model.config.get_text_config().tie_word_embeddings
     for module in list(model.modules()):

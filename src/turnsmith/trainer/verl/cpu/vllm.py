@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 from typing import Any
 
-
 _LOOK_MILLISECONDS = 2
 
 
