@@ -117,8 +117,12 @@ class HostCluster:
             return
         alive = "import ray; ray.init('auto', log_to_driver=False); print(sum(one['Alive'] for one in ray.nodes()))"
         if self.first.run(["python", "-c", alive]).stdout.split()[-1:] != ["2"]:
-            self.second.run(["ray", "stop", "--force"])
-            self.join(self.second)
+            self.restart(self.second)
+
+    def restart(self, host: Host) -> None:
+        """End Ray on a host, and start it again."""
+        host.run(["ray", "stop", "--force"])
+        self.join(host)
 
     def train(self, name: str, *more: str) -> HostRun:
         """Start a run from the first host."""

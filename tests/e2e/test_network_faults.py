@@ -13,8 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import network_faults as faults
+from tests.e2e.conftest import verification_problem
 from tests.e2e.host_cluster import HostCluster, HostRun, two_hosts
 from tests.e2e.network_faults import WENT_ON, Fault, drawn_faults, endure
+from tests.e2e.same_runs import differences
+from turnsmith import RunFolder
 
 SEED = int(os.environ.get("TURNSMITH_CHAOS_SEED", "13"))
 SCHEDULES = int(os.environ.get("TURNSMITH_FAULT_SCHEDULES", "20"))
@@ -57,6 +60,23 @@ def test_it_resumes_when_a_host_is_gone_for_long(cluster: HostCluster, undisturb
     if fault.seconds != 30:  # TCP tries again after 25 s and 51 s, when Ray may have given the host up, or not
         assert outcome.ends != [WENT_ON]
     assert (outcome.lost, outcome.problem, outcome.differs) == (0, "", [])
+
+
+def test_clocks_an_hour_apart(cluster: HostCluster, undisturbed: HostRun) -> None:
+    """Of all Python processes of the second host; Linux has one clock for all hosts of a machine, which C++ reads."""
+    (cluster.shared / "sitecustomize.py").write_text("import time\nown = time.time\ntime.time = lambda: own() + 3600\n")
+    second = cluster.second
+    path = second.environment()["PYTHONPATH"]
+    look = ["python", "-c", "import time; print(time.time())"]
+    second.variables["PYTHONPATH"] = f"{cluster.shared}{os.pathsep}{path}"
+    assert float(second.run(look).stdout) - float(cluster.first.run(look).stdout) > 3500
+    cluster.restart(second)
+    run = cluster.train("apart", *faults.SETTINGS).wait()
+    del second.variables["PYTHONPATH"]
+    cluster.restart(second)
+    assert run.code == 0, run.told
+    assert differences(RunFolder.open(run.path), RunFolder.open(undisturbed.path), ranks=2) == []
+    assert verification_problem(run.path) == ""
 
 
 @pytest.mark.parametrize("number", range(SCHEDULES))
