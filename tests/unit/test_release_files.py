@@ -68,3 +68,14 @@ def test_the_bill_of_materials_has_every_package_with_its_licence(lock: str) -> 
     assert bill["metadata"]["component"]["version"] == turnsmith.__version__
     assert len({one["bom-ref"] for one in bill["components"]}) == len(pinned)
     json.dumps(bill)
+
+
+def test_the_jobs_of_a_night_run_all_of_its_stages() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    (wanted,) = re.findall(r"^every_night=\((.*)\)$", script, re.MULTILINE)
+    night = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())["jobs"]["nightly"]
+    stages = [stage for words in night["strategy"]["matrix"]["stages"] for stage in words.split()]
+    parts = {f"nightly-e2e-{number}" for number in range(1, 5)}
+    assert sorted(stages) == sorted({"default", *wanted.split(), *parts} - {"nightly-e2e"})
+    for stage in {*stages, "nightly-e2e"} - {"default"} - parts:
+        assert f"\n{stage.replace('-', '_')}() {{" in script, stage
