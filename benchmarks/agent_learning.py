@@ -13,24 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
 from benchmarks.learning import settings
-from benchmarks.learning_start import FIRST_SEED, call_of, drawn_sum, fine_tune
+from benchmarks.learning_start import FIRST_SEED, drawn_sum, fine_tune, scripted
 from examples.calculator_agent import solve
 from transformers import AutoTokenizer
 
-from turnsmith import Chat, RayPPOTrainer, ScriptedEngine
+from turnsmith import Chat, RayPPOTrainer
 from turnsmith.env.examples import Calculator
-from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.inference.engine import Sampling
 from turnsmith.models import resolve
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout import EpisodeStart
 
 HELD_OUT = 1_000_000
 EPISODES = 64
@@ -46,27 +44,18 @@ def problem(seed: int) -> dict[str, str]:
     return {"question": desk.reset(seed=seed), "answer": str(desk.answer)}
 
 
-async def demonstration(chat: Chat, seed: int) -> tuple[list[int], list[int]]:
+def demonstration(chat: Chat, seed: int) -> tuple[list[int], list[int]]:
     """The tokens of a scripted episode of the agent, and 1 for those that the model is to say."""
     task = problem(seed)
-    expression = drawn_sum(task["question"], random.Random(seed), SHARE)
-    result = Calculator().calculate(expression=expression)
-    trajectory = await run_episode(
-        EpisodeStart(str(seed), task=task),
-        environment=EnvironmentSpec.of(solve),
-        engine=ScriptedEngine([call_of(expression), f"There are {result} good pens."], chat),
-        chat=chat,
-        limits=Limits(prompt_tokens=1024, tokens=1024),
-        sampling=Sampling(),
-    )
-    assert len(trajectory.actions) == 2, trajectory.error
-    return list(trajectory.tokens.ids), list(trajectory.tokens.mask)
+    numbers = [int(number) for number in re.findall(r"\d+", task["question"])]
+    expression = drawn_sum(numbers, random.Random(seed), SHARE)
+    return asyncio.run(scripted(chat, solve, EpisodeStart(str(seed), task=task), expression))
 
 
 def make_start(folder: Path) -> None:
     """Fine-tune SmolLM2 on scripted episodes."""
     chat = Chat(AutoTokenizer.from_pretrained(resolve("smollm2")))
-    rows = [asyncio.run(demonstration(chat, FIRST_SEED + place)) for place in range(START_STEPS * START_BATCH)]
+    rows = [demonstration(chat, FIRST_SEED + place) for place in range(START_STEPS * START_BATCH)]
     fine_tune((rows[place : place + START_BATCH] for place in range(0, len(rows), START_BATCH)), folder, 1e-4)
 
 

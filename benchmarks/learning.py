@@ -1,29 +1,36 @@
-"""Trains SmolLM2-135M in the calculator environment on a CPU, with real vLLM rollouts, and measures what it learned.
+"""Trains SmolLM2-135M on word problems with a calculator, on a CPU, with real vLLM rollouts: what does it learn?
 
 The model starts from what `benchmarks/learning_start.py` makes: as it comes, it never writes a call that works. Success
-is measured on held-out starts before training, every few steps and at the end. Writes one JSON line a step and one an
-evaluation, in the form of `benchmarks/learning_trl.py`; `seconds` is the wall clock of training alone, without start-up
-and evaluations. At the end it prints three held-out episodes before and after.
+is measured on problems in wordings that training never shows, before training, every few steps and at the end. Writes
+one JSON line a step and one an evaluation for each seed, in the form of `benchmarks/learning_trl.py`; `seconds` is the
+wall clock of training alone, without start-up and evaluations. At the end it prints three held-out episodes before and
+after. With `--json` the figures of each seed are added to `benchmarks/results/learning.json`.
 
-    python -m benchmarks.learning
+    python -m benchmarks.learning --seeds 5
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
+from benchmarks.learning_start import BATCH, STEPS, WRONG
+from benchmarks.word_problems import HELD_OUT, TRAINED, WordProblems
+
 from turnsmith import ConfigStore, RayPPOTrainer
-from turnsmith.env.examples import Calculator
 from turnsmith.records.episodes import read_episodes
 from turnsmith.rollout.evaluation.result import IN_TRAINING
 from turnsmith.trajectory import Trajectory
 
 SHOWN = 3
+SEEDS_APART = 1000
+"""Between the seeds of two runs: a run's first problem has the run's seed, its next one the next."""
 
 
 def settings(options: argparse.Namespace) -> ConfigStore:
@@ -80,11 +87,61 @@ def show(trainer: RayPPOTrainer, step: int) -> None:
         print(f"  reward    {trajectory.total_reward:g}\n")
 
 
+def figures(trainer: RayPPOTrainer, options: argparse.Namespace) -> dict[str, float]:
+    """What the docs show of a run: success after so many episodes, and what it took."""
+    points = [record for record in lines(trainer, options.batch) if record["kind"] == "evaluation"]
+    shown: dict[str, float] = {"seed": trainer.config.training.seed, "steps": options.steps}
+    shown |= {"seeds": options.seeds, "episodes_a_step": options.batch, "held_out": options.evaluation_episodes}
+    shown |= {"trained_wordings": len(TRAINED), "held_out_wordings": len(HELD_OUT), "formulas": 1 + len(WRONG)}
+    shown["scripted_episodes"] = STEPS * BATCH
+    for point in points:
+        episodes = point["episodes"]
+        shown |= {f"{name}_{episodes}": point[name] for name in ("success", "low", "high", "seconds")}
+    shown |= {"first": points[0]["success"], "last": points[-1]["success"], "minutes": points[-1]["seconds"] / 60}
+    waits = sum(record["time/evaluate"] for record in trainer.evaluations)
+    return shown | {"minutes_with_evaluations": (points[-1]["seconds"] + waits) / 60}
+
+
+def told(episode: Trajectory) -> dict[str, Any]:
+    """The sum that an episode had worked out, and what it answered."""
+    calls = re.findall(r'"expression": "([^"]*)"', " ".join(episode.actions))
+    numbers = re.findall(r"-?\d+", episode.actions[-1].replace(",", ""))
+    return {
+        "call": calls[-1] if calls else "",
+        "answer": numbers[-1] if numbers else "",
+        "reward": episode.total_reward,
+    }
+
+
+def before_and_after(trainer: RayPPOTrainer, steps: int) -> list[dict[str, Any]]:
+    """The held-out problems that it got wrong with a sum of its own before training, and right after it."""
+    found: list[dict[str, Any]] = []
+    after = {episode.seed: episode for episode in held_out(trainer, steps)}
+    for episode in held_out(trainer, 0):
+        pair = told(episode), told(after[episode.seed])
+        if all(one["call"] for one in pair) and pair[0]["reward"] < pair[1]["reward"]:
+            found.append({"problem": episode.states[0], "before": pair[0], "after": pair[1]})
+    return found[:SHOWN]
+
+
+def train(options: argparse.Namespace, seed: int) -> RayPPOTrainer:
+    """Train with one seed, and write its lines."""
+    options.seed = seed
+    trainer = RayPPOTrainer(settings(options), WordProblems, validation=WordProblems({"held_out": True}))
+    try:
+        trainer.fit()
+    finally:
+        trainer.cleanup()
+    found = lines(trainer, options.batch)
+    (options.out / f"{options.name}-{seed}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in found))
+    return trainer
+
+
 def main() -> None:
     """Train, write and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("learning"), help="folder for everything that is made")
-    parser.add_argument("--name", default="ours", help="of the file with the JSON lines")
+    parser.add_argument("--name", default="ours", help="of the files with the JSON lines")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch", type=int, default=32, help="episodes in a step")
@@ -93,19 +150,21 @@ def main() -> None:
     parser.add_argument("--turn-tokens", type=int, default=64, help="most tokens of a turn")
     parser.add_argument("--episode-tokens", type=int, default=256, help="most tokens after the opening prompt")
     parser.add_argument("--turns", type=int, default=3, help="most turns")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="how many runs, each with a seed of its own")
     parser.add_argument("--evaluate-every", type=int, default=4)
     parser.add_argument("--evaluation-episodes", type=int, default=64)
+    results.add_option(parser)
     options = parser.parse_args()
     start = options.out / "start"
     if not start.exists():
-        subprocess.run([sys.executable, str(Path(__file__).with_name("learning_start.py")), "--out", start], check=True)
-    trainer = RayPPOTrainer(settings(options), Calculator)
-    trainer.fit()
-    found = lines(trainer, options.batch)
-    (options.out / f"{options.name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in found))
-    for step in (0, options.steps) if options.evaluate_every else ():
-        show(trainer, step)
+        subprocess.run([sys.executable, "-m", "benchmarks.learning_start", "--out", start], check=True)
+    for number in range(options.seeds):
+        trainer = train(options, number * SEEDS_APART)
+        for step in (0, options.steps):
+            show(trainer, step)
+        shown = figures(trainer, options)
+        print({name: round(value, 3) for name, value in shown.items()}, flush=True)
+        results.record("learning", shown, is_wanted=options.json, episodes=before_and_after(trainer, options.steps))
 
 
 if __name__ == "__main__":

@@ -10,29 +10,33 @@ share of them the right sum, so that it starts with about that success and has t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
-import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from benchmarks.word_problems import WordProblems
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from turnsmith.env.examples.calculator import Calculator
-from turnsmith.inference.chat import Chat
+from turnsmith import Chat, ScriptedEngine
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.engine import Sampling
 from turnsmith.models import resolve
-from turnsmith.rollout.turn import EpisodeTools
-from turnsmith.tools.parsing import FunctionCallingParser
+from turnsmith.rollout import EpisodeStart, run_episode
+from turnsmith.rollout.limits import Limits
 
 FIRST_SEED = 2_000_000
 """Neither trained on nor evaluated later."""
+STEPS, BATCH = 12, 4
 WRONG = ("{a} + {b} - {c}", "{a} * {b} + {c}", "{a} * {c} - {b}", "({a} - {c}) * {b}", "{a} * {b}")
 
 
-def drawn_sum(problem: str, draw: random.Random, share: float) -> str:
-    """The right sum of a problem with this probability, else a wrong one."""
-    a, b, c = re.findall(r"\d+", problem)
+def drawn_sum(numbers: Sequence[int], draw: random.Random, share: float) -> str:
+    """The right sum of a problem's three numbers with this probability, else a wrong one."""
+    a, b, c = numbers
     form = "{a} * {b} - {c}" if draw.random() < share else draw.choice(WRONG)
     return form.format(a=a, b=b, c=c)
 
@@ -42,20 +46,27 @@ def call_of(expression: str) -> str:
     return f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
 
 
+async def scripted(chat: Chat, environment: Any, start: EpisodeStart, expression: str) -> tuple[list[int], list[int]]:
+    """The tokens of an episode that calculates this and answers, and 1 for those that the model is to say."""
+    result = WordProblems().calculate(expression=expression)
+    trajectory = await run_episode(
+        start,
+        environment=EnvironmentSpec.of(environment),
+        engine=ScriptedEngine([call_of(expression), f"The answer is {result}."], chat),
+        chat=chat,
+        limits=Limits(prompt_tokens=1024, tokens=1024),
+        sampling=Sampling(),
+    )
+    assert len(trajectory.actions) == 2, trajectory.error
+    return list(trajectory.tokens.ids), list(trajectory.tokens.mask)
+
+
 def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[int]]:
-    """The tokens of one scripted episode, and 1 for those that the model is to say."""
-    draw, desk = random.Random(seed), Calculator()
-    sum_in_words = desk.reset(seed=seed)
-    expression = drawn_sum(sum_in_words, draw, share)
-    result = desk.calculate(expression=expression)
-    system, _ = EpisodeTools(desk, None, FunctionCallingParser()).prompt_and_schemas(desk.get_prompt_prefix(), chat)
-    parts = [
-        (chat.open([{"role": "system", "content": system}, {"role": "user", "content": sum_in_words}]), 0),
-        ([*chat.encode(call_of(expression)), chat.close_id], 1),
-        (chat.bridge([{"role": "tool", "name": "calculate", "content": result}], closed=True), 0),
-        ([*chat.encode(f"There are {result} good pens."), chat.close_id], 1),
-    ]
-    return [token for ids, _ in parts for token in ids], [said for ids, said in parts for _ in ids]
+    """A scripted episode of a word problem."""
+    problem = WordProblems()
+    problem.reset(seed=seed)
+    expression = drawn_sum(problem.numbers, random.Random(seed), share)
+    return asyncio.run(scripted(chat, WordProblems, EpisodeStart(str(seed), seed=seed), expression))
 
 
 def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, learning_rate: float) -> None:
@@ -84,8 +95,8 @@ def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--share", type=float, default=0.2, help="of the episodes that do the right sum")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     options = parser.parse_args()

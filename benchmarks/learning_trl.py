@@ -1,12 +1,13 @@
-"""TRL's side of the learning comparison: `GRPOTrainer(environment_factory=...)` on the calculator, on a CPU.
+"""TRL's side of the learning comparison: `GRPOTrainer(environment_factory=...)` on the word problems, on a CPU.
 
 The same starts, prompts (token for token), episodes a step, sampling and loss as a turnsmith run of the same settings.
 Writes one JSON line a step and one an evaluation; `seconds` is the wall clock of training alone, without start-up and
-evaluations. Runs in an environment of its own, because TRL's pins are not ours:
+evaluations. With `--json` the evaluations are added to `benchmarks/results/learning_trl.json`. Runs in an environment
+of its own, because TRL's pins are not ours:
 
     python3.11 -m venv trl && trl/bin/pip install torch==2.13.0
-    trl/bin/pip install trl==1.16.0 transformers==5.10.4 jmespath orjson pydantic
-    PYTHONPATH=src trl/bin/python -m benchmarks.learning_trl --model learning/start --out learning/trl.jsonl
+    trl/bin/pip install trl==1.16.0 transformers==5.10.4 jmespath . # the core of turnsmith
+    trl/bin/python -m benchmarks.learning_trl --model learning/start --out learning/trl.jsonl
 
 `--show` prints the first episodes of each batch, with what the loss counts in [[ ]].
 """
@@ -23,13 +24,15 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
+from benchmarks import results
+from benchmarks.word_problems import WordProblems
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_schema
 
-from turnsmith.env.examples.calculator import Calculator
 from turnsmith.errors import ToolError
+from turnsmith.rollout.evaluation.intervals import estimate_proportion
 from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.tools.tool import tools_of
 
@@ -63,11 +66,11 @@ class Desk:
     """The calculator for TRL, which offers every public method as a tool and has no `step` for a plain answer."""
 
     def __init__(self) -> None:
-        self._desk = Calculator()
+        self._desk = WordProblems()
         self._calls = 0
 
-    def reset(self, seed: int, **row: Any) -> str:
-        self._calls = 0
+    def reset(self, seed: int, held_out: bool, **row: Any) -> str:
+        self._desk, self._calls = WordProblems({"held_out": held_out}), 0
         return self._desk.reset(seed=seed)
 
     def calculate(self, expression: str) -> str:
@@ -141,6 +144,7 @@ class Records(TrainerCallback):
         self.trainer, self.path, self.batch = trainer, path, batch
         self.began = self.seconds = 0.0
         self.kept: dict[str, float] = {}
+        self.evaluations: list[dict[str, Any]] = []
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.began = time.perf_counter()
@@ -162,26 +166,40 @@ class Records(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any) -> None:
         tokens = metrics["eval_completions/mean_length"]
-        self.write("evaluation", state.global_step, self.trainer.scores.take() | {"tokens": tokens})
+        found = self.write("evaluation", state.global_step, self.trainer.scores.take() | {"tokens": tokens})
+        self.evaluations.append(found)
 
-    def write(self, kind: str, step: int, about: dict[str, float]) -> None:
+    def write(self, kind: str, step: int, about: dict[str, float]) -> dict[str, Any]:
         record = {"kind": kind, "step": step, "episodes": step * self.batch, "seconds": self.seconds, **about}
         line = json.dumps({key: found if isinstance(found, str) else round(found, 5) for key, found in record.items()})
         print(line, flush=True)
         with self.path.open("a") as file:
             file.write(line + "\n")
+        return record
+
+    def figures(self, options: argparse.Namespace) -> dict[str, float]:
+        """What the docs show, named as in `benchmarks/learning.py`."""
+        shown: dict[str, float] = {"seed": options.seed, "steps": options.steps, "episodes_a_step": options.batch}
+        shown["held_out"] = options.evaluation_episodes
+        for point in self.evaluations:
+            right = round(point["success"] * options.evaluation_episodes)
+            interval = estimate_proportion([[1.0]] * right + [[0.0]] * (options.evaluation_episodes - right))
+            about = {"success": interval.value, "low": interval.low, "high": interval.high, "seconds": point["seconds"]}
+            shown |= {f"{name}_{point['episodes']}": found for name, found in about.items()}
+        return shown | {"minutes": self.evaluations[-1]["seconds"] / 60}
 
 
-def starts(first: int, count: int) -> Dataset:
+def starts(first: int, count: int, *, held_out: bool = False) -> Dataset:
     """One row a group; the system prompt is turnsmith's own."""
-    desk = Calculator()
+    desk = WordProblems()
     told = FunctionCallingParser().instructions([tool.definition for tool in tools_of(desk)])
     # The environment's `reset` gives the sum, which TRL appends to the last message.
     prompt = [
         {"role": "system", "content": f"{desk.get_prompt_prefix()}\n\n{told}"},
         {"role": "user", "content": ""},
     ]
-    return Dataset.from_list([{"prompt": prompt, "seed": seed} for seed in range(first, first + count)])
+    rows = [{"prompt": prompt, "seed": seed, "held_out": held_out} for seed in range(first, first + count)]
+    return Dataset.from_list(rows)
 
 
 def settings(options: argparse.Namespace) -> GRPOConfig:
@@ -230,7 +248,7 @@ def episodes(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def build(options: argparse.Namespace) -> Trainer:
+def build(options: argparse.Namespace) -> tuple[Trainer, Records]:
     tokenizer = AutoTokenizer.from_pretrained(options.model, padding_side="left")
     tokenizer.chat_template = TEMPLATE
     tokenizer.response_schema = qwen3_schema  # <tool_call>{"name": ..., "arguments": {...}}</tool_call>
@@ -240,13 +258,14 @@ def build(options: argparse.Namespace) -> Trainer:
         reward_funcs=scores,
         args=settings(options),
         train_dataset=starts(options.seed, options.steps * options.batch // options.group),
-        eval_dataset=starts(HELD_OUT, options.evaluation_episodes),
+        eval_dataset=starts(HELD_OUT, options.evaluation_episodes, held_out=True),
         processing_class=tokenizer,
         environment_factory=Desk,
     )
     trainer.scores, trainer.greedy = scores, options.greedy
-    trainer.add_callback(Records(trainer, options.out, options.batch))
-    return trainer
+    records = Records(trainer, options.out, options.batch)
+    trainer.add_callback(records)
+    return trainer, records
 
 
 def show(trainer: Trainer, count: int) -> None:
@@ -288,11 +307,13 @@ def main() -> None:
     parser.add_argument("--evaluation-episodes", type=int, default=64)
     parser.add_argument("--greedy", action="store_true", help="evaluate greedily and not at temperature 1")
     parser.add_argument("--show", type=int, default=0, help="print this many episodes of each batch")
+    results.add_option(parser)
     options = parser.parse_args()
-    trainer = build(options)
+    trainer, records = build(options)
     if options.show:
         show(trainer, options.show)
     trainer.train()
+    results.record("learning_trl", records.figures(options), is_wanted=options.json)
 
 
 if __name__ == "__main__":

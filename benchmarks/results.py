@@ -40,7 +40,7 @@ def add_names(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def record(
-    name: str, figures: dict[str, float], *, is_wanted: bool = True, folder: Path = FOLDER, **texts: str
+    name: str, figures: dict[str, float], *, is_wanted: bool = True, folder: Path = FOLDER, **texts: Any
 ) -> None:
     """Add a reading to the file of a benchmark, if it was asked for; texts are kept from the last run only."""
     if not is_wanted:

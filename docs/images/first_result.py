@@ -1,6 +1,6 @@
 """Draws first_result.svg, the README's picture, from benchmarks/results/learning.json: a curve, and episodes beside it.
 
-python docs/images/first_result.py
+Run, in the project's folder: python -m docs.images.first_result
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import json
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from docs.images.learning import mean_curve
 
 HERE = Path(__file__).parent
 RESULT = HERE.parents[1] / "benchmarks" / "results" / "learning.json"
@@ -67,18 +69,15 @@ def _points(points: list[tuple[float, float]]) -> str:
 
 def draw(result: dict[str, Any]) -> str:
     """The picture as SVG."""
-    (figures,) = result["readings"]
-    counts = sorted(int(key.removeprefix("right_")) for key in figures if key.startswith("right_"))
-    points = [
-        (count, figures[f"right_{count}"] / figures["held_out"], figures[f"low_{count}"], figures[f"high_{count}"])
-        for count in counts
-    ]
+    readings = result["readings"]
     picture = Picture()
-    picture.text(LEFT, 22, f"success on {figures['held_out']} held-out problems, with 95 % interval")
-    picture.curve(points)
+    over = f"mean success of {len(readings)} seeds" if len(readings) > 1 else "success"
+    picture.text(LEFT, 22, f"{over} on {readings[0]['held_out']} held-out problems (95 % interval)")
+    picture.curve(mean_curve(readings))
     shown = result["episodes"][0]
     picture.text(450, 22, "one of them, before and after")
-    picture.text(450, 58, shown["problem"], more='font-style="italic" font-size="12"')
+    told, _, _ = shown["problem"].rpartition(" How many")  # the question has no room
+    picture.text(450, 58, told, more='font-style="italic" font-size="11"')
     picture.episode(78, "before", shown["before"])
     picture.episode(186, "after", shown["after"])
     label = "A curve of success over training, and one episode before and after it"

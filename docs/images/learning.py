@@ -1,51 +1,55 @@
-"""Draws learning.svg from what `benchmarks/learning.py` and `benchmarks/learning_trl.py` wrote.
+"""Draws learning.svg from benchmarks/results/learning.json: success on held-out problems, its mean and every seed.
 
-python docs/images/learning.py turnsmith=learning/ours.jsonl TRL=learning/trl.jsonl
+Run, in the project's folder: python -m docs.images.learning
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
-from share_plot import SharePlot
+from docs.images.share_plot import GREY, SharePlot
 
-from turnsmith.rollout.evaluation.intervals import estimate_proportion
+from turnsmith.rollout.evaluation.intervals import estimate_mean
 
 HERE = Path(__file__).parent
-COLOURS = ("#d9480f", "#495057")
-HELD_OUT = 64
-"""Episodes of an evaluation."""
+RESULTS = HERE.parents[1] / "benchmarks" / "results"
+COLOUR = "#d9480f"
 
 
-def interval(share: float) -> tuple[float, float]:
-    """The 95 % interval of a share of all held-out starts."""
-    right = round(share * HELD_OUT)
-    found = estimate_proportion([[1.0]] * right + [[0.0]] * (HELD_OUT - right))
-    return found.low, found.high
+def counts(figures: dict[str, float]) -> list[int]:
+    """After how many episodes a run was evaluated."""
+    return sorted(int(key.removeprefix("success_")) for key in figures if key.startswith("success_"))
 
 
-def curve_of(file: str) -> list[tuple[int, float]]:
-    """Episodes trained on so far, and success on held-out starts."""
-    records = [json.loads(line) for line in Path(file).read_text().splitlines()]
-    return [(one["episodes"], one["success"]) for one in records if one["kind"] == "evaluation"]
+def mean_curve(readings: list[dict[str, float]]) -> list[tuple[int, float, float, float]]:
+    """Episodes trained on, mean success over seeds, and its 95 % interval; for one seed that of its problems."""
+    points: list[tuple[int, float, float, float]] = []
+    for count in counts(readings[0]):
+        if len(readings) == 1:
+            one = readings[0]
+            points.append((count, one[f"success_{count}"], one[f"low_{count}"], one[f"high_{count}"]))
+            continue
+        found = estimate_mean([[one[f"success_{count}"]] for one in readings])
+        low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
+        points.append((count, found.value, max(low, 0.0), min(high, 1.0)))
+    return points
 
 
-def draw(curves: dict[str, list[tuple[int, float]]]) -> str:
-    """The plot as SVG: a line with its band for each."""
-    most = max(episodes for curve in curves.values() for episodes, _ in curve)
+def draw(result: dict[str, Any]) -> str:
+    """The plot as SVG."""
+    points = mean_curve(result["readings"])
+    most = points[-1][0]
     plot = SharePlot()
-    plot.x_axis("episodes trained on", {tick / most: str(tick) for tick in range(0, most + 1, 64)})
-    for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
-        low = [(episodes / most, interval(share)[0]) for episodes, share in curve]
-        high = [(episodes / most, interval(share)[1]) for episodes, share in curve]
-        plot.band(low, high, colour)
-        another_goes_on = curve[-1][0] < most
-        plot.curve(name, [(episodes / most, share) for episodes, share in curve], colour, 30 if another_goes_on else 4)
-    return plot.svg("Success on held-out starts against episodes trained on")
+    plot.x_axis("episodes trained on", {count / most: str(count) for count, *_ in points})
+    plot.band([(x / most, low) for x, _, low, _ in points], [(x / most, high) for x, _, _, high in points], COLOUR)
+    for figures in result["readings"] if len(result["readings"]) > 1 else []:
+        plot.line([(count / most, figures[f"success_{count}"]) for count in counts(figures)], GREY)
+    plot.curve(f"{points[-1][1]:.0%}".replace("%", " %"), [(x / most, y) for x, y, *_ in points], COLOUR)
+    return plot.svg("Success on held-out problems by episodes trained on: a line for each seed, and their mean")
 
 
 if __name__ == "__main__":
-    curves = {name: curve_of(file) for name, file in (word.split("=") for word in sys.argv[1:])}
-    (HERE / "learning.svg").write_text(draw(curves), encoding="utf-8")
+    picture = draw(json.loads((RESULTS / "learning.json").read_text(encoding="utf-8")))
+    (HERE / "learning.svg").write_text(picture, encoding="utf-8")

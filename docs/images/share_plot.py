@@ -50,6 +50,11 @@ class SharePlot:
         end, share = points[-1]
         self.text(self.x(end) + 10, self.y(share) + below, name, "start", colour)
 
+    def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """Draw a thin line, one of many."""
+        line = self._points(points)
+        self._parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1" opacity=".8"/>')
+
     def svg(self, label: str) -> str:
         """The picture; the label is for those who can't see it."""
         return (

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 from transformers import AutoTokenizer
 
+from turnsmith import Chat, Trajectory
 from turnsmith.models.shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,34 @@ def test_learning_a_task_of_reasoning_gym_misses_below_twenty_points(load):
     assert benchmark.misses({"first_success": 0.05, "last_success": 0.26}) == []
     (missed,) = benchmark.misses({"first_success": 0.05, "last_success": 0.24})
     assert missed == "success rose by 19 points, less than 20"
+
+
+def test_word_problems_are_held_out_by_their_wording(load):
+    problems = load("word_problems")
+    for held_out, wordings in ((False, problems.TRAINED), (True, problems.HELD_OUT)):
+        environment, seen = problems.WordProblems({"held_out": held_out}), set()
+        for seed in range(300):
+            told = environment.reset(seed=seed)
+            each, groups, less = environment.numbers
+            seen |= {one for one in wordings if told == one.format(each=each, groups=groups, less=less)}
+            assert environment.answer == each * groups - less
+        assert seen == set(wordings)
+    assert not set(problems.TRAINED) & set(problems.HELD_OUT)
+
+
+def test_the_start_of_the_learning_benchmark_sees_a_call_and_an_answer(load, tiny_folder):
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
+    ids, said = load("learning_start").demonstration(chat, seed=7, share=1.0)
+    told = chat.tokenizer.decode([token for token, is_said in zip(ids, said, strict=True) if is_said])
+    problem = load("word_problems").WordProblems()
+    problem.reset(seed=7)
+    assert "{} * {} - {}".format(*problem.numbers) in told
+    assert f"The answer is {problem.answer}." in told
+    assert load("learning").told(Trajectory(actions=[told], rewards=[1.0])) == {
+        "call": "{} * {} - {}".format(*problem.numbers),
+        "answer": str(problem.answer),
+        "reward": 1,
+    }
 
 
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):

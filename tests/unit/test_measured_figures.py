@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -78,12 +79,11 @@ def test_every_file_says_where_it_comes_from(hook: ModuleType) -> None:
         assert found["readings"], file.name
 
 
-def test_the_picture_is_drawn_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
-    from docs.images import first_result
-
-    drawn = first_result.draw(json.loads(first_result.RESULT.read_text(encoding="utf-8")))
-    assert drawn == (ROOT / "docs" / "images" / "first_result.svg").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["first_result", "learning"])
+def test_the_picture_is_drawn_from_the_file(name: str, hook: ModuleType) -> None:
+    result = json.loads((hook.RESULTS / "learning.json").read_text(encoding="utf-8"))
+    drawn = importlib.import_module(f"docs.images.{name}").draw(result)
+    assert drawn == (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
 
 
 def test_a_benchmark_adds_readings_until_the_command_changes(
