@@ -27,8 +27,9 @@ class EpisodeStart:
     """Where an episode begins. Episodes of a group differ only in `episode_id`.
 
     Example:
-        >>> EpisodeStart("episode-1", seed=7).task is None
-        True
+        >>> start = EpisodeStart("episode-1")
+        >>> start.seed, start.task
+        (0, None)
     """
 
     episode_id: str

@@ -277,6 +277,22 @@ async def test_a_failing_close_is_logged_and_called_once(caplog):
     assert caplog.text.count("Messy.close raised OSError: gone") == 1
 
 
+async def test_an_environment_without_close_needs_none(caplog):
+    class Plain:
+        def __init__(self, config: Any = None) -> None: ...
+
+        def reset(self) -> str:
+            return "start"
+
+        def step(self, action: str) -> tuple:
+            return "next", 0.0, True, {}
+
+    host = await started(Plain)
+    await host.close()
+    await host.settle()
+    assert caplog.text == ""
+
+
 async def test_the_pool_is_bounded():
     pool = ThreadPool(limit=3)
     threads = threading.active_count()

@@ -215,6 +215,12 @@ def test_a_template_that_changes_every_text_is_rejected(byte_tokenizer):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "(m['content'] | replace('<', '&lt;'))")))
     with pytest.raises(ConfigError, match="truncates message texts"):
         Chat(byte_tokenizer(CHATML.replace("m['content']", "m['content'][:20]")))
+    with pytest.raises(ConfigError, match="truncates message texts"):
+        Chat(
+            byte_tokenizer(
+                CHATML.replace("m['content']", "(m['content'] if m['content'] | length < 25 else m['content'][20:])")
+            )
+        )
 
 
 def test_a_bridge_renders_nothing_once_its_roles_are_known(byte_tokenizer, monkeypatch):

@@ -63,6 +63,15 @@ def test_many_files_become_one_with_the_same_episodes(run: RunFolder) -> None:
     assert names(run, 3) == [f"s3w{part}n{n}" for part in range(3) for n in range(2)]
 
 
+def test_what_is_written_while_it_merges_is_kept(run: RunFolder) -> None:
+    fill(run, range(1, 4))
+    compact_episodes(run.episodes_dir, 3, most=3)
+    seen = list(episode_files(run.episodes_dir))
+    fill(run, range(4, 5))
+    compaction._delete_merged(run.episodes_dir, seen)
+    assert len(names(run, 4)) == 6
+
+
 def test_readers_can_skip_the_other_steps_unless_all_are_short(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(run, range(1, 5))
     compact_episodes(run.episodes_dir, 4, most=3)

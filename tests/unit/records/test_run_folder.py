@@ -4,6 +4,7 @@ import json
 import math
 import multiprocessing
 import os
+import stat
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,6 +26,10 @@ def test_a_new_run_has_its_folders_and_opens_again(tmp_path: Path) -> None:
     assert run.checkpoints_dir.is_dir()
     assert RunFolder.open(run.path) == run
     assert run.name == "guess"
+
+
+def test_a_new_run_is_nobody_elses(tmp_path: Path) -> None:
+    assert stat.S_IMODE(RunFolder.create(tmp_path, "run").path.stat().st_mode) == 0o700
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:

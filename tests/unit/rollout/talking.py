@@ -73,3 +73,7 @@ def random_customer(messages: list[dict[str, str]], seed: int) -> str:
 def broken_customer(messages: list[dict[str, str]]) -> str:
     """Fails."""
     raise KeyError("purse")
+
+
+def mute_customer(messages: list[dict[str, str]]) -> None:
+    """Says nothing."""

@@ -104,6 +104,9 @@ def test_a_player_that_nobody_plays_or_that_fails_is_a_fault_in_words(chat: Chat
     assert broken.outcome is Outcome.ENVIRONMENT_FAILED
     assert "The player 'customer'" in broken.error
     assert "purse" in broken.error
+    mute = play(chat, Shop, ["tea"], {"customer": WORDS + "mute_customer"}, isolation=isolation)
+    assert mute.outcome is Outcome.ENVIRONMENT_FAILED
+    assert "mute_customer returned NoneType; it must return the text to say" in mute.error
 
 
 def test_a_script_with_a_seed_says_the_same_to_every_episode_of_a_group(chat: Chat) -> None:

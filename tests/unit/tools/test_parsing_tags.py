@@ -26,6 +26,11 @@ def test_tags_several_and_the_last_not_closed():
     assert (action.text, action.problem) == ("A\nB", None)
 
 
+def test_a_broken_call_that_is_not_closed_does_not_hide_the_next_one():
+    action = FunctionCallingParser().parse('<tool_call>{"name": <tool_call>{"name": "b"}</tool_call> C')
+    assert (calls(action), kind(action), action.text) == ([("b", {})], ProblemKind.UNFINISHED, "C")
+
+
 def test_text_after_the_closing_tag_is_kept_whatever_the_call_looks_like():
     for body in (
         '{"name": "a", "arguments": {}}',

@@ -38,6 +38,10 @@ def test_gae_alone_has_a_critic_and_two_estimators_compare_no_groups() -> None:
     assert [name for name, one in _BUILT_IN.items() if not one.compares_groups] == ["reinforce_plus_plus", "gae"]
 
 
+def test_an_estimator_is_shown_in_a_line() -> None:
+    assert repr(get_estimator("opo")) == "AdvantageEstimator(name='opo', needs_critic=False, compares_groups=True)"
+
+
 def test_an_estimator_of_the_users_own_compares_groups_and_has_no_critic_unless_it_says_so() -> None:
     plain = advantage_estimator(lambda inputs: inputs.rewards)
     assert (plain.needs_critic, plain.compares_groups, list(plain.by_credit)) == (False, True, ["episode"])

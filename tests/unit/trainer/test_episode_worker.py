@@ -37,6 +37,7 @@ from turnsmith.trainer.verl.server_pool import ServerPool
 from turnsmith.trainer.verl.transformers.server import ServerOutput
 from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_actor
 from turnsmith.trainer.verl.workers import EpisodeWorkers
+from turnsmith.trajectory import Decision, Trajectory
 
 SPEC = EnvironmentSpec.of(GuessNumber)
 
@@ -248,6 +249,22 @@ async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled
     ledger.end(done.entries)
     step = ledger.close(1, [])
     assert (step.decisions["filtered"], step.carried, step.details) == (4, [], [])
+
+
+async def test_a_masked_episode_is_handed_over_without_tokens(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mask_all(trajectory: Trajectory) -> None:
+        trajectory.decision = Decision.MASKED
+
+    monkeypatch.setattr("turnsmith.trainer.verl.agent_loop.mask_untrainable", mask_all)
+    worker = EpisodeWorker("7", plan, settings, engine)
+    await worker.generate_sequences(rows("a"))
+    await asyncio.gather(*worker.background_tasks)
+    assert queue["a"]["status"] != "failure"
+    done = await worker.finish_step(1, ["a"])
+    assert not done.fault
+    assert {entry.decision.value for entry in done.entries} == {"masked"}
 
 
 async def test_an_episode_that_cannot_be_handed_over_is_told(

@@ -19,6 +19,7 @@ from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resol
 from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.layout import RayDemand, episode_workers
+from turnsmith.trainer.config.verl_defaults import compose
 
 
 def settings(*overrides: str) -> ConfigStore:
@@ -255,6 +256,18 @@ def test_what_a_layout_asks_of_ray(
 )
 def test_episodes_run_in_as_many_processes_as_the_gpus_keep_busy(overrides: list[str], workers: int) -> None:
     assert episode_workers(settings(*overrides)) == workers
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_adapter_is_merged_before_weights_are_sent(rank: int) -> None:
+    theirs = verl_config(settings(f"model.lora_rank={rank}"), model_path="/m", run_dir="/runs/one", steps=7)
+    assert theirs.actor_rollout_ref.model.lora.merge is bool(rank)
+
+
+def test_a_list_or_dict_replaces_the_one_of_verl() -> None:
+    changed = compose({"trainer.logger": ["console"], "algorithm.kl_ctrl": {"type": "fixed"}})
+    assert changed.trainer.logger == ["console"]
+    assert changed.algorithm.kl_ctrl == {"type": "fixed"}
 
 
 def test_only_the_transformers_engine_is_given_a_seed() -> None:

@@ -24,3 +24,12 @@ def test_a_template_with_other_marks_is_refused(byte_tokenizer) -> None:
     template = (MESSAGES + ANSWER).replace("<|im_end|>", "<|endoftext|>")
     with pytest.raises(ConfigError, match="needs a tokenizer with a ChatML template"):
         MessageReader(byte_tokenizer(template, "<|endoftext|>"))
+
+
+def test_a_text_is_read_as_it_was_written(byte_tokenizer) -> None:
+    tokenizer = byte_tokenizer(MESSAGES + ANSWER)
+    reader = MessageReader(tokenizer)
+    asked = {"role": "user", "content": "one , two . do n't"}
+    assert reader.read(reader.chat.open([asked])) == [asked]
+    without_template = [*reader.chat.encode("one"), tokenizer.convert_tokens_to_ids("<|endoftext|>")]
+    assert reader.read(without_template) == [{"role": "user", "content": "one<|endoftext|>"}]
