@@ -93,6 +93,16 @@ def test_an_episode_lost_with_its_worker_has_one_attempt_more() -> None:
     assert step.given_up == {Outcome.WORKER_LOST.value: 2}
 
 
+def test_of_an_episode_that_had_ended_on_a_lost_worker_only_the_last_attempt_is_replaced() -> None:
+    ledger = Ledger()
+    ledger.dispatch(["a-0"])
+    ledger.end([entry("a-0", Decision.KEPT, Attempt("environment_failed", 1, 1.0), Attempt("completed", 2, 2.0))])
+    ledger.lose(["a-0"], seconds=3.0)
+    ledger.end([entry("a-0", Decision.KEPT, Attempt("completed", 5, 1.0))])
+    step = ledger.close(1, ["a-0"])
+    assert step.given_up == {"environment_failed": 1, Outcome.WORKER_LOST.value: 1}
+
+
 def test_a_schedule_that_runs_ahead_carries_episodes_over() -> None:
     ledger = Ledger(may_carry=True)
     ledger.dispatch(["a-0", "b-0", "c-0"])
