@@ -109,6 +109,11 @@ def test_a_player_that_nobody_plays_or_that_fails_is_a_fault_in_words(chat: Chat
     assert "mute_customer returned NoneType; it must return the text to say" in mute.error
 
 
+def test_it_knows_whether_past_models_of_the_run_play() -> None:
+    assert Players.of({"customer": "frozen", "rival": "self"}).has_self
+    assert not Players.of({"customer": "frozen"}).has_self
+
+
 def test_a_script_with_a_seed_says_the_same_to_every_episode_of_a_group(chat: Chat) -> None:
     players = {"customer": WORDS + "random_customer"}
     first, again, other = (play(chat, Shop, ["a", "b"] * 5, players, seed=seed) for seed in (1, 1, 2))
