@@ -97,9 +97,9 @@ def figures(trainer: RayPPOTrainer, options: argparse.Namespace) -> dict[str, fl
     for point in points:
         episodes = point["episodes"]
         shown |= {f"{name}_{episodes}": point[name] for name in ("success", "low", "high", "seconds")}
-    shown |= {"first": points[0]["success"], "last": points[-1]["success"], "minutes": points[-1]["seconds"] / 60}
-    waits = sum(record["time/evaluate"] for record in trainer.evaluations)
-    return shown | {"minutes_with_evaluations": (points[-1]["seconds"] + waits) / 60}
+    seconds = points[-1]["seconds"]
+    evaluating = sum(record["time/evaluate"] for record in trainer.evaluations)
+    return shown | {"minutes": seconds / 60, "minutes_with_evaluations": (seconds + evaluating) / 60}
 
 
 def told(episode: Trajectory) -> dict[str, Any]:

@@ -19,9 +19,16 @@ pytestmark = [
 ]
 
 
+TWO_SERVERS = {
+    "sync": "ray.gpus_per_node=2",
+    "separate_async": "training.schedule=separate_async ray.rollout_gpus_per_node=2",
+}
+
+
 @pytest.mark.parametrize("kind", OF_VLLM)
-def test_a_run_continues_with_its_other_server(kind: str, tmp_path: Path) -> None:
-    settings = [*SETTINGS.split(), "inference.backend=vllm", "model.dtype=float32", "ray.gpus_per_node=2"]
+@pytest.mark.parametrize("schedule", TWO_SERVERS)
+def test_a_run_continues_with_its_other_server(schedule: str, kind: str, tmp_path: Path) -> None:
+    settings = [*SETTINGS.split(), "inference.backend=vllm", "model.dtype=float32", *TWO_SERVERS[schedule].split()]
     run = Chaos(tmp_path, [ENVIRONMENT, *settings], random.Random(1))
     run.live(Life(end=WHOLE))
     life = Life([kind])

@@ -56,6 +56,7 @@ async def test_an_agent_with_tools_is_recorded(chat: Chat, agent: Any, stream: b
     trajectory = await play(agent, engine, chat, {"question": "What?", "stream": stream})
     assert (trajectory.error, trajectory.outcome) == ("", "completed")
     assert trajectory.rewards == [0.0, 0.0, 0.0, 4.0]
+    assert trajectory.total_reward == 4.0
     assert trajectory.branches == []
     assert [info["continuation"] for info in trajectory.infos] == ["opened", "bridged", "bridged", "bridged"]
     assert trajectory.actions == [CALL, "Let me look again." + CALL, CALL + CALL, "I saw it."]

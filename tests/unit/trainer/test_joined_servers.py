@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,7 @@ def look_until_told(servers: JoinedServers, told: list[str]) -> list[Any]:
     until, found = time.monotonic() + 10, list[Any]()
     while not told and time.monotonic() < until:
         found += servers.look()
+    assert not [one for one in threading.enumerate() if one.name == "joined-servers"], "it ends when they are up"
     return found
 
 

@@ -22,6 +22,7 @@ class _Start:
 
     address: str
     replicas: list[Any]
+    loop: LoopThread
     done: Future[Any]
 
 
@@ -49,6 +50,7 @@ class JoinedServers:
         ready: list[Any] = []
         for start in [one for one in self._starting if one.done.done()]:
             self._starting.remove(start)
+            start.loop.close()
             if error := start.done.exception():
                 self._warn(f"The rollout servers of the new node {start.address} did not start: {error!r}")
                 for one in start.replicas:
@@ -83,9 +85,9 @@ class JoinedServers:
             for place in range(gpus // tensor_parallel)
         ]
         self._next += len(replicas)
-        # In a thread of its own: starting takes a minute, in which episodes and updates go on.
+        # In a thread of its own, until they are up: that takes a minute, in which episodes and updates go on.
         loop = LoopThread("joined-servers")
-        self._starting.append(_Start(address, replicas, loop.start(_start(replicas))))
+        self._starting.append(_Start(address, replicas, loop, loop.start(_start(replicas))))
 
 
 async def _start(replicas: list[Any]) -> None:
