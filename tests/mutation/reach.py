@@ -48,15 +48,16 @@ class Reach:
         """The tests that run one of these lines, quickest first; None: those that run any line of the file.
 
         Also all tests in `own`, because a process that a test starts is not followed. All tests there are if none runs
-        these lines: a constant may be used elsewhere.
+        these lines: what runs when a module is imported may be used elsewhere.
         """
         wanted = None if lines is None else set(lines)
-        found = [
-            test
-            for test in self.tests
-            if test.path == own or (file in test.lines and (wanted is None or wanted & set(test.lines[file])))
-        ]
-        return sorted(found or self.tests, key=lambda test: test.seconds)
+
+        def runs_it(test: Reached) -> bool:
+            return file in test.lines and (wanted is None or bool(wanted & set(test.lines[file])))
+
+        is_run = any(map(runs_it, self.tests))
+        found = [test for test in self.tests if not is_run or test.path == own or runs_it(test)]
+        return sorted(found, key=lambda test: test.seconds)
 
 
 class Recorder:

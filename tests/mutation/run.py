@@ -20,6 +20,7 @@ import json
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -113,7 +114,8 @@ TESTS = {
 }
 """The tests of a file, by the longest matching prefix of its path.
 
-Besides these, `test_NAME.py` of the same package, if there is one, and the module's doctests.
+Besides these, `test_NAME.py` of the same package, if there is one, every unit test that imports the module by name, and
+the module's doctests.
 """
 
 UNNOTICED = (0, 5)
@@ -223,7 +225,7 @@ class Slot:
             paths.append(self.source / "turnsmith" / file)
         for path in paths_of_tests(file):
             paths += sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
-        return [str(path) for path in paths]
+        return [str(path) for path in (*paths, *importers(file))]
 
 
 def was_killed(code: int) -> bool:
@@ -232,6 +234,12 @@ def was_killed(code: int) -> bool:
 
 def own_tests(file: str) -> Path:
     return ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
+
+
+def importers(file: str) -> list[Path]:
+    """The unit tests that name the module of a file."""
+    named = re.compile(rf"\b{re.escape(module_of(file))}\b(?!\.)")
+    return [test for test in sorted((ROOT / "tests" / "unit").rglob("test_*.py")) if named.search(test.read_text())]
 
 
 def paths_of_tests(file: str) -> tuple[str, ...]:

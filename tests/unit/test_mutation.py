@@ -23,6 +23,7 @@ from tests.mutation.run import (
     TESTS,
     Slot,
     draw,
+    importers,
     noticed_percent,
     paths_of_tests,
     read_equivalent,
@@ -134,7 +135,14 @@ def test_a_mutant_is_tried_on_the_tests_that_reach_it_quickest_first() -> None:
     assert reach.of("f", range(1, 2)) == [slow]
     assert reach.of("f", None) == [quick, slow]
     assert reach.of("f", [1], own="b.py") == [quick, other, slow], "they may start a process that reaches it"
-    assert reach.of("nothing", [1]) == [quick, other, slow], "a constant may be used elsewhere"
+    for own in ("", "b.py"):
+        assert reach.of("nothing", [1], own) == [quick, other, slow], "a constant may be used elsewhere"
+
+
+def test_a_test_that_imports_a_module_is_one_of_its_tests() -> None:
+    assert "test_drift.py" in [test.name for test in importers("rollout/episode_report.py")]
+    assert "test_drift.py" not in [test.name for test in importers("rollout/episode.py")]
+    assert importers("rollout/__init__.py") != importers("rollout/players.py")
 
 
 _ANSWERING = "import sys\nfor code in sys.argv[1:]:\n    sys.stdin.readline()\n    print(code, flush=True)"

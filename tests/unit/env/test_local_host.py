@@ -172,7 +172,8 @@ async def test_an_environment_without_is_done_ends_only_by_its_steps(isolation: 
             return "next", 0.0, action == "end", {}
 
     host = await started(Bare, isolation=isolation)
-    assert [(await host.step(action)).terminated for action in ("go on", "end")] == [False, True]
+    results = [await host.step(action) for action in ("go on", "end")]
+    assert [(result.terminated, result.truncated) for result in results] == [(False, False), (True, False)]
 
 
 async def test_seed_and_task_are_passed_only_when_taken():

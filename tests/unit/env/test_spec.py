@@ -14,6 +14,7 @@ from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
+from turnsmith.env.spec import _is_gymnasium
 from turnsmith.errors import ConfigError
 
 
@@ -217,6 +218,13 @@ def test_a_factory_that_returns_something_else_is_told_in_words() -> None:
         EnvironmentSpec.of(make_nothing)
     with pytest.raises(ConfigError, match=r"Keyed cannot be built: it needs api_key\. Set environment\.api_key=\.\.\."):
         EnvironmentSpec.of(partial(Keyed), EnvironmentConfig(size=2))
+
+
+def test_a_class_derived_from_gymnasiums_is_one_of_its_own_and_one_that_is_only_called_so_is_not() -> None:
+    theirs = type("Env", (), {"__module__": "gymnasium.core"})
+    assert _is_gymnasium(type("Light", (theirs,), {"__module__": "my_lights"}))
+    assert not _is_gymnasium(type("Env", (), {"__module__": "my_lights"}))
+    assert not _is_gymnasium(type("Wrapper", (), {"__module__": "gymnasium.core"}))
 
 
 def test_a_function_of_two_required_parameters_is_an_agent() -> None:

@@ -54,6 +54,13 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "demo")
 
 
+def test_what_a_killed_process_was_writing_is_deleted(run: RunFolder) -> None:
+    fill(run, range(1, 6))
+    (run.episodes_dir / ".steps-00000001-00000004.parquet.17.tmp").write_bytes(b"half")
+    compact_episodes(run.episodes_dir, 4, most=3)
+    assert not list(run.episodes_dir.glob(".*"))
+
+
 def test_many_files_become_one_with_the_same_episodes(run: RunFolder) -> None:
     fill(run, range(1, 6))
     before = read_episodes(run)

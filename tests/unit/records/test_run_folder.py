@@ -14,7 +14,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load, to_dict
 from turnsmith.errors import RecordError
-from turnsmith.records.files import append_line, atomic_write, flush_folder
+from turnsmith.records.files import append_line, atomic_write, flush_folder, remove_temporary
 from turnsmith.records.json_records import Metrics, parse_lines
 from turnsmith.records.json_text import to_json
 from turnsmith.records.run_folder import RunFolder
@@ -205,6 +205,22 @@ def test_processes_can_append_at_the_same_time(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert len({(event["worker"], event["index"]) for event in run.read_events()}) == 200
+
+
+def test_what_another_process_has_deleted_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def unlink_late(path: Path, missing_ok: bool = False) -> None:
+        unlink(path)
+        unlink(path, missing_ok)
+
+    leftover = tmp_path / ".run.json.17.tmp"
+    leftover.write_bytes(b"half")
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    remove_temporary(tmp_path)
+    assert not leftover.exists()
 
 
 def test_appending_waits_for_the_lock_of_another_writer(tmp_path: Path) -> None:

@@ -311,6 +311,15 @@ async def test_the_record_has_the_conversation_and_where_weights_changed(chat: C
     assert session_of(chat, []).to_trajectory().turns == []
 
 
+async def test_a_state_is_what_the_agent_said_last(chat: Chat) -> None:
+    session = session_of(chat, ["a"])
+    served = await session.take_turn(
+        ModelRequest((ChatMessage("system", "Be brief."), ChatMessage("user", "What now?")))
+    )
+    served.turn.is_delivered = True
+    assert session.to_trajectory().states == ["What now?"]
+
+
 async def test_a_history_that_is_far_too_long_is_a_fault_only_before_the_first_turn(chat: Chat) -> None:
     session = session_of(chat, ["yes", "no"], prompt_tokens=200, tokens=200)
     with pytest.raises(ContextTooLong):

@@ -85,6 +85,12 @@ def test_every_outcome_that_is_not_behaviour_has_a_cause_and_none_of_them_is_kep
     assert causes_of(Trajectory()) == [Cause.ENGINE]
 
 
+def test_a_fault_comes_before_a_failed_tool_and_a_limit_after_it() -> None:
+    infos = [{"tool_calls": [{"failure": "OSError"}]}]
+    assert causes_of(Trajectory(outcome=Outcome.WORKER_LOST, infos=infos)) == [Cause.WORKER, Cause.TOOL]
+    assert causes_of(Trajectory(outcome=Outcome.TURN_LIMIT, infos=infos)) == [Cause.TOOL, Cause.LIMIT]
+
+
 def test_the_first_cause_with_something_to_do_decides() -> None:
     infos = [{"tool_calls": [{"failure": "OSError"}]}, {"format_problem": "not_json"}]
     policy = FailurePolicy.of(FailuresConfig(parse="penalise:-1", limit="mask"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,18 @@ def test_what_a_resumed_run_carried_in_is_dispatched_again_and_counts_once() -> 
     ledger.dispatch(["b-0"])
     with pytest.raises(TrainingFailure, match="Dispatched twice: b-0"):
         ledger.close(6, ["b-0", "b-1"])
+
+
+def test_what_was_carried_in_is_dispatched_again_once_only() -> None:
+    ledger = Ledger(["a-0"], may_carry=True)
+    ledger.dispatch(["a-0"])
+    ledger.dispatch(["a-0"])
+    ledger.end([entry("a-0")])
+    assert "Dispatched twice: a-0." in failing(ledger, ["a-0"])
+
+
+def test_an_entry_has_the_first_300_characters_of_its_error() -> None:
+    assert replace(entry("a-0"), error="x" * 400).as_dict()["error"] == "x" * 300
 
 
 def test_a_step_has_the_details_of_at_most_200_episodes() -> None:

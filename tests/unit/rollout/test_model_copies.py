@@ -31,8 +31,8 @@ async def use(copies: ModelCopies, *names: str) -> None:
 
 
 async def test_the_one_that_was_not_asked_for_longest_is_closed(closed: list[str]) -> None:
-    copies, most = ModelCopies(), model_copies._MOST
-    names = [f"model-{number}" for number in range(most)]
+    copies = ModelCopies()
+    names = [f"model-{number}" for number in range(6)]
     await use(copies, *names, names[0])
     assert closed == []
     await use(copies, "another")

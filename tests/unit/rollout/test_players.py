@@ -14,6 +14,7 @@ from tests.unit.rollout.talking import AsyncShop, Blocking, Shop
 from transformers import AutoTokenizer
 
 from turnsmith import ConfigStore, EnvironmentConfig, EnvironmentSpec, EpisodeStart, Limits, Sampling, ScriptedEngine
+from turnsmith.config import CheckpointConfig
 from turnsmith.config_sources import apply_overrides, from_dict, to_dict
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
@@ -27,6 +28,7 @@ from turnsmith.rollout.players import Players
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trainer.checkpoints.past_models import add_past_model, drop_later_models
+from turnsmith.trainer.config.check import check
 from turnsmith.trainer.recipe import extensions_in
 from turnsmith.trajectory import Outcome, Trajectory
 
@@ -107,6 +109,22 @@ def test_a_player_that_nobody_plays_or_that_fails_is_a_fault_in_words(chat: Chat
     mute = play(chat, Shop, ["tea"], {"customer": WORDS + "mute_customer"}, isolation=isolation)
     assert mute.outcome is Outcome.ENVIRONMENT_FAILED
     assert "mute_customer returned NoneType; it must return the text to say" in mute.error
+
+
+def test_past_models_play_only_if_the_run_keeps_them() -> None:
+    config = ConfigStore()
+    config.players = {"rival": "self"}
+    for saved in ({"save_interval": 0}, {"save_model": False}):
+        config.checkpoint = CheckpointConfig(**{"save_interval": 2, "save_model": True, **saved})
+        with pytest.raises(ConfigError, match="A player is self, for which past checkpoints play"):
+            check(config)
+    config.checkpoint = CheckpointConfig(save_interval=2, save_model=True)
+    check(config)
+
+
+def test_half_of_the_groups_meet_one_of_the_four_newest_past_models() -> None:
+    rival = Players.of({"rival": "self"}).settings["rival"]
+    assert (rival.past, rival.pool) == (0.5, 4)
 
 
 def test_it_knows_whether_past_models_of_the_run_play() -> None:

@@ -89,6 +89,7 @@ async def test_rewards_ends_and_info_are_those_of_the_steps(chat: Chat) -> None:
     assert [info.get("door") for info in episode.infos] == [1, None, None, 2]
     calls = [info["tool_calls"][0] for info in episode.infos if "tool_calls" in info]
     assert [call["ok"] for call in calls] == [True, False, True], "an action that is a mistake is a call that is one"
+    assert all(call["seconds"] == round(call["seconds"], 6) for call in calls), "to the microsecond"
 
 
 async def test_several_calls_in_a_turn_add_up_and_none_comes_after_the_end(chat: Chat) -> None:

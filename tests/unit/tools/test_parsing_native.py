@@ -181,5 +181,14 @@ def test_more_calls_than_allowed_are_a_problem(qwen):
     assert f"{MAX_CALLS} calls" in str(action.problem)
 
 
-def test_tags_of_calls_alone_are_not_those_of_qwen():
-    assert NativeParser(byte_tokenizer(["<tool_call>", "</tool_call>", "<|im_end|>"], "<|im_end|>")).family == ""
+@pytest.mark.parametrize("tokens", [["<tool_call>", "</tool_call>"], ["<think>", "</think>"]])
+def test_tags_of_calls_or_of_reasoning_alone_are_not_those_of_qwen(tokens):
+    assert NativeParser(byte_tokenizer([*tokens, "<|im_end|>"], "<|im_end|>")).family == ""
+
+
+def test_a_text_is_read_without_the_tokens_that_a_tokenizer_puts_around_it(qwen, monkeypatch):
+    asked = []
+    encode = qwen._tokenizer.encode
+    monkeypatch.setattr(qwen._tokenizer, "encode", lambda text, **how: asked.append(how) or encode(text, **how))
+    qwen.parse("hello")
+    assert asked[0] == {"add_special_tokens": False}

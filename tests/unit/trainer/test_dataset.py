@@ -118,6 +118,8 @@ def test_a_curriculum_sees_how_earlier_groups_went() -> None:
     resumed.load_state_dict(state)
     assert resumed.start(3) == dataset.start(3) == {"index": 3, "seed": 13, "task": {"level": 3}}
     assert CustomEnvironmentDataset(curriculum=lambda index, history: {"seed": 5}).start(0)["seed"] == 5
+    both = {"seed": 5, "task": {"level": 2}}
+    assert CustomEnvironmentDataset(curriculum=lambda index, history: both).start(0) == {"index": 0, **both}
 
 
 def test_a_curriculum_is_told_of_the_last_groups_only() -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -14,7 +15,7 @@ from turnsmith.config import ConfigStore, LossAggregation
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.inference.engine import Sampling
-from turnsmith.trainer.config import to_verl
+from turnsmith.trainer.config import to_verl, verl_defaults
 from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
@@ -392,3 +393,10 @@ def test_transfer_queue_takes_more_than_100_000_episodes(on_cpu: Any) -> None:
     unit = StorageUnitData(size)
     unit.put_data({"uid": keys}, keys)
     assert unit.get_data(["uid"], keys[-1:]) == {"uid": keys[-1:]}
+
+
+def test_without_verl_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in (None, SimpleNamespace(submodule_search_locations=None)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(MissingDependency, match="verl is not installed: pip install"):
+            verl_defaults.defaults.__wrapped__()

@@ -37,6 +37,7 @@ def with_verl(section: Mapping[str, Any], device: str = "cpu") -> ConfigStore:
         ("algorithm.kl_ctrl.target_kl", "training.kl_target"),
         ("trainer.logger", "logging.trackers"),
         ("trainer.nnodes", "ray.num_nodes"),
+        ("algorithm.use_kl_in_reward", "training.use_kl_in_reward"),
         ("trainer.total_training_steps", "training.num_epochs or training.steps_per_epoch"),
         ("trainer.default_local_dir", "checkpoint.output_dir"),
         ("trainer.v1.sampler.max_off_policy_threshold", "training.max_staleness"),

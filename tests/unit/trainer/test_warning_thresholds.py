@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -44,6 +45,50 @@ def calls(failed: int, refused: int, fine: int, unreadable: int = 0) -> EpisodeR
     return report_of([episode(f"0-{place}", place, info=info) for place, info in enumerate(infos)])
 
 
+def over(name: str, before: float, now: float) -> dict[str, Any]:
+    return trend({name: before}, {name: now})
+
+
+def moved(**moves: tuple[float, float] | None) -> dict[str, Any]:
+    """Metrics that went from their first to their second value; with `__` for the slash."""
+    names = {name.replace("__", "/"): move for name, move in moves.items() if move is not None}
+    return trend(*({name: move[place] for name, move in names.items()} for place in (0, 1)))
+
+
+def lengths(
+    long: tuple[float, float] | None = (40, 40),
+    middle: tuple[float, float] | None = (40, 40),
+    mean: tuple[float, float] | None = None,
+    reward: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    return moved(length__p90=long, length__p50=middle, tokens__response=mean, reward__mean=reward)
+
+
+def paid(success: float, success_now: float, reward: float, reward_now: float) -> dict[str, Any]:
+    return moved(success__mean=(success, success_now), reward__mean=(reward, reward_now))
+
+
+def terms(
+    polite: tuple[float, float], right: tuple[float, float], success: tuple[float, float] | None = (0.5, 0.5)
+) -> dict[str, Any]:
+    made = moved(reward_term__polite=polite, reward_term__right=right, success__mean=success)
+    return {**made, "reward_term/polite": polite[1], "reward_term/right": right[1]}
+
+
+def alike(
+    best: int, *, of: int, others: int = 0, starts: int = 2, first: Iterable[str] = ("a b c d",)
+) -> dict[str, Any]:
+    """Episodes of which the first ones are paid best, and `best` of them have a phrase, and `others` of the rest."""
+    top = of // 4
+
+    def said(number: int) -> str:
+        has_phrase = number < best or top <= number < top + others
+        return "we all know that" if has_phrase else f"my answer is number {'x' * number}"
+
+    made = [episode(f"{number % starts}-{number}", 1.0 * (number < top), said=said(number)) for number in range(of)]
+    return {"report": report_of(made), "first_phrases": frozenset(first)}
+
+
 @pytest.mark.parametrize(
     ("name", "enough", "not_enough"),
     [
@@ -76,6 +121,29 @@ def calls(failed: int, refused: int, fine: int, unreadable: int = 0) -> EpisodeR
             trend({"tokens/response": 1}, {"tokens/response": 2}),
             trend({"tokens/response": 0}, {"tokens/response": 2}),
         ),
+        ("length_drift", lengths(long=(1, 2)), lengths(long=(1, 1.9))),
+        ("length_drift", lengths(long=(1, 2)), lengths(long=(0, 2))),
+        ("length_drift", lengths(long=(40, 80)), lengths(long=(40, 80), mean=(40, 80))),
+        ("length_drift", lengths(long=(40, 80), mean=(40, 79)), lengths(long=None, middle=(40, 40))),
+        ("length_drift", lengths(middle=(40, 20), reward=(1, 1)), lengths(middle=(40, 21), reward=(1, 1))),
+        ("length_drift", lengths(middle=(40, 20), reward=(1, 0.9)), lengths(middle=(40, 20), reward=(1, 1.1))),
+        ("length_drift", lengths(middle=(40, 20), reward=(1, 1)), lengths(middle=(40, 20))),
+        ("length_drift", lengths(middle=(40, 20), reward=(1, 1)), lengths(middle=None, reward=(1, 1))),
+        ("unreadable_calls_drift", over("unreadable/all", 0.25, 0.5), over("unreadable/all", 0.25, 0.49)),
+        ("unreadable_calls_drift", over("unreadable/best", 0.0, 0.25), over("unreadable/worst", 0.0, 1.0)),
+        ("success_against_reward", paid(0.5, 0.45, 1.0, 1.2), paid(0.5, 0.46, 1.0, 1.2)),
+        ("success_against_reward", paid(0.5, 0.4, 1.0, 1.12), paid(0.5, 0.4, 1.0, 1.105)),
+        ("success_against_reward", paid(0.5, 0.4, -1.0, -0.8), paid(0.5, 0.4, -1.0, -0.91)),
+        ("reward_term_drift", terms((1, 3), (1, 1)), terms((1, 2.9), (1, 1))),
+        ("reward_term_drift", terms((1, 3), (1, 1), (0.5, 0.54)), terms((1, 3), (1, 1), (0.5, 0.55))),
+        ("reward_term_drift", terms((1, 3), (1, 0.74), None), terms((1, 3), (1, 0.75), None)),
+        ("new_high_reward_phrase", alike(4, of=16), alike(4, of=15)),
+        ("new_high_reward_phrase", alike(4, of=32), alike(3, of=32)),
+        ("new_high_reward_phrase", alike(5, of=40), alike(4, of=40)),
+        ("new_high_reward_phrase", alike(4, of=16, others=6), alike(4, of=16, others=7)),
+        ("new_high_reward_phrase", alike(4, of=16), alike(4, of=16, starts=1)),
+        ("new_high_reward_phrase", alike(4, of=16), alike(4, of=16, first={"we all know that"})),
+        ("new_high_reward_phrase", alike(4, of=16), alike(4, of=16, first=())),
         ("cut_turns", {"report": share(9, 10, stop="length")}, {"report": share(8, 10, stop="length")}),
         (
             "cut_turns",

@@ -16,7 +16,7 @@ from turnsmith.text import replace_surrogates
 from turnsmith.tools.parsing import base
 from turnsmith.tools.parsing.base import MAX_CALLS, ActionParser, FormatProblem, ParsedAction, ProblemKind
 from turnsmith.tools.parsing.calls import MAX_NAME, ActionBuilder, show
-from turnsmith.tools.parsing.function_calling import CLOSE, FunctionCallingParser
+from turnsmith.tools.parsing.function_calling import FunctionCallingParser
 
 if TYPE_CHECKING:
     from turnsmith.tools.definition import ToolCall, ToolDefinition
@@ -134,11 +134,10 @@ class NativeParser(ActionParser):
         return builder.build()
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decode the tokens with their tags, but without the stop token."""
+        """Decode the tokens with their tags, but without special tokens at the end, such as the stop token."""
         tokenizer = self._tokenizer
         try:
             stop = {tokenizer.eos_token_id, tokenizer.pad_token_id, *tokenizer.all_special_ids}
-            stop.discard(tokenizer.convert_tokens_to_ids(CLOSE))
             end = len(ids)
             while end and ids[end - 1] in stop:
                 end -= 1

@@ -82,7 +82,7 @@ def constant_groups(context: StepContext) -> RunWarning | None:
     """Most groups, though not all, have equal rewards."""
     training, report = context.config.training, context.report
     constant, compared = len(report.constant_groups), len(report.compared_groups)
-    if not compares_groups(context.config) or training.credit != "episode" or constant in (0, compared):
+    if not compares_groups(context.config) or training.credit != "episode" or constant == compared:
         return None
     if training.filter_groups or context.is_solved or constant < _CONSTANT_GROUPS * compared:
         return None

@@ -110,8 +110,9 @@ def _no_token_counts(clipped: float) -> ZeroGradientCause:
 def _one_reward(report: EpisodeReport, config: ConfigStore) -> ZeroGradientCause:
     reward, count = report.rewards[0], len(report.rewards)
     because = f"all {count} episodes got the same reward, {number(reward)}"
-    limit, ended = _commonest_limit(report)
-    if limit and ended >= NEARLY_ALL * count:
+    limit = max(LIMITS, key=lambda one: report.outcomes.get(one.value, 0))
+    ended = report.outcomes.get(limit.value, 0)
+    if ended >= NEARLY_ALL * count:
         return ZeroGradientCause(
             f"{because}, and {ended} of them reached a limit ({limit.value}) before the task was over",
             f"Let episodes finish: raise {LIMITS[limit]}, or make the task shorter.",
@@ -145,12 +146,6 @@ def _constant_groups(report: EpisodeReport) -> ZeroGradientCause:
         "and inference.temperature=1 help.",
         _some(report, report.constant_groups),
     )
-
-
-def _commonest_limit(report: EpisodeReport) -> tuple[Outcome | None, int]:
-    counts = [(report.outcomes.get(outcome.value, 0), outcome) for outcome in LIMITS]
-    count, outcome = max(counts, key=lambda pair: pair[0])
-    return (outcome, count) if count else (None, 0)
 
 
 def turn_limit(config: ConfigStore) -> int:
