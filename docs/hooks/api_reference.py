@@ -36,6 +36,8 @@ _HEAD = """\
 Generated from the docstrings by `python -m docs.hooks.api_reference`; a test fails when it is out of date. The examples
 are executed by the tests.
 """
+_WIDTH = 76
+"""Columns of a block of code that fit beside the menus."""
 _SECTION = re.compile(r"^(Args|Returns|Raises|Example|Yields):$")
 
 
@@ -75,7 +77,8 @@ def _entry(name: str, thing: Any) -> str:
     is_second = name.islower() and name.capitalize() in turnsmith.__all__
     lines = [f"## `{name}`{' (decorator)' if is_second else ''}", ""]
     if callable(thing) and not _is_alias(thing):
-        lines += ["```text", _signature(f"{module}.{name}", thing), "```", ""]
+        signature = _signature(f"{module}.{name}", thing)
+        lines += ["```text", "\n    ".join(_wrapped(signature)), "```", ""]
     lines += [_docstring(thing) if not _is_alias(thing) else f"One of {_choices(thing)}.", ""]
     if inspect.isclass(thing):
         lines += _fields(thing) + _members(thing)
@@ -95,9 +98,16 @@ def _signature(name: str, thing: Any) -> str:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
         return name
-    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-    text = ", ".join(_parameter(one) for one in bare)
-    return f"{name}({text})"
+    shown: list[str] = []
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not any(before.startswith("*") for before in shown):
+            shown.append("*")
+        shown.append(_parameter(one.replace(annotation=one.empty)))
+    return f"{name}({', '.join(shown)})"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _parameter(one: inspect.Parameter) -> str:

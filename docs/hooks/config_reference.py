@@ -60,14 +60,13 @@ def _section(name: str, kind: Any) -> str:
         return f"## `{name}`\n\n{_docstrings(ConfigStore)[name]}\n\n{_NOTES[name]}"
     summary = (inspect.getdoc(kind) or "").splitlines()[0]
     rows = [_row(name, kind, field) for field in get_type_hints(kind)]
-    table = "\n".join(["| setting | type | default | description |", "| --- | --- | --- | --- |", *rows])
-    return f"## `{name}`\n\n{summary}\n\n{table}\n" + (f"\n{_NOTES[name]}" if name in _NOTES else "")
+    return "\n".join([f"## `{name}`\n\n{summary}\n", *rows, ""]) + (f"\n{_NOTES[name]}" if name in _NOTES else "")
 
 
 def _row(section: str, kind: Any, field: str) -> str:
     default = dump_yaml({"default": getattr(kind(), field)}).removeprefix("default:").strip()
     types = _describe_type(get_type_hints(kind)[field])
-    return f"| `{section}.{field}` | {types} | `{default}` | {_docstrings(kind).get(field, '')} |"
+    return f"- **`{section}.{field}`** ({types}; default `{default}`)<br>{_docstrings(kind).get(field, '')}"
 
 
 def _describe_type(kind: Any) -> str:
@@ -91,8 +90,7 @@ def _docstrings(kind: Any) -> dict[str, str]:
     for node, after in pairwise(body):
         match node, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                text = re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", " ".join(text.split()))
-                docstrings[name] = text.replace("|", "\\|")
+                docstrings[name] = re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", " ".join(text.split()))
             case _:
                 pass
     return docstrings

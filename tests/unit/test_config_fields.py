@@ -325,5 +325,5 @@ def test_the_page_of_all_settings_is_current() -> None:
 
 
 def test_every_field_is_described() -> None:
-    bare = [line for line in config_reference().splitlines() if line.startswith("| `") and line.endswith("|  |")]
+    bare = [line for line in config_reference().splitlines() if line.startswith("- **`") and line.endswith("<br>")]
     assert bare == []
