@@ -48,6 +48,7 @@ def test_an_engine_that_is_killed_while_it_starts_is_told_as_lost(kind: str, tmp
     Chaos(tmp_path, [ENVIRONMENT, *settings], random.Random(1)).live(life)
     assert (life.code, life.left_over) == (2, []), life.told[-2000:]
     assert " was lost" in life.told
+    assert life.seconds_to_end < 60, "nothing waits for the answer of an engine that has ended"
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:

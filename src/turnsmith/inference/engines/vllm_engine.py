@@ -13,7 +13,7 @@ import atexit
 import os
 import warnings
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
@@ -23,6 +23,7 @@ from turnsmith.errors import EngineFailure, MissingDependency
 from turnsmith.importing import installed_version
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.pause import InFlightRequests
+from turnsmith.inference.engines.vllm_call import answer_of
 from turnsmith.inference.weights import as_folder, is_folder
 from turnsmith.loop_thread import LoopThread
 from turnsmith.threads import shared_threads
@@ -220,16 +221,20 @@ class VLLMEngine:
                 if drain:
                     await self._in_flight.drained()
                 # Also empties the prefix cache, which holds keys and values of the old weights.
-                await self._llm.pause_generation(mode="abort")
+                await self._answer(self._llm.pause_generation(mode="abort"))
                 while self._in_flight.count:  # a request can reach vLLM just after the abort
-                    await self._llm.pause_generation(mode="abort")
+                    await self._answer(self._llm.pause_generation(mode="abort"))
                 self._is_half_updated = True
-                await self._llm.collective_rpc("turnsmith_load_weights", args=(folder, complete))
+                await self._answer(self._llm.collective_rpc("turnsmith_load_weights", args=(folder, complete)))
                 self._is_half_updated, self.weights_version = False, version
             except Exception as error:
                 raise EngineFailure(f"vLLM could not replace its weights: {type(error).__name__}: {error}") from error
             finally:
-                await self._llm.resume_generation()
+                if not self._llm.errored:
+                    await self._answer(self._llm.resume_generation())
+
+    async def _answer(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return await answer_of(call, lambda: self._llm.errored)
 
     async def _start(self, arguments: dict[str, Any]) -> Any:
         try:

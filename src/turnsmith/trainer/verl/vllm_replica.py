@@ -21,7 +21,8 @@ from verl.workers.rollout.vllm_rollout import vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from turnsmith.errors import TrainingFailure
+from turnsmith.errors import EngineFailure, TrainingFailure
+from turnsmith.inference.engines.vllm_call import answer_of
 from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
 
 _LOOK_SECONDS = 0.5
@@ -69,9 +70,9 @@ class VllmServer(vLLMHttpServer):
             TrainingFailure: The engine did not start; says why.
         """
         try:
-            await super().run_server(args)
-        except RuntimeError as error:
-            if _NOT_STARTED not in str(error):
+            await answer_of(super().run_server(args), lambda: not multiprocessing.active_children())
+        except (RuntimeError, EngineFailure) as error:
+            if isinstance(error, RuntimeError) and _NOT_STARTED not in str(error):
                 raise
             raise TrainingFailure(why_not_started(_own_output())) from error
         self._watch = asyncio.create_task(self._end_with_the_engine())
