@@ -54,13 +54,10 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _foreign(value: Any, depth: int) -> Any:
     """Arrays and tensors as lists, anything else as its `str`."""
-    to_list = getattr(value, "tolist", None)
-    if callable(to_list) and not isinstance(value, type):
-        try:
-            return _plain(to_list(), depth - 1)
-        except Exception:  # noqa: BLE001  (a user's object that raises must not lose the record)
-            pass
-    return replace_surrogates(_text(value))
+    try:
+        return _plain(value.tolist(), depth - 1)
+    except Exception:  # noqa: BLE001  (there is none, or it raises, which must not lose the record)
+        return replace_surrogates(_text(value))
 
 
 def _name(value: float) -> str:

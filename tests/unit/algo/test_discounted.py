@@ -142,3 +142,5 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_tensors_of_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"response_mask is \(2, 1\), but token_level_rewards is \(2, 3\)"):
         algo.compute_gae_advantage_return(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 1), 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"response_mask is \(2, 1\), but token_level_rewards is \(2, 3\)"):
+        algo.compute_reinforce_plus_plus_advantage(torch.ones(2, 3), torch.ones(2, 1), 1.0)

@@ -120,6 +120,8 @@ def test_results_that_the_template_writes_as_json(byte_tokenizer):
     [
         (TOOLS + CHATML, True),
         (CHATML, False),
+        (TOOLS + IN_TURN, True),
+        ("{% if messages[0]['role'] != 'system' %}" + TOOLS + "{% endif %}" + CHATML, False),
         ("{% if tools %}{{ 'You have tools.' }}{% endif %}" + CHATML, False),
         ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHATML, False),
     ],

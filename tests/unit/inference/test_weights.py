@@ -27,6 +27,12 @@ def test_tensors_that_fill_a_file_exactly_leave_no_empty_one(monkeypatch: pytest
         assert len(list(Path(folder).iterdir())) == 2
 
 
+def test_tensors_are_in_shared_memory_if_there_is_any() -> None:
+    assert Path("/dev/shm").is_dir()
+    with weights.as_folder([("a", torch.zeros(2))]) as folder:
+        assert folder.startswith("/dev/shm/")
+
+
 def test_views_and_shared_tensors_can_be_written() -> None:
     table = torch.arange(6.0).reshape(2, 3)
     with weights.as_folder([("a", table.T), ("b", table), ("c", table)]) as folder:

@@ -284,6 +284,13 @@ def test_a_rewind_deletes_the_very_next_step(run: RunFolder) -> None:
     assert {name[1] for name in names(run)} == {"1", "2"}
 
 
+def test_a_rewind_to_the_first_step_of_a_merged_file_keeps_that_step(run: RunFolder) -> None:
+    fill(run, range(1, 5), workers=2)
+    compact_episodes(run.episodes_dir, 4, most=3)
+    truncate_episodes(run.episodes_dir, 1)
+    assert {name[1] for name in names(run)} == {"1"}
+
+
 def test_a_reader_goes_on_where_it_was_when_files_are_merged_meanwhile(tmp_path: Path) -> None:
     for place, run in copies(tmp_path, lambda run: fill(run, range(1, 4), workers=2)):
         before = names(run)

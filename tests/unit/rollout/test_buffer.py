@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnsmith import Chat, Generation, Trajectory
-from turnsmith.rollout.buffer import EpisodeBuffer
+from turnsmith.rollout.buffer import EpisodeBuffer, _pack
 from turnsmith.rollout.turn import TurnResult
 from turnsmith.tools.definition import ToolCall
 from turnsmith.trajectory import TurnRecord
@@ -118,3 +118,14 @@ def test_tokens_that_an_engine_keeps_never_change(chat: Chat) -> None:
     buffer.append_turn(Generation(chat.encode("push"), [0.0] * 4), seconds=0.0)
     buffer.append_bridge([8])
     assert list(kept) == [5, 6, 7]
+
+
+def test_a_system_prompt_is_stored_once_and_what_users_say_is_not_kept_for_ever(chat: Chat) -> None:
+    def packed(number: int) -> list[str]:
+        said = [{"role": role, "content": f"{role} {'says'} {number}"} for role in ("system", "user")]
+        return [content for _, _, content in _pack(said)]
+
+    (system, user), (same_system, same_user) = packed(1), packed(1)
+    assert (system, user) == (same_system, same_user)
+    assert system is same_system
+    assert user is not same_user

@@ -197,3 +197,8 @@ def test_identical_conversations_share_an_entry_with_a_short_key() -> None:
 def test_the_one_turn_of_one_episode_was_cut() -> None:
     report = EpisodeReport(rewards=[0.0], turns=[1], model_tokens=8, cut_turns=1)
     assert report.metrics()["turns/cut"] == 1.0
+
+
+def test_a_player_of_whom_only_the_name_is_known_has_said_nothing() -> None:
+    metrics = report_of([Trajectory(outcome=Outcome.COMPLETED, others={"rival": {"who": "frozen"}})]).others
+    assert metrics == {"rival/replies": 0, "rival/tokens": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,14 @@ def test_past_models_play_only_if_the_run_keeps_them() -> None:
 def test_half_of_the_groups_meet_one_of_the_four_newest_past_models() -> None:
     rival = Players.of({"rival": "self"}).settings["rival"]
     assert (rival.past, rival.pool) == (0.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("past", "pool", "is_fine"), [(0, 0, True), (1, 4, True), (1.1, 4, False), (-0.1, 4, False), (0, -1, False)]
+)
+def test_a_share_is_from_0_to_1_and_a_pool_may_be_empty(past: float, pool: int, is_fine: bool) -> None:
+    with nullcontext() if is_fine else pytest.raises(ConfigError, match="past is a share from 0 to 1"):
+        Players.of({"rival": {"who": "self", "past": past, "pool": pool}}).check()
 
 
 def test_it_knows_whether_past_models_of_the_run_play() -> None:

@@ -73,6 +73,8 @@ def test_reading_json_stops_at_the_limit():
 def test_a_text_that_is_too_long_is_not_read(parser):
     assert parser(max_chars=10).parse("x" * 10) == ParsedAction("x" * 10)
     assert kind(parser(max_chars=10).parse("x" * 11)) == ProblemKind.TOO_LARGE
+    assert kind(parser().parse("x" * (2**20 + 1))) == ProblemKind.TOO_LARGE
+    assert parser().parse("x" * 2**20).problem is None
     assert kind(parser().parse("x" * 2_000_000)) == ProblemKind.TOO_LARGE
 
 

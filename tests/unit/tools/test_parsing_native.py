@@ -88,6 +88,7 @@ def test_deepseek_calls():
         ('{"name": "a", "arguments": 5}', ProblemKind.BAD_ARGUMENTS),
         ('{"arguments": {}}', ProblemKind.MISSING_NAME),
         ('{"name": {"x": 1}, "arguments": {}}', ProblemKind.MISSING_NAME),
+        ('{"name": "", "arguments": {}}', ProblemKind.MISSING_NAME),
     ],
 )
 def test_what_renderers_raises_on_or_lets_through_is_a_problem(qwen, body, kind):
@@ -103,6 +104,7 @@ def test_what_renderers_raises_on_or_lets_through_is_a_problem(qwen, body, kind)
         ('{"name": "a", "arguments": {"x": }}', "The call is not valid JSON"),
         ('{"name": "%s", "arguments": {}}' % ("n" * 200), f"The call to `{'n' * 64}` is broken"),
         ('{"arguments": {}}', "The call does not name a tool"),
+        ('{"name": "", "arguments": {}}', "The call does not name a tool"),
     ],
 )
 def test_a_broken_call_is_told_what_is_wrong_with_it(qwen, body, sentence):
@@ -192,3 +194,9 @@ def test_a_text_is_read_without_the_tokens_that_a_tokenizer_puts_around_it(qwen,
     monkeypatch.setattr(qwen._tokenizer, "encode", lambda text, **how: asked.append(how) or encode(text, **how))
     qwen.parse("hello")
     assert asked[0] == {"add_special_tokens": False}
+
+
+def test_more_tokens_than_allowed_are_not_read():
+    parser = NativeParser(byte_tokenizer(QWEN, "<|im_end|>"), max_chars=10)
+    assert parser.parse_ids([5] * 11).problem.kind == ProblemKind.TOO_LARGE
+    assert parser.parse_ids([5] * 10).problem is None
