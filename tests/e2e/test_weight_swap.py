@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,17 +115,16 @@ async def test_an_engine_that_is_killed_while_it_gets_weights_fails_the_call(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = set(multiprocessing.active_children())
-    engine = VLLMEngine(tiny_folder, dtype="float32", max_model_len=1024, cpu_cache_gib=0.25)
-    [core] = set(multiprocessing.active_children()) - before
-    os.kill(core.pid, signal.SIGSTOP)  # so that it has the call, and has not answered
-    updating = asyncio.create_task(engine.update_weights(versions[5].items(), 5))
-    # The reproduction (vLLM 0.27.1): its own call is never answered. When this fails, `vllm_call` can go.
-    unanswered = asyncio.wrap_future(engine._loop.start(engine._llm.reset_mm_cache()))
-    await asyncio.sleep(2)
-    core.kill()
-    with pytest.raises(EngineFailure, match=r"could not replace its weights: .*vLLM's engine has ended"):
-        await asyncio.wait_for(updating, 30)
-    await asyncio.sleep(2)
-    assert not unanswered.done()
-    unanswered.cancel()
-    engine.close()
+    with closing(VLLMEngine(tiny_folder, dtype="float32", max_model_len=1024, cpu_cache_gib=0.25)) as engine:
+        [core] = set(multiprocessing.active_children()) - before
+        os.kill(core.pid, signal.SIGSTOP)  # so that it has the call, and has not answered
+        updating = asyncio.create_task(engine.update_weights(versions[5].items(), 5))
+        # The reproduction (vLLM 0.27.1): its own call is never answered. When this fails, `vllm_call` can go.
+        unanswered = asyncio.wrap_future(engine._loop.start(engine._llm.reset_mm_cache()))
+        await asyncio.sleep(2)
+        core.kill()
+        with pytest.raises(EngineFailure, match=r"could not replace its weights: .*vLLM's engine has ended"):
+            await asyncio.wait_for(updating, 30)
+        await asyncio.sleep(2)
+        assert not unanswered.done()
+        unanswered.cancel()

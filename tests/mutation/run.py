@@ -198,7 +198,7 @@ class Slot:
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(ROOT / "pyproject.toml")]
         arguments += ["-x"] if "only" in job else []
         arguments += ["-m", "not nightly", f"--basetemp={self.source.parent / 't'}", *job["paths"]]
-        modules = [".".join(("turnsmith", *Path(file).with_suffix("").parts)) for file in job["modules"]]
+        modules = [module_of(file) for file in job["modules"]]
         line = json.dumps({**job, "arguments": arguments, "modules": modules, "timeout": timeout, "log": str(self.log)})
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -10,17 +10,24 @@ from turnsmith.errors import EngineFailure
 from turnsmith.inference.engines.vllm_call import answer_of
 
 
+async def unanswered(cancelled: asyncio.Event) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        cancelled.set()
+
+
 async def test_an_engine_that_has_ended_is_not_waited_for() -> None:
     cancelled = asyncio.Event()
-
-    async def never() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
     with pytest.raises(EngineFailure, match="vLLM's engine has ended: killed, or out of memory"):
-        await asyncio.wait_for(answer_of(never(), lambda: True), 20)
+        await asyncio.wait_for(answer_of(unanswered(cancelled), lambda: True), 20)
+    await asyncio.wait_for(cancelled.wait(), 20)
+
+
+async def test_a_call_that_is_given_up_does_not_go_on() -> None:
+    cancelled = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(answer_of(unanswered(cancelled), lambda: False), 0.2)
     await asyncio.wait_for(cancelled.wait(), 20)
 
 

@@ -19,6 +19,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.records.yaml_text import dump_yaml
 from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import micro_batch_size
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
@@ -51,6 +52,12 @@ def test_no_file_is_left_of_a_layout_that_is_gone() -> None:
 @pytest.mark.parametrize("sequence", [1, 2, 4, 8])
 def test_every_parallel_size_that_fits_a_node_is_accepted(nodes: int, tensor: int, sequence: int) -> None:
     check(apply_overrides(ConfigStore(), Layout(nodes, 8, tensor, sequence).settings()))
+
+
+@pytest.mark.parametrize(("batch", "most", "size"), [(24, 8, 8), (24, 7, 6), (6, 4, 3), (7, 4, 1), (8, 32, 8)])
+def test_a_forward_pass_has_the_largest_divisor_of_the_batch_that_is_allowed(batch: int, most: int, size: int) -> None:
+    config = apply_overrides(ConfigStore(), [f"training.batch_size={batch}", f"training.micro_batch_size={most}"])
+    assert micro_batch_size(config) == size
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -15,11 +14,11 @@ from turnsmith.config import ConfigStore, LossAggregation
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.inference.engine import Sampling
-from turnsmith.trainer.config import to_verl, verl_defaults
+from turnsmith.trainer.config import to_verl
 from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
 from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.layout import RayDemand, episode_workers, micro_batch_size
+from turnsmith.trainer.config.layout import RayDemand, episode_workers
 from turnsmith.trainer.config.verl_defaults import compose
 
 
@@ -393,16 +392,3 @@ def test_transfer_queue_takes_more_than_100_000_episodes(on_cpu: Any) -> None:
     unit = StorageUnitData(size)
     unit.put_data({"uid": keys}, keys)
     assert unit.get_data(["uid"], keys[-1:]) == {"uid": keys[-1:]}
-
-
-def test_without_verl_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec in (None, SimpleNamespace(submodule_search_locations=None)):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
-        with pytest.raises(MissingDependency, match="verl is not installed: pip install"):
-            verl_defaults.defaults.__wrapped__()
-
-
-@pytest.mark.parametrize(("batch", "most", "size"), [(24, 8, 8), (24, 7, 6), (6, 4, 3), (7, 4, 1), (8, 32, 8)])
-def test_a_forward_pass_has_the_largest_divisor_of_the_batch_that_is_allowed(batch: int, most: int, size: int) -> None:
-    config = settings(f"training.batch_size={batch}", f"training.micro_batch_size={most}")
-    assert micro_batch_size(config) == size

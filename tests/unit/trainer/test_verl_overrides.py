@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.trainer.config import verl_defaults
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.to_verl import keys_we_set
@@ -120,3 +123,10 @@ def test_a_setting_that_verl_knows_twice_is_found_from_both() -> None:
     config = ConfigStore()
     for name in ("algorithm.kl_ctrl.kl_coef", "actor_rollout_ref.actor.kl_loss_coef"):
         assert fields_behind(name, config, keys_we_set) == ["training.kl_coef"]
+
+
+def test_without_verl_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in (None, SimpleNamespace(submodule_search_locations=None)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(MissingDependency, match="verl is not installed: pip install"):
+            verl_defaults.defaults.__wrapped__()

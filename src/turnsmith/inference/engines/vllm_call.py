@@ -19,8 +19,10 @@ async def answer_of(call: Coroutine[Any, Any, _Answer], has_ended: Callable[[], 
         EngineFailure: The engine has ended.
     """
     task = asyncio.create_task(call)
-    while not (await asyncio.wait([task], timeout=_LOOK_SECONDS))[0]:
-        if has_ended():
-            task.cancel()
-            raise EngineFailure("vLLM's engine has ended: killed, or out of memory.")
-    return await task
+    try:
+        while not (await asyncio.wait([task], timeout=_LOOK_SECONDS))[0]:
+            if has_ended():
+                raise EngineFailure("vLLM's engine has ended: killed, or out of memory.")
+        return await task
+    finally:
+        task.cancel()  # whoever gives up waiting gives up the call
