@@ -143,8 +143,12 @@ def run_blocking(work: Coroutine[Any, Any, Result]) -> Result:
         nested.close()
 
 
+_of_thread = threading.local()
+
+
 def run_here(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in the caller's own thread; if an event loop runs there, as `run_blocking` does.
+    """Run a coroutine in the caller's own thread, always on the same event loop of it, so that what one call opened the
+    next can use. If another event loop runs in that thread, as `run_blocking` does.
 
     Example:
         >>> async def where():
@@ -155,5 +159,10 @@ def run_here(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    return run_blocking(work)
+        pass
+    else:
+        return run_blocking(work)
+    if getattr(_of_thread, "pid", None) != os.getpid():
+        # With a factory, it does not become the thread's default loop, which other libraries may have set.
+        _of_thread.pid, _of_thread.runner = os.getpid(), asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    return _of_thread.runner.run(work)
