@@ -17,7 +17,10 @@ def install(folder: Path, *requirements: str) -> None:
 
 
 def make_environment(folder: Path, packages: tuple[str, ...]) -> Path:
-    """Install packages, whose pins need not fit ours, into a new virtual environment; returns its Python."""
+    """Install packages, whose pins need not fit ours, into a new virtual environment; returns its Python.
+
+    With uv, because pip would count as installed what `install` and `add_to_path` have put into PYTHONPATH.
+    """
     python = folder / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--allow-existing", str(folder)], check=True)

@@ -10,12 +10,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
 
+from tests.e2e.packages import make_environment
 from tests.unit.test_cluster_page import file
 
 VERSION = "0.14.1"
@@ -39,9 +39,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         if port.connect_ex(("127.0.0.1", PORT)) == 0:
             pytest.skip(f"something listens on port {PORT}, where SkyPilot's server would be started")
     folder = tmp_path_factory.mktemp("sky")
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", f"skypilot=={VERSION}"]
-    subprocess.run([folder / "venv/bin/python", *install], check=True, capture_output=True)
+    make_environment(folder / "venv", (f"skypilot=={VERSION}",))
     for name, content in CATALOGUE.items():
         path = folder / ".sky/catalogs/v8" / name
         path.parent.mkdir(parents=True)
