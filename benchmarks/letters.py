@@ -1,6 +1,7 @@
 """The README's example: trains `examples/letters.py` from process start to end, and keeps some of the lines it prints.
 
-Exits 1 if the model has not learned it, by the mean reward of the last step.
+Exits 1 if the model has not learned it, by the mean reward of the last step, or if rollout engine and trainer differ in
+the probability of a token.
 
 Run, in the project's folder: python -m benchmarks.letters [--json]
 """
@@ -17,12 +18,16 @@ from pathlib import Path
 
 from benchmarks import results
 
+from turnsmith.records.run_folder import RunFolder
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "letters.py"
 SHOWN = ("step  1/", "step 10/", "step 20/")
 WIDTH = 112
 """Characters of a line that are shown."""
 LEAST = 0.9
 """Mean reward of the last step."""
+MOST = 1e-5
+"""Difference in the probability of a token, over all steps."""
 
 
 def shown(lines: list[str]) -> list[str]:
@@ -40,15 +45,19 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, EXAMPLE], cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-    seconds = time.monotonic() - began
+        seconds = time.monotonic() - began
+        (run,) = Path(folder, "runs").iterdir()
+        steps = RunFolder.open(run).read_metrics()
     lines = [line for line in done.stdout.splitlines() if line.strip()]
-    steps = [line for line in lines if line.startswith("step ")]
-    reward = float(re.findall(r"reward (\S+)", steps[-1])[0])
-    print("\n".join([*lines[-3:], f"{seconds:.0f} s from start to end, reward {reward:.3f}"]))
-    figures = {"seconds": seconds, "steps": len(steps), "reward": reward}
+    reward, difference = steps[-1]["reward/mean"], max(step["rollout_diff/max"] for step in steps)
+    told = f"{seconds:.0f} s from start to end, reward {reward:.3f}, probabilities differ by at most {difference:.1g}"
+    print("\n".join([*lines[-3:], told]))
+    figures = {"seconds": seconds, "steps": len(steps), "reward": reward, "probability_difference": difference}
     results.record("letters", figures, is_wanted=options.json, output="\n".join(shown(lines)))
-    print(f"missed: reward {reward:.3f} < {LEAST}" if reward < LEAST else f"holds: reward at least {LEAST}")
-    raise SystemExit(reward < LEAST)
+    is_missed = reward < LEAST or difference > MOST
+    limits = f"reward at least {LEAST}, difference at most {MOST:g}"
+    print(f"missed: {limits}" if is_missed else f"holds: {limits}")
+    raise SystemExit(is_missed)
 
 
 if __name__ == "__main__":

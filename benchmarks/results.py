@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks" / "results"
 FLAG = "--json"
 
 
@@ -59,7 +60,8 @@ def record(
 def command() -> str:
     """How this process was started, without the option that keeps its figures."""
     arguments = [word for word in sys.argv[1:] if word != FLAG]
-    return " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments])
+    module = Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("")
+    return " ".join(["python -m", ".".join(module.parts), *arguments])
 
 
 def commit() -> str:
@@ -76,5 +78,4 @@ def machine() -> str:
 
 
 def _git(*arguments: str) -> str:
-    root = Path(__file__).resolve().parents[1]
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from benchmarks import results
 from transformers import AutoTokenizer
 
 from turnsmith.gateway.dialects.base import check_messages
@@ -225,7 +226,7 @@ def run(chat: Chat, vocabulary: int, requests: int, seed: int, per_episode: int 
         for _ in range(per_episode):
             agent.request()
         agent.check()
-        counts.update(requests=per_episode, append_only=agent.append_only, bridged=agent.bridged, trained=agent.trained)
+        counts.update(requests=per_episode, appended=agent.append_only, bridged=agent.bridged, tokens=agent.trained)
         if time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
             print(f"{counts['requests']:,} of {requests:,} requests after {told - began:.0f} s", flush=True)
@@ -236,12 +237,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fuzz what agents do to their histories.")
     parser.add_argument("requests", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    results.add_option(parser)
     asked = parser.parse_args()
     counts = run(*make_chat(resolve("smollm2")), asked.requests, asked.seed)
     print(
-        f"seed {asked.seed}: {counts['requests']:,} requests, {counts['append_only']:,} of them append-only and "
-        f"{counts['bridged']:,} of those bridged; {counts['trained']:,} tokens trained, each once"
+        f"seed {asked.seed}: {counts['requests']:,} requests, {counts['appended']:,} of them append-only and "
+        f"{counts['bridged']:,} of those bridged; {counts['tokens']:,} tokens trained, each once"
     )
+    results.record("histories", counts, is_wanted=asked.json)
 
 
 if __name__ == "__main__":

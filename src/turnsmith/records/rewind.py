@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from turnsmith.records.checkpoints import forget_best, remove_unfinished, saved_steps
+from turnsmith.records.checkpoints import forget_best, saved_steps
 from turnsmith.records.compaction import truncate_episodes
 from turnsmith.records.files import atomic_write, remove_temporary
 from turnsmith.records.run_folder import RunFolder
@@ -36,7 +36,6 @@ def rewind(run: RunFolder, step: int) -> None:
     truncate_episodes(run.episodes_dir, step)
     for name in ("metrics.jsonl", "evaluations.jsonl", "ledger.jsonl"):
         _drop_later_lines(run.path / name, step)
-    remove_unfinished(run.checkpoints_dir)
     remove_temporary(run.path)
     forget_best(run.checkpoints_dir, after=step)
     for later in saved_steps(run.checkpoints_dir):

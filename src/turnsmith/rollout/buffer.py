@@ -19,8 +19,8 @@ from turnsmith.inference.engine import Generation
 from turnsmith.rollout.turn import Message, TurnResult
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 
-_PackedMessages = str | tuple[tuple[str, str, str], ...]
-"""The text of a single user message, or (role, name, text) of each message."""
+_PackedMessages = str | tuple[str, ...]
+"""The text of a single user message, or role, name and text of each message, one after another."""
 _START, _STOP, _VERSION, _GENERATE, _STEP, _REWARD, _WIDTH = range(7)
 """Columns of `EpisodeBuffer.numbers`, and how many there are."""
 
@@ -147,15 +147,12 @@ class EpisodeBuffer:
 def _pack(messages: Sequence[Message]) -> _PackedMessages:
     if len(messages) == 1 and messages[0]["role"] == "user":
         return messages[0]["content"]
-    # Most episodes have the same system prompt: interned, it is stored once.
-    return tuple(
-        (
-            message["role"],
-            message.get("name", ""),
-            (sys.intern if message["role"] == "system" else str)(message["content"]),
-        )
-        for message in messages
-    )
+    packed: list[str] = []
+    for message in messages:
+        # Most episodes have the same system prompt, and few tools: interned, each text is stored once.
+        text = sys.intern(message["content"]) if message["role"] == "system" else message["content"]
+        packed += message["role"], sys.intern(str(message.get("name", ""))), text
+    return tuple(packed)
 
 
 def _unpack(packed: _PackedMessages) -> list[Message]:
@@ -163,7 +160,7 @@ def _unpack(packed: _PackedMessages) -> list[Message]:
         return [{"role": "user", "content": packed}]
     return [
         {"role": role, "name": name, "content": text} if name else {"role": role, "content": text}
-        for role, name, text in packed
+        for role, name, text in zip(packed[::3], packed[1::3], packed[2::3], strict=True)
     ]
 
 

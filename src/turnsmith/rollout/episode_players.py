@@ -49,6 +49,8 @@ class EpisodePlayers:
         sampling: How it is sampled.
     """
 
+    __slots__ = ("_chat", "_chosen", "_engine", "_players", "_sampling", "_start", "counts")  # one for every episode
+
     def __init__(self, players: Players, start: EpisodeStart, engine: Engine, chat: Chat, sampling: Sampling) -> None:
         self._players, self._start, self._chat, self._sampling = players, start, chat, sampling
         self._engine: Engine = getattr(engine, "for_players", engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -121,11 +122,17 @@ def test_tokens_that_an_engine_keeps_never_change(chat: Chat) -> None:
 
 
 def test_a_system_prompt_is_stored_once_and_what_users_say_is_not_kept_for_ever(chat: Chat) -> None:
-    def packed(number: int) -> list[str]:
+    def packed(number: int) -> Sequence[str]:
         said = [{"role": role, "content": f"{role} {'says'} {number}"} for role in ("system", "user")]
-        return [content for _, _, content in _pack(said)]
+        return _pack(said)[2::3]
 
     (system, user), (same_system, same_user) = packed(1), packed(1)
     assert (system, user) == (same_system, same_user)
     assert system is same_system
     assert user is not same_user
+
+
+def test_the_name_of_a_tool_is_stored_once(chat: Chat) -> None:
+    first, second = (_pack([{"role": "tool", "name": f"look_{'up'}", "content": "Found."}]) for _ in range(2))
+    assert first[1] is second[1]
+    assert first == ("tool", "look_up", "Found.")
