@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.e2e.marked_processes import command_of
 
 from turnsmith import BaseEnvironment, EnvironmentConfig
 from turnsmith.env.host import open_host
@@ -158,7 +159,7 @@ async def thousand(environments: int = 1000) -> None:
     for _ in range(3):
         await asyncio.gather(*(host.step("Where?") for host in hosts))
     stepped = (time.perf_counter() - began) / (3 * environments) * 1e6
-    workers = [one for one in psutil.Process().children(recursive=True) if "supervisor" in " ".join(one.cmdline())]
+    workers = [one for one in psutil.Process().children(recursive=True) if "supervisor" in command_of(one)]
     memory = sum(one.memory_info().rss for one in workers) / 2**20
     status = isolation_status()
     assert (status.workers, status.environments) == (1, environments), status

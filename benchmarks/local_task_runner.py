@@ -98,7 +98,7 @@ class LocalWorker:
     def generate_sequences(self, prompts: Any) -> None:
         self._waiting.append(prompts)
 
-    def finish_step(self, step: int, groups: Any) -> Finished:
+    def finish_step(self, *_: Any) -> Finished:
         finished, self._finished = self._finished, Finished()
         return finished
 

@@ -32,6 +32,14 @@ def run_program(module: str, *arguments: object, timeout: float) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def command_of(process: psutil.Process) -> str:
+    """Its command line; empty if it is gone, or dead and not yet gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def processes_with(mark: str) -> list[psutil.Process]:
     """All processes that inherited `TURNSMITH_TEST_MARK`, with this value."""
     found = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.marked_processes import command_of
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 def actors() -> Counter[str]:
     """How many Ray actors of each class this process's children are; Ray puts the class into their titles."""
-    titles = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    titles = [command_of(process) for process in psutil.Process().children(recursive=True)]
     return Counter(found[1] for title in titles if (found := re.match(r"ray::(\w+)", title)))
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.e2e import another_user
+from tests.e2e.marked_processes import command_of
 from tests.e2e.reach import listening_to_others, pickle_for_transfer_queue, reachable_by_others
 from tests.e2e.three_letters import ThreeLetters
 from tests.e2e.trained_on import assert_advantages_are_ours
@@ -70,8 +71,8 @@ def test_other_machines_cannot_reach_it_and_other_users_need_a_token(trained: Ra
     assert listening_to_others() == []
     assert get_authentication_mode() == AuthenticationMode.TOKEN
     assert ray.util.get_node_ip_address() == "127.0.0.1"
-    commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
-    assert [command for command in commands if "UsageStatsHead" in str(command) or "dashboard.py" in str(command)] == []
+    commands = [command_of(process) for process in psutil.Process().children(recursive=True)]
+    assert [command for command in commands if "UsageStatsHead" in command or "dashboard.py" in command] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

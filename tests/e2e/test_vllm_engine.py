@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.marked_processes import command_of
 from turnsmith import Generation, Sampling
 from turnsmith.env.examples import SimpleGameEnvironment
 from turnsmith.errors import EngineFailure
@@ -116,14 +117,7 @@ def vllm(greedy: InferenceOutput) -> Iterator[BaseInferenceEngine]:
 
 def _children() -> set[psutil.Process]:
     # Python's own resource tracker stays until Python exits; it is no process of vLLM's.
-    return {child for child in psutil.Process().children(recursive=True) if "resource_tracker" not in _command(child)}
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:  # it is gone, or dead and not yet gone
-        return ""
+    return {child for child in psutil.Process().children(recursive=True) if "resource_tracker" not in command_of(child)}
 
 
 def test_greedy_tokens_are_those_of_transformers_on_50_prompts(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.e2e.another_user import status_of
+from tests.e2e.marked_processes import command_of
 from tests.e2e.reach import listening_to_others, reachable_by_others
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer
@@ -65,7 +66,7 @@ def _cpu_seconds() -> dict[str, float]:
         name: sum(process.cpu_times()[:2])
         for process in processes
         for name in ("VLLM::EngineCore", "VLLM::Worker")
-        if name in " ".join(process.cmdline())
+        if name in command_of(process)
     }
 
 
