@@ -128,6 +128,7 @@ def measure_verl(config: ConfigStore, folder: Path) -> Measured:
         "data.custom_cls.path": None,
         "data.custom_cls.name": None,
         "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
+        "algorithm.adv_estimator": config.training.adv_estimator,  # its own of that name, not ours
         "reward.num_workers": 1,
         "reward.custom_reward_function.path": str(folder / "reward.py"),
         "reward.custom_reward_function.name": "compute_score",
