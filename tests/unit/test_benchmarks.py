@@ -81,8 +81,8 @@ def test_the_start_of_the_learning_benchmark_sees_a_call_and_an_answer(load, tin
 
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     benchmark = load("driver_cost")
-    assert benchmark.misses(64, 1.5) == []
-    assert benchmark.misses(512, 1.51) == ["512 in flight: 1.51 > 1.5"]
+    assert benchmark.misses(64, 1.75) == []
+    assert benchmark.misses(512, 1.76) == ["512 in flight: 1.76 > 1.75"]
     assert benchmark.misses(1, 1.9) == []
     assert len(benchmark.misses(1, 2.3)) == 1
 
