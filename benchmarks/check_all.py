@@ -29,7 +29,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "cost_growth": ("--local",),
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
-    "memory_growth": ("--seconds", "780"),
+    "memory_growth": ("--steps", "2000", "--seconds", "780"),
     "retokenization_drift": (),
     "plan_accuracy": ("--clock", "cpu", "one short turn", "three turns", "many turns", "worker processes", "wider"),
     "letters": (),
