@@ -53,12 +53,8 @@ TURNS = 8
 QUESTION = "Where is my order {}? It should have come on Monday, and nobody answers the phone."
 GROUP = 8
 ANSWER = "Your order 1007 is with the carrier. It comes tomorrow; I have sent you the link to follow it."
-LIMITS = {1: 2.2, 64: 1.75, 512: 1.75}
-"""For each number of episodes in flight: the most that turnsmith with plain tools may cost over the loop by hand.
-
-With many in flight the goal is 1.5. Since the clocks of an episode and its tools stand still while others have the turn
-it is 1.4 to 1.66; it was 1.2 to 1.3 before.
-"""
+LIMITS = {1: 2.2, 64: 1.5, 512: 1.5}
+"""For each number of episodes in flight: the most that turnsmith with plain tools may cost over the loop by hand."""
 NUMBERS = count()
 Episode = Callable[[int], Awaitable[int]]
 """Plays the episode of this number, used once only, and says how many tokens it has."""

@@ -81,8 +81,8 @@ def test_the_start_of_the_learning_benchmark_sees_a_call_and_an_answer(load, tin
 
 def test_the_driver_misses_above_its_limit_for_each_number_in_flight(load):
     benchmark = load("driver_cost")
-    assert benchmark.misses(64, 1.75) == []
-    assert benchmark.misses(512, 1.76) == ["512 in flight: 1.76 > 1.75"]
+    assert benchmark.misses(64, 1.5) == []
+    assert benchmark.misses(512, 1.51) == ["512 in flight: 1.51 > 1.5"]
     assert benchmark.misses(1, 1.9) == []
     assert len(benchmark.misses(1, 2.3)) == 1
 
@@ -159,22 +159,16 @@ def test_a_step_in_a_process_is_measured_in_pipes(load):
     assert benchmark.misses({"process": 121.0, "pipe": 10.0}) == ["a step in a process: 12.1 > 12.0 times the pipe"]
 
 
-def test_check_all_runs_each_and_fails_if_any_missed_twice(load, monkeypatch, capsys):
+def test_check_all_runs_each_and_fails_if_any_missed(load, monkeypatch, capsys):
     check_all = load("check_all")
-    codes = {"parsers": [0], "sandbox": [1, 0], "goodput": [1, 1]}
-    monkeypatch.setattr(check_all, "run", lambda name, arguments: codes[name].pop(0))
-    monkeypatch.setattr(sys, "argv", ["check_all", "parsers", "sandbox", "goodput"])
+    codes = {"parsers": 0, "goodput": 1}
+    monkeypatch.setattr(check_all, "run", lambda name, arguments: codes[name])
+    monkeypatch.setattr(sys, "argv", ["check_all", "parsers", "goodput"])
     with pytest.raises(SystemExit) as caught:
         check_all.main()
     assert caught.value.code
-    verdicts = re.findall(r"^(\w+) +\d+  (.+)", capsys.readouterr().out, re.MULTILINE)
-    assert verdicts == [
-        ("parsers", "ok"),
-        ("sandbox", "ok, but missed the first time"),
-        ("goodput", "missed twice"),
-    ]
-    codes["sandbox"] = [1, 0]
-    monkeypatch.setattr(sys, "argv", ["check_all", "sandbox"])
+    assert re.findall(r"(\w+) +\d+  (ok|missed)", capsys.readouterr().out) == [("parsers", "ok"), ("goodput", "missed")]
+    monkeypatch.setattr(sys, "argv", ["check_all", "parsers"])
     with pytest.raises(SystemExit) as caught:
         check_all.main()
     assert not caught.value.code
