@@ -257,9 +257,9 @@ def cost(play: Episode, episodes: int, at_once: int) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="only 64 in flight, without verl: half a minute")
+    parser.add_argument("--quick", action="store_true", help="only 64 in flight, without verl: about a minute")
     parser.add_argument("--no-verl", action="store_true")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of each number in flight; 7, quick 15")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of each number in flight; 7, quick 40")
     results.add_option(parser)
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2"))
@@ -282,7 +282,7 @@ def main() -> None:
     missed: list[str] = []
     found: dict[str, float] = {}
     for at_once, episodes in ((1, 128), (64, 128), (512, 512)) if not options.quick else ((64, 64),):
-        ratios = report(loops, episodes, at_once, options.rounds or (15 if options.quick else 7))
+        ratios = report(loops, episodes, at_once, options.rounds or (40 if options.quick else 7))
         missed += misses(at_once, ratios["turnsmith, plain tool"])
         hand = min(ratios["by hand"], ratios["by hand, Rust encoder"])  # over the faster of the two
         for key, loop in (("turnsmith", "turnsmith, plain tool"), ("verl", "verl ToolAgentLoop")):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnsmith.errors import Overloaded
 
@@ -68,15 +69,22 @@ class Clock:
         0.1
     """
 
-    __slots__ = ("_left", "_loop", "_paused", "_paused_at", "_timeout", "_token", "seconds", "waits")
+    __slots__ = (
+        "_cancels_before", "_due", "_loop", "_paused", "_paused_at", "_task", "_timer", "_token", "expired", "seconds",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self.waits: dict[Bottleneck, float] = {}
         """Seconds that it stood still because work waited its turn, by what the work waited for."""
+        self.expired = False
+        """Whether the time is over."""
         self._loop = asyncio.get_running_loop()
-        self._timeout: asyncio.Timeout | None = None
-        self._left = seconds
+        self._task: asyncio.Task[Any] | None = None
+        self._due = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        """`pause` leaves it alone, because setting it anew in every turn is slow; so it may go off too early."""
         self._paused = 0
         self._paused_at = 0.0
 
@@ -85,13 +93,13 @@ class Clock:
         """Seconds that it stood still because work waited its turn."""
         return sum(self.waits.values())
 
-    @property
-    def expired(self) -> bool:
-        """Whether the time is over."""
-        return self._timeout is not None and self._timeout.expired()
-
     async def __aenter__(self) -> Clock:
-        self._timeout = await asyncio.timeout(None if self._paused else self._left).__aenter__()
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancels_before = self._task.cancelling()
+        if self.seconds is not None:
+            self._due = (self._paused_at if self._paused else self._loop.time()) + self.seconds
+        self._set_timer()
         self._token = _clocks.set((*_clocks.get(), self))
         return self
 
@@ -99,14 +107,14 @@ class Clock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _clocks.reset(self._token)
-        timeout, self._timeout = self._timeout, None
-        assert timeout is not None
-        try:
-            await timeout.__aexit__(kind, error, trace)
-        except TimeoutError as expired:
-            raise OutOfTime(f"it took longer than {self.seconds:g} seconds") from expired
-        finally:
-            self._timeout = timeout if timeout.expired() else None
+        task, self._task = self._task, None
+        assert task is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # As asyncio.timeout does: if somebody else has cancelled the task as well, it stays cancelled.
+        if self.expired and task.uncancel() <= self._cancels_before and kind is asyncio.CancelledError:
+            raise OutOfTime(f"it took longer than {self.seconds:g} seconds") from error
 
     def pause(self, bottleneck: Bottleneck | None = None) -> None:
         """Stop it; time without a `bottleneck` does not count as waiting. Safe to call from another thread's loop."""
@@ -114,13 +122,8 @@ class Clock:
             self._loop.call_soon_threadsafe(self.pause, bottleneck)
             return
         self._paused += 1
-        if self._paused > 1:
-            return
-        self._paused_at = self._loop.time()
-        timeout = self._timeout
-        if timeout is not None and not timeout.expired() and (when := timeout.when()) is not None:
-            self._left = when - self._paused_at
-            timeout.reschedule(None)
+        if self._paused == 1:
+            self._paused_at = self._loop.time()
 
     def resume(self, bottleneck: Bottleneck | None = None) -> None:
         """Let it run again."""
@@ -130,11 +133,25 @@ class Clock:
         self._paused -= 1
         if self._paused:
             return
-        now = self._loop.time()
+        stood = self._loop.time() - self._paused_at
         if bottleneck is not None:
-            self.waits[bottleneck] = self.waits.get(bottleneck, 0.0) + now - self._paused_at
-        if self._timeout is not None and not self._timeout.expired() and self._left is not None:
-            self._timeout.reschedule(now + self._left)
+            self.waits[bottleneck] = self.waits.get(bottleneck, 0.0) + stood
+        self._due += stood
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._task is None or self._paused or self.expired or self._timer is not None or self._due == math.inf:
+            return
+        self._timer = self._loop.call_at(self._due, self._run_out)
+
+    def _run_out(self) -> None:
+        timer, self._timer = self._timer, None
+        assert timer is not None
+        assert self._task is not None
+        if not self._paused and self._due <= timer.when():
+            self.expired = True
+            self._task.cancel()
+        self._set_timer()
 
 
 _clocks: ContextVar[tuple[Pausable, ...]] = ContextVar("turnsmith_clocks", default=())

@@ -12,9 +12,11 @@ import contextvars
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from turnsmith.clocks import OVERLOAD_SECONDS, Bottleneck, OutOfTime, Wait, add_clock
 
@@ -31,8 +33,8 @@ class ThreadCall(Generic[Result]):
     """
 
     __slots__ = (
-        "_args", "_bottleneck", "_function", "_is_wanted", "_limit", "_limit_left", "_pauses", "_timer", "_wait",
-        "_waiter", "context", "future", "started_at", "task",
+        "_args", "_bottleneck", "_function", "_is_wanted", "_limit", "_limit_left", "_pauses", "_returned", "_timer",
+        "_wait", "_waiter", "context", "future", "started_at", "task",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +54,7 @@ class ThreadCall(Generic[Result]):
         self.context.run(add_clock, self)  # what the call itself waits for stops its clock, too
         self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         """Done when the call has returned. It stays valid when the caller stops waiting: a thread cannot be stopped."""
-        self.future.add_done_callback(_mark_retrieved)
+        self._returned = _Returned.to(self.future.get_loop())
         self.started_at = 0.0
         """`time.monotonic()` when a thread began it; 0 while it waits for one."""
         self.task: asyncio.Task[Any] | None = None
@@ -147,8 +149,12 @@ class ThreadCall(Generic[Result]):
             return None, raised
 
     def settle(self, value: Any, error: BaseException | None = None) -> None:
-        """Give whoever waits the outcome; from any thread."""
-        self._tell(self._settle, value, error)
+        """Bring the outcome to the event loop of whoever waits; from any thread."""
+        returned = self._returned
+        returned.calls.append((self, value, error))
+        if not returned.is_told:
+            returned.is_told = True
+            self._tell(returned.settle)
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
         try:
@@ -156,7 +162,8 @@ class ThreadCall(Generic[Result]):
         except RuntimeError:  # the event loop was closed meanwhile: nobody waits any more
             pass
 
-    def _settle(self, value: Any, error: BaseException | None) -> None:
+    def deliver(self, value: Any, error: BaseException | None) -> None:
+        """Give whoever waits the outcome; in the event loop's thread."""
         if self.future.done():  # it was failed while its thread hung
             return
         if self._waiter is not None and not self._waiter.done():
@@ -170,6 +177,38 @@ class ThreadCall(Generic[Result]):
             replacement = RuntimeError(f"{type(error).__name__}: {error}")
             replacement.__cause__ = error
             self.future.set_exception(replacement)
+        self.future.exception()  # or asyncio would log that of a call which nobody waits for any more
+
+
+class _Returned:
+    """Calls that threads have made, on their way to an event loop.
+
+    It is woken once for many of them: each time is a system call, in which the thread gives up Python's lock.
+    """
+
+    def __init__(self) -> None:
+        self.calls: deque[tuple[ThreadCall[Any], Any, BaseException | None]] = deque()
+        self.is_told = False
+        """Whether the event loop will look at `calls`. A thread reads it after it has added a call, and the loop sets
+        it back before it takes them: none is left behind."""
+
+    @staticmethod
+    def to(loop: asyncio.AbstractEventLoop) -> _Returned:
+        """Those of an event loop; called in its thread."""
+        returned = _returned.get(loop)
+        if returned is None:
+            returned = _returned[loop] = _Returned()
+        return returned
+
+    def settle(self) -> None:
+        """Give those who wait their outcomes; in the event loop's thread."""
+        self.is_told = False
+        while self.calls:
+            call, value, error = self.calls.popleft()
+            call.deliver(value, error)
+
+
+_returned: WeakKeyDictionary[asyncio.AbstractEventLoop, _Returned] = WeakKeyDictionary()
 
 
 class ThreadPool:
@@ -234,12 +273,6 @@ class ThreadPool:
 
 ADVICE = "environment.threads allows more; make methods that wait async, or use more processes (ray.num_actors)"
 """What to do when calls wait for threads."""
-
-
-def _mark_retrieved(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from logging the exception of a call that nobody waits for any more."""
-    if not future.cancelled():
-        future.exception()
 
 
 def is_cancelled_from_outside(error: BaseException) -> bool:

@@ -147,3 +147,34 @@ def test_a_call_that_outlives_its_event_loop_harms_nobody() -> None:
     asyncio.run(start())
     release.set()
     assert asyncio.run(pool.run(int)) == 0
+
+
+def test_no_call_is_lost_between_threads_and_event_loops() -> None:
+    pool = ThreadPool(limit=16)
+
+    async def square_all() -> int:
+        return sum(await asyncio.gather(*(pool.run(pow, number, 2, limit=60) for number in range(2000))))
+
+    sums = list[int]()
+    loops = [threading.Thread(target=lambda: sums.append(asyncio.run(square_all()))) for _ in range(3)]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+    assert sums == [sum(number * number for number in range(2000))] * 3
+
+
+async def test_an_event_loop_is_woken_once_for_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, wakes = asyncio.get_running_loop(), list[object]()
+    call_soon = loop.call_soon_threadsafe
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        wakes.append(args)
+        return call_soon(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    pool = ThreadPool(limit=50)
+    calls = [pool.start(pow, number, 2) for number in range(50)]
+    time.sleep(0.5)  # on the event loop: it cannot look at any of them meanwhile
+    assert [await call.wait() for call in calls] == [number**2 for number in range(50)]
+    assert len(wakes) == 1
