@@ -3,7 +3,7 @@
 Every way trains `examples/letters.py` (three turns, a reward for each) with every seed, at the default discount. Prints
 the mean reward of an episode over the whole run, which is the area below the learning curve, and at its end, with the
 seconds of a step. With `--json` the curves are added to `benchmarks/results/estimators.json`, one reading for each
-seed, from which `python -m docs.images.estimators` draws its picture.
+seed, from which `python -m docs.images.estimators` draws its picture; seeds that are there already are left out.
 
     python -m benchmarks.estimators --seeds 5
 """
@@ -58,8 +58,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     results.add_option(parser)
     options = parser.parse_args()
-    readings: list[dict[str, float]] = []
-    for seed in range(options.seeds):
+    readings = results.kept("estimators") if options.json else []
+    for seed in range(len(readings), options.seeds):
         found: dict[str, float] = {"seed": seed, "steps": options.steps, "episodes_a_step": BATCH}
         for way in WAYS:
             found |= train(way, seed, options.steps)

@@ -4,7 +4,8 @@ The model starts from what `benchmarks/learning_start.py` makes: as it comes, it
 is measured on problems in wordings that training never shows, before training, every few steps and at the end. Writes
 one JSON line a step and one an evaluation for each seed, in the form of `benchmarks/learning_trl.py`; `seconds` is the
 wall clock of training alone, without start-up and evaluations. At the end it prints three held-out episodes before and
-after. With `--json` the figures of each seed are added to `benchmarks/results/learning.json`.
+after. With `--json` the figures of each seed are added to `benchmarks/results/learning.json`, and seeds that are there
+already are left out: the same command goes on where it was ended.
 
     python -m benchmarks.learning --seeds 5
 """
@@ -158,8 +159,11 @@ def main() -> None:
     start = options.out / "start"
     if not start.exists():
         subprocess.run([sys.executable, "-m", "benchmarks.learning_start", "--out", start], check=True)
-    for number in range(options.seeds):
-        trainer = train(options, number * SEEDS_APART)
+    done = {one["seed"] for one in results.kept("learning")} if options.json else set()
+    for seed in range(0, options.seeds * SEEDS_APART, SEEDS_APART):
+        if seed in done:
+            continue
+        trainer = train(options, seed)
         for step in (0, options.steps):
             show(trainer, step)
         shown = figures(trainer, options)

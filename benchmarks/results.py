@@ -2,7 +2,8 @@
 
 A file has the command, the day, the commit, the machine, and one reading for each run of that command at that commit.
 Run it three times and there are three, of which the docs show the median and the range. Another command or commit
-begins anew. `python -m docs.hooks.measurements` writes the figures into docs/measurements.md and README.md.
+begins anew. Those that take hours over many seeds ask `kept` which are there already: the same command goes on where it
+was ended. `python -m docs.hooks.measurements` writes the figures into docs/measurements.md and README.md.
 """
 
 from __future__ import annotations
@@ -46,15 +47,23 @@ def record(
     """Add a reading to the file of a benchmark, if it was asked for; texts are kept from the last run only."""
     if not is_wanted:
         return
-    about = {"command": command(), "commit": commit(), "machine": machine(), "measured by": "the command"}
     folder.mkdir(exist_ok=True)
-    file = folder / f"{name}.json"
-    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    readings = before["readings"] if before and all(before.get(key) == found for key, found in about.items()) else []
+    file, about, readings = folder / f"{name}.json", _about(), kept(name, folder)
     rounded = {key: float(f"{found:.4g}") if isinstance(found, float) else found for key, found in figures.items()}
     whole = {**about, "date": datetime.now(UTC).date().isoformat(), "readings": [*readings, rounded], **texts}
     file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"recorded reading {len(readings) + 1} in {file.parent.name}/{file.name}")
+
+
+def kept(name: str, folder: Path = FOLDER) -> list[dict[str, float]]:
+    """The readings of this command at this commit so far."""
+    file = folder / f"{name}.json"
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return before["readings"] if all(before.get(key) == found for key, found in _about().items()) else []
+
+
+def _about() -> dict[str, str]:
+    return {"command": command(), "commit": commit(), "machine": machine(), "measured by": "the command"}
 
 
 def command() -> str:

@@ -92,10 +92,12 @@ def test_a_benchmark_adds_readings_until_the_command_changes(
     monkeypatch.setattr(sys, "argv", [f"{ROOT}/benchmarks/waiting.py", "--quick", "--json"])
     for goodput in (0.5, 0.75, 0.6):
         results.record("waiting", {"goodput": goodput}, folder=tmp_path)
+    assert results.kept("waiting", tmp_path) == [{"goodput": 0.5}, {"goodput": 0.75}, {"goodput": 0.6}]
     template = "[[waiting.goodput:.2f]]; [[waiting.goodput.spread:.2f]]; [[waiting.command]]"
     written = "0.60; 0.60 (0.50 to 0.75 in 3 runs); python -m benchmarks.waiting --quick"
     assert hook.write_page(template, tmp_path) == written
     monkeypatch.setattr(sys, "argv", [f"{ROOT}/benchmarks/waiting.py", "--json"])
+    assert results.kept("waiting", tmp_path) == []
     results.record("waiting", {"goodput": 0.9}, folder=tmp_path)
     assert hook.write_page("[[waiting.goodput.spread:.0%]]", tmp_path) == "90 % (one run)"
     results.record("waiting", {"goodput": 0.1}, folder=tmp_path, is_wanted=False)
