@@ -52,8 +52,8 @@ def test_opening_what_is_not_a_run_is_an_error(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
     (tmp_path / "run.json").write_text('{"format": 1}')
     assert RunFolder.open(tmp_path).path == tmp_path, "folders of format 1 exist"
-    (tmp_path / "run.json").write_text('{"format": 99}')
-    with pytest.raises(RecordError, match="has run format 99"):
+    (tmp_path / "run.json").write_text('{"format": 2}')
+    with pytest.raises(RecordError, match="has run format 2, but this turnsmith reads up to 1"):
         RunFolder.open(tmp_path)
 
 
