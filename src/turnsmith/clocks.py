@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -82,9 +81,8 @@ class Clock:
         """Whether the time is over."""
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
-        self._due = math.inf
+        self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        """`pause` leaves it alone, because setting it anew in every turn is slow; so it may go off too early."""
         self._paused = 0
         self._paused_at = 0.0
 
@@ -109,9 +107,7 @@ class Clock:
         _clocks.reset(self._token)
         task, self._task = self._task, None
         assert task is not None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         # As asyncio.timeout does: if somebody else has cancelled the task as well, it stays cancelled.
         if self.expired and task.uncancel() <= self._cancels_before and kind is asyncio.CancelledError:
             raise OutOfTime(f"it took longer than {self.seconds:g} seconds") from error
@@ -124,6 +120,7 @@ class Clock:
         self._paused += 1
         if self._paused == 1:
             self._paused_at = self._loop.time()
+            self._stop_timer()
 
     def resume(self, bottleneck: Bottleneck | None = None) -> None:
         """Let it run again."""
@@ -140,18 +137,19 @@ class Clock:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if self._task is None or self._paused or self.expired or self._timer is not None or self._due == math.inf:
-            return
-        self._timer = self._loop.call_at(self._due, self._run_out)
+        if self._task is not None and not self._paused and not self.expired and self.seconds is not None:
+            self._timer = self._loop.call_at(self._due, self._run_out)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _run_out(self) -> None:
-        timer, self._timer = self._timer, None
-        assert timer is not None
         assert self._task is not None
-        if not self._paused and self._due <= timer.when():
-            self.expired = True
-            self._task.cancel()
-        self._set_timer()
+        self._timer = None
+        self.expired = True
+        self._task.cancel()
 
 
 _clocks: ContextVar[tuple[Pausable, ...]] = ContextVar("turnsmith_clocks", default=())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -155,12 +156,18 @@ async def test_stopped_from_another_thread():
     assert clock.waited >= 0.2
 
 
-async def test_no_timer_is_set_anew_by_a_pause(monkeypatch):
-    loop, timers = asyncio.get_running_loop(), []
+async def test_while_it_stands_still_it_has_no_timer(monkeypatch):
+    """A hundred thousand episodes that wait for the engine would have as many."""
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
     call_at = loop.call_at
-    monkeypatch.setattr(loop, "call_at", lambda *args, **kwargs: timers.append(args) or call_at(*args, **kwargs))
+
+    def keep(*args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(*args, **kwargs))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_at", keep)
     async with Clock(30):
-        for _ in range(100):
-            with paused():
-                await asyncio.sleep(0)
-    assert len(timers) == 1
+        with paused():
+            assert [timer.cancelled() for timer in timers] == [True]
+        assert [timer.cancelled() for timer in timers] == [True, False]
+    assert all(timer.cancelled() for timer in timers)
