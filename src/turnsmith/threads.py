@@ -150,6 +150,8 @@ class ThreadCall(Generic[Result]):
 
     def settle(self, value: Any, error: BaseException | None = None) -> None:
         """Bring the outcome to the event loop of whoever waits; from any thread."""
+        if self.future.get_loop().is_closed():  # nobody waits any more
+            return
         returned = self._returned
         returned.calls.append((self, value, error))
         if not returned.is_told:

@@ -48,7 +48,7 @@ async def test_it_goes_off_as_late_as_it_stood_still():
 async def test_a_pause_longer_than_the_limit_leaves_what_was_left():
     async def work(seconds: float) -> None:
         with paused():
-            await asyncio.sleep(0.2)  # its timer goes off meanwhile
+            await asyncio.sleep(0.2)
         await asyncio.sleep(seconds)
 
     clock = Clock(0.1)

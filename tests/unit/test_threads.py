@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -178,3 +180,21 @@ async def test_an_event_loop_is_woken_once_for_many_calls(monkeypatch: pytest.Mo
     time.sleep(0.5)  # on the event loop: it cannot look at any of them meanwhile
     assert [await call.wait() for call in calls] == [number**2 for number in range(50)]
     assert len(wakes) == 1
+
+
+def test_a_call_that_outlives_its_event_loop_does_not_keep_it_alive() -> None:
+    pool, release = ThreadPool(limit=1), threading.Event()
+    loops = list[weakref.ref[asyncio.AbstractEventLoop]]()
+
+    async def start() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        pool.start(release.wait, 10)
+
+    asyncio.run(start())
+    release.set()
+    for _ in range(1000):
+        gc.collect()
+        if loops[0]() is None:
+            break
+        time.sleep(0.01)
+    assert loops[0]() is None
