@@ -83,7 +83,8 @@ def machine() -> str:
     """What the figures depend on."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
-    return f"{len(os.sched_getaffinity(0))} cores of {model}, Python {platform.python_version()}"
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} {'core' if cores == 1 else 'cores'} of {model}, Python {platform.python_version()}"
 
 
 def _git(*arguments: str) -> str:

@@ -4,7 +4,8 @@ Run, in the project's folder: python -m docs.hooks.measurements
 
 In a template, `[[waiting.goodput:.3f]]` is the median of a figure over all readings in
 `benchmarks/results/waiting.json`, in that format; `[[waiting.goodput.spread:.3f]]` adds the range and the number of
-runs, `[[letters.seconds.spread:.0f s]]` a unit; `[[learning.right_0/held_out:.0%]]` divides two figures;
+runs, `[[letters.seconds.spread:.0f s]]` a unit; `[[estimators.grpo_last.interval:.2f]]` is the mean over runs with its
+95 % interval; `[[learning.right_0/held_out:.0%]]` divides two figures;
 `[[waiting.command]]`, `.date` and `.commit` say where they come from. `[[letters.output]]` is a text that was recorded,
 `[[file examples/letters.py]]` a file, `[[all results]]` a table of all files.
 """
@@ -18,12 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from turnsmith.rollout.evaluation.intervals import estimate_mean
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TEMPLATES = ROOT / "docs" / "templates"
 PAGES = {"README.md.in": ROOT / "README.md", "measurements.md.in": ROOT / "docs" / "measurements.md"}
 PLACE = re.compile(r"\[\[([^\[\]\n]+)\]\]")
-_FIGURE = re.compile(r"(\w+)\.(\w+)(?:/(\w+))?(\.spread)?(?::(.+))?")
+_FIGURE = re.compile(r"(\w+)\.(\w+)(?:/(\w+))?(?:\.(spread|interval))?(?::(.+))?")
 
 
 def write_page(template: str, results: Path = RESULTS) -> str:
@@ -43,7 +46,7 @@ def _figure(found: dict[str, Any], words: str) -> str:
     parts = _FIGURE.fullmatch(words)
     if parts is None or parts[1] not in found:
         raise ValueError(f"[[{words}]]: there is no such file in benchmarks/results")
-    result, (key, divisor, spread, form) = found[parts[1]], parts.groups()[1:]
+    result, (key, divisor, around, form) = found[parts[1]], parts.groups()[1:]
     if isinstance(result.get(key), str):
         return result[key]
     readings: list[dict[str, float]] = [one for one in result["readings"] if key in one]
@@ -52,8 +55,11 @@ def _figure(found: dict[str, Any], words: str) -> str:
     values = [one[key] / (one[divisor] if divisor else 1) for one in readings]
     form, _, unit = (form or "g").partition(" ")
     show: Callable[[float], str] = lambda value: format(value, form).replace("%", " %")  # noqa: E731
+    if around == "interval":
+        mean = estimate_mean([[value] for value in values])
+        return f"{show(mean.value)} ({show(mean.low)} to {show(mean.high)})"
     middle = f"{show(statistics.median(values))} {unit}".rstrip()
-    if not spread:
+    if not around:
         return middle
     runs = f"{show(min(values))} to {show(max(values))} in {len(values)} runs" if len(values) > 1 else "one run"
     return f"{middle} ({runs})"

@@ -96,6 +96,8 @@ def test_a_benchmark_adds_readings_until_the_command_changes(
     template = "[[waiting.goodput:.2f]]; [[waiting.goodput.spread:.2f]]; [[waiting.command]]"
     written = "0.60; 0.60 (0.50 to 0.75 in 3 runs); python -m benchmarks.waiting --quick"
     assert hook.write_page(template, tmp_path) == written
+    interval = "0.62 (0.30 to 0.93)"  # Student's t: 4.303 standard errors of 0.0726 either side of 0.6167
+    assert hook.write_page("[[waiting.goodput.interval:.2f]]", tmp_path) == interval
     monkeypatch.setattr(sys, "argv", [f"{ROOT}/benchmarks/waiting.py", "--json"])
     assert results.kept("waiting", tmp_path) == []
     results.record("waiting", {"goodput": 0.9}, folder=tmp_path)
