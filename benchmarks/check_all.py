@@ -26,7 +26,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "isolation": ("--quick", "--no-ray"),
     "goodput": ("--quick",),
     "waiting": ("--quick",),
-    "cost_growth": ("--local",),
+    "cost_growth": (),
     "rollout_throughput": ("--rounds", "2"),
     "step_and_start": ("1", "6"),
     "memory_growth": ("--steps", "2000", "--seconds", "780"),

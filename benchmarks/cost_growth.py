@@ -7,25 +7,23 @@ verl's own trainer does the same steps in the same process, with its estimator a
 metrics. Of several steps the cheapest counts. Memory is what the process has grown by at its peak within a step.
 
 With `--local` there is no Ray, and TransferQueue is a dictionary in the same process: what it costs to send and receive
-is left out, for both, and so are the processes around. That takes a minute, and the rest a quarter of an hour.
+is left out, for both, and so are the processes around. That takes a minute, with Ray it is five.
 
 The slope is that of a line through the logarithms: 1 is linear. The figures at 10^9 tokens are that line continued,
 which says what one process would need, not that it was run. Constant costs flatten the line over the smallest batches,
 so the slope of the last two is shown as well. Exits 1 if the slope of turnsmith's CPU time is over `LIMIT`.
 
-Run, in the project's folder: python -m benchmarks.cost_growth [--quick] [--local] [--out cost_growth.json]
+Run, in the project's folder: python -m benchmarks.cost_growth [--quick] [--local]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from benchmarks import model_free, results
@@ -141,7 +139,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="without 10^7 tokens")
     parser.add_argument("--local", action="store_true", help="without Ray: TransferQueue is a dictionary")
-    parser.add_argument("--out", type=Path, help="write everything measured as JSON")
     results.add_option(parser)
     options = parser.parse_args()
     sizes = dict(list(SIZES.items())[: 2 if options.quick else 3])
@@ -151,9 +148,8 @@ def main() -> None:
     kinds = (model_free.OWN, model_free.THEIRS)
     grown = {kind: growth([one for one in found if one["kind"] == kind]) for kind in kinds}
     show([], grown)
-    if options.out:
-        options.out.write_text(json.dumps({"runs": found, "growth": grown}, indent=1))
     figures = {f"{kind}_slope": grown[kind]["cpu_slope"] for kind in kinds}
+    figures |= {f"{kind}_last_slope": grown[kind]["cpu_slope_of_the_last_two"] for kind in kinds}
     for run in found:
         place = f"{run['kind']}_{run['episodes'] * TOKENS:.0e}".replace("e+0", "e")
         figures[f"{place}_cpu"] = sum(run["cpu_seconds"].values())

@@ -92,7 +92,7 @@ def figures(trainer: RayPPOTrainer, options: argparse.Namespace) -> dict[str, fl
     """What the docs show of a run: success after so many episodes, and what it took."""
     points = [record for record in lines(trainer, options.batch) if record["kind"] == "evaluation"]
     shown: dict[str, float] = {"seed": trainer.config.training.seed, "steps": options.steps}
-    shown |= {"seeds": options.seeds, "episodes_a_step": options.batch, "held_out": options.evaluation_episodes}
+    shown |= {"episodes_a_step": options.batch, "held_out": options.evaluation_episodes}
     shown |= {"trained_wordings": len(TRAINED), "held_out_wordings": len(HELD_OUT), "formulas": 1 + len(WRONG)}
     shown["scripted_episodes"] = STEPS * BATCH
     for point in points:

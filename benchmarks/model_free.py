@@ -83,6 +83,7 @@ class RankGroup:
     def __init__(self) -> None:
         self._dispatch_info = {"actor": list(range(RANKS))}
         self._ranks = ray.remote(Ranks).options(num_cpus=0).remote()
+        self.workers = [self._ranks]
 
     def compute_log_prob(self, batch: Any) -> Any:
         ray.get(self._ranks.compute_log_prob.remote(batch.keys, batch.partition_id))

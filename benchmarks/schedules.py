@@ -3,28 +3,31 @@
 `compare RUN ...` reads run folders: groups, with the times of generation and environment of each turn, and the times of
 update and weight sync. It draws from them, simulates the schedule of each run, and prints the error of the simulated
 time per step. In `colocate_async` a turn that an update paused took longer: its time is replaced by that of another
-turn, or all turns are taken from another run of the same environment (`--turns`). Exits 1 above 15 %.
+turn. If one of the runs is `sync`, the others are also predicted from its turns alone. Exits 1 above 15 %.
 
-`scale RUN --lengths OTHER` simulates 10^6 episodes on 512 GPUs: turns per episode and the shape of environment times
+`scale RUN --lengths OTHER` simulates 200,000 episodes on 512 GPUs: turns per episode and the shape of environment times
 come from RUN, the shape of turn lengths from OTHER, sizes and speeds from `Cluster`, whose values are assumptions. The
-ideal keeps every GPU busy all the time, so the cost is how many times as many GPU hours an episode takes. `--save` adds
-the results to a file, from which `docs/images/schedules.py` draws.
+ideal keeps every GPU busy all the time, so the cost is how many times as many GPU hours an episode takes.
 
-Run, in the project's folder: python -m benchmarks.schedules compare RUN ...; ... scale RUN --lengths OTHER
+With `--json` the figures are added to `benchmarks/results/schedules_compare.json` and `schedules_scale.json`, from
+which `python -m docs.images.schedules` draws its picture. Run, in the project's folder:
+
+    python -m benchmarks.heavy_tail heavy --schedules sync colocate_async --steps 20
+    python -m benchmarks.schedules compare heavy/sync heavy/colocate_async
+    python -m benchmarks.schedules scale heavy/sync --lengths learning/runs/NAME  # of benchmarks.learning
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from benchmarks import results
 from benchmarks.schedule_runs import WARM_UP, MeasuredRun, measured_workload, read_measured
 
 from turnsmith import read_episodes
@@ -36,25 +39,34 @@ ROUNDS = 20
 """Simulations of each run, with different random numbers."""
 
 
-def compare(paths: Sequence[Path], turns_of: Path | None) -> float:
+def compare(paths: Sequence[Path], *, is_recorded: bool) -> float:
     """Simulate each run and print how far off the simulation is; returns the largest error."""
-    print(f"{'schedule':16}{'steps':>6}{'s/step':>8}{'simulated':>12}{'error':>8}{'staleness':>11}{'simulated':>11}")
-    source = None if turns_of is None else read_measured(turns_of)
+    print(f"{'run':26}{'steps':>6}{'s/step':>8}{'simulated':>12}{'error':>8}{'staleness':>11}{'simulated':>11}")
     runs = [read_measured(path) for path in paths]
     sync = next((run for run in runs if run.schedule == "sync"), None)
-    errors: list[float] = []
+    figures: dict[str, float] = {"rounds": ROUNDS}
     for run in runs:
-        work = measured_workload(run, source or run, sync)
-        rounds = [_simulate_again(run, work, seed) for seed in range(ROUNDS)]
-        means = [statistics.fmean(found.step_seconds) for found in rounds]
-        real, mean = statistics.fmean(run.steps), statistics.fmean(means)
-        stale = statistics.fmean(mean_staleness(found) for found in rounds)
-        errors.append(mean / real - 1)
-        print(
-            f"{run.schedule:16}{len(run.steps):6}{real:8.3f}{mean:7.3f} ±{statistics.stdev(means):.2f}"
-            f"{errors[-1]:+8.1%}{run.staleness:11.2f}{stale:11.2f}"
-        )
-    return max(map(abs, errors))
+        figures |= _simulate_and_print(run.schedule, run, run, sync)
+        if sync is not None and run is not sync:
+            figures |= _simulate_and_print(f"{run.schedule}_predicted", run, sync, sync)
+    results.record("schedules_compare", figures, is_wanted=is_recorded)
+    return max(abs(found) for name, found in figures.items() if name.endswith("_error"))
+
+
+def _simulate_and_print(
+    name: str, run: MeasuredRun, turns_of: MeasuredRun, sync: MeasuredRun | None
+) -> dict[str, float]:
+    work = measured_workload(run, turns_of, sync)
+    rounds = [_simulate_again(run, work, seed) for seed in range(ROUNDS)]
+    means = [statistics.fmean(found.step_seconds) for found in rounds]
+    real, mean = statistics.fmean(run.steps), statistics.fmean(means)
+    stale = statistics.fmean(mean_staleness(found) for found in rounds)
+    error = mean / real - 1
+    print(
+        f"{name:26}{len(run.steps):6}{real:8.3f}{mean:7.3f} ±{statistics.stdev(means):.2f}"
+        f"{error:+8.1%}{run.staleness:11.2f}{stale:11.2f}"
+    )
+    return {f"{name}_steps": len(run.steps), f"{name}_real": real, f"{name}_simulated": mean, f"{name}_error": error}
 
 
 def _simulate_again(run: MeasuredRun, work: Workload, seed: int) -> Simulated:
@@ -117,6 +129,15 @@ class Shape:
         turns = [len(episode.turns) for episode in played if episode.turns]
         return cls(turns, [one / mean for one in tokens], [one / middle for one in seconds])
 
+    def figures(self) -> dict[str, float]:
+        """How much was measured, and how far the tail of environment times reaches."""
+        return {
+            "environment_steps": len(self.latencies),
+            "p99_over_median": statistics.quantiles(self.latencies, n=100)[-1],
+            "longest_over_median": max(self.latencies),
+            "turns_read": len(self.tokens),
+        }
+
     def gpu_seconds(self, cluster: Cluster) -> tuple[float, float]:
         """GPU time that an episode needs at least, for generation and for training."""
         tokens = statistics.fmean(self.turns) * cluster.tokens_per_turn
@@ -125,7 +146,7 @@ class Shape:
 
 def run_at_scale(
     schedule: str, shape: Shape, cluster: Cluster, *, batch: int, group_size: int, episodes: int, staleness: int
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Simulate one schedule on the cluster."""
     generation, training = shape.gpu_seconds(cluster)
     # Separate GPUs are divided by the time that each side needs.
@@ -155,36 +176,33 @@ def run_at_scale(
     )
     speed, ideal = batch * steps / sum(found.step_seconds), cluster.gpus / (generation + training)
     return {
-        "schedule": schedule,
-        "max_staleness": staleness,
         "episodes": batch * steps,
-        "generating GPUs": generators,
-        "episodes/s": speed,
-        "slot use": found.slot_use,
+        "gpus": generators,
+        "speed": speed,
+        "use": found.slot_use,
         "staleness": mean_staleness(found),
-        "ideal episodes/s": ideal,
         "cost": ideal / speed,
     }
 
 
 def scale(shape: Shape, cluster: Cluster, options: argparse.Namespace) -> None:
     """Simulate the chosen schedules on the cluster, with each `max_staleness`."""
-    ideal = cluster.gpus / sum(shape.gpu_seconds(cluster))
     names = f"{'limit':>6}{'episodes':>11}{'gen. GPUs':>10}{'ep./s':>8}{'slot use':>9}{'staleness':>10}{'cost':>7}"
     print(f"{'schedule':16}{names}")
+    sizes: dict[str, int] = {name: getattr(options, name) for name in ("batch", "group_size", "episodes")}
+    ideal = cluster.gpus / sum(shape.gpu_seconds(cluster))
+    figures: dict[str, float] = {**asdict(cluster), **sizes, **shape.figures(), "ideal": ideal}
     for schedule in options.schedules:
         for staleness in [0] if schedule == "sync" else options.max_staleness:
-            sizes: dict[str, int] = {name: getattr(options, name) for name in ("batch", "group_size", "episodes")}
             row = run_at_scale(schedule, shape, cluster, **sizes, staleness=staleness)
-            if options.save:
-                with options.save.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+            figures |= {f"{schedule}_{staleness}_{name}": found for name, found in row.items()}
             print(
-                f"{schedule:16}{staleness:6}{row['episodes']:11,}{row['generating GPUs']:10}{row['episodes/s']:8.1f}"
-                f"{row['slot use']:9.1%}{row['staleness']:10.2f}{row['cost']:7.2f}",
+                f"{schedule:16}{staleness:6}{row['episodes']:11,}{row['gpus']:10}{row['speed']:8.1f}"
+                f"{row['use']:9.1%}{row['staleness']:10.2f}{row['cost']:7.2f}",
                 flush=True,
             )
     print(f"ideal: {ideal:.1f} episodes/s")
+    results.record("schedules_scale", figures, is_wanted=options.json)
 
 
 def main() -> None:
@@ -192,17 +210,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("compare", "scale"))
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--turns", type=Path, help="with `compare`: a run folder to take the turns from")
     parser.add_argument("--lengths", type=Path, help="a run folder whose turns have the lengths to simulate")
-    parser.add_argument("--episodes", type=int, default=1_000_000)
+    parser.add_argument("--episodes", type=int, default=200_000)
     parser.add_argument("--batch", type=int, default=16_384)
     parser.add_argument("--group-size", type=int, default=16)
     parser.add_argument("--schedules", nargs="+", default=SCHEDULES, choices=SCHEDULES)
     parser.add_argument("--max-staleness", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--save", type=Path, help="a file that the results are appended to, one JSON object per line")
+    results.add_option(parser)
     options = parser.parse_args()
     if options.what == "compare":
-        raise SystemExit(compare(options.runs, options.turns) > MOST_ERROR)
+        raise SystemExit(compare(options.runs, is_recorded=options.json) > MOST_ERROR)
     shape = Shape.of(options.runs[0], options.lengths or options.runs[0])
     scale(shape, Cluster(), options)
 

@@ -4,8 +4,8 @@ Run, in the project's folder: python -m docs.hooks.measurements
 
 In a template, `[[waiting.goodput:.3f]]` is the median of a figure over all readings in
 `benchmarks/results/waiting.json`, in that format; `[[waiting.goodput.spread:.3f]]` adds the range and the number of
-runs, `[[letters.seconds.spread:.0f s]]` a unit; `[[estimators.grpo_last.interval:.2f]]` is the mean over runs with its
-95 % interval; `[[learning.right_0/held_out:.0%]]` divides two figures;
+runs, `[[letters.seconds.spread:.0f s]]` a unit; `[[learning.success_0.interval:.0%]]` is the mean over runs with its
+95 % interval; `[[learning.right_0/held_out:.0%]]` divides two figures; `[[waiting.readings]]` is the number of runs;
 `[[waiting.command]]`, `.date` and `.commit` say where they come from. `[[letters.output]]` is a text that was recorded,
 `[[file examples/letters.py]]` a file, `[[all results]]` a table of all files.
 """
@@ -49,6 +49,8 @@ def _figure(found: dict[str, Any], words: str) -> str:
     result, (key, divisor, around, form) = found[parts[1]], parts.groups()[1:]
     if isinstance(result.get(key), str):
         return result[key]
+    if key == "readings":
+        return str(len(result[key]))
     readings: list[dict[str, float]] = [one for one in result["readings"] if key in one]
     if not readings:
         raise ValueError(f"[[{words}]]: benchmarks/results/{parts[1]}.json has no {key}")
@@ -57,7 +59,7 @@ def _figure(found: dict[str, Any], words: str) -> str:
     show: Callable[[float], str] = lambda value: format(value, form).replace("%", " %")  # noqa: E731
     if around == "interval":
         mean = estimate_mean([[value] for value in values])
-        return f"{show(mean.value)} ({show(mean.low)} to {show(mean.high)})"
+        return f"{show(mean.value)} ({show(mean.low)} to {show(mean.high)})" if mean.has_interval else show(mean.value)
     middle = f"{show(statistics.median(values))} {unit}".rstrip()
     if not around:
         return middle

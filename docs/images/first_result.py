@@ -57,7 +57,7 @@ class Picture:
             f'<rect x="450" y="{top:.1f}" width="414" height="92" rx="6" fill="none" stroke="{colour}" opacity=".7"/>'
         )
         self.text(464, top + 24, when, colour=colour, more='font-weight="600"')
-        self.text(850, top + 24, f"reward {told['reward']}", anchor="end", colour=colour, more='font-weight="600"')
+        self.text(850, top + 24, f"reward {told['reward']:g}", anchor="end", colour=colour, more='font-weight="600"')
         mono = 'font-family="ui-monospace, monospace" font-size="12.5"'
         self.text(464, top + 48, f'calculator("{told["call"]}")  ->  {told["answer"]}', more=mono)
         self.text(464, top + 72, f"answers {told['answer']}", more=mono)
@@ -71,8 +71,8 @@ def draw(result: dict[str, Any]) -> str:
     """The picture as SVG."""
     readings = result["readings"]
     picture = Picture()
-    over = f"mean success of {len(readings)} seeds" if len(readings) > 1 else "success"
-    picture.text(LEFT, 22, f"{over} on {readings[0]['held_out']} held-out problems (95 % interval)")
+    over = f", mean of {len(readings)} seeds" if len(readings) > 1 else ""
+    picture.text(LEFT, 22, f"success on {readings[0]['held_out']} held-out problems{over}")
     picture.curve(mean_curve(readings))
     shown = result["episodes"][0]
     picture.text(450, 22, "one of them, before and after")

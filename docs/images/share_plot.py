@@ -1,4 +1,4 @@
-"""A plot of shares from 0 to 1, as SVG: what learning.svg and schedules.svg have in common."""
+"""A plot of shares from 0 to 1, as SVG: what several of our pictures have in common."""
 
 from __future__ import annotations
 

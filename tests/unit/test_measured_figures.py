@@ -77,13 +77,24 @@ def test_every_file_says_where_it_comes_from(hook: ModuleType) -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
         assert {"command", "date", "commit", "machine", "measured by"} <= found.keys(), file.name
         assert found["readings"], file.name
+        assert found["measured by"].startswith("the command"), f"{file.name}: run its command with --json"
 
 
-@pytest.mark.parametrize("name", ["first_result", "learning"])
-def test_the_picture_is_drawn_from_the_file(name: str, hook: ModuleType) -> None:
-    result = json.loads((hook.RESULTS / "learning.json").read_text(encoding="utf-8"))
-    drawn = importlib.import_module(f"docs.images.{name}").draw(result)
-    assert drawn == (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("picture", "module", "files", "options"),
+    [
+        ("first_result", "first_result", ["learning"], {}),
+        ("learning_episodes", "learning", ["learning", "learning_trl"], {"by": "episodes"}),
+        ("learning_minutes", "learning", ["learning", "learning_trl"], {"by": "minutes"}),
+        ("schedules", "schedules", ["schedules_scale"], {}),
+    ],
+)
+def test_the_picture_is_drawn_from_the_files(
+    picture: str, module: str, files: list[str], options: dict[str, str], hook: ModuleType
+) -> None:
+    found = [json.loads((hook.RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in files]
+    drawn = importlib.import_module(f"docs.images.{module}").draw(*found, **options)
+    assert drawn == (ROOT / "docs" / "images" / f"{picture}.svg").read_text(encoding="utf-8")
 
 
 def test_a_benchmark_adds_readings_until_the_command_changes(
@@ -93,8 +104,8 @@ def test_a_benchmark_adds_readings_until_the_command_changes(
     for goodput in (0.5, 0.75, 0.6):
         results.record("waiting", {"goodput": goodput}, folder=tmp_path)
     assert results.kept("waiting", tmp_path) == [{"goodput": 0.5}, {"goodput": 0.75}, {"goodput": 0.6}]
-    template = "[[waiting.goodput:.2f]]; [[waiting.goodput.spread:.2f]]; [[waiting.command]]"
-    written = "0.60; 0.60 (0.50 to 0.75 in 3 runs); python -m benchmarks.waiting --quick"
+    template = "[[waiting.readings]]; [[waiting.goodput:.2f]]; [[waiting.goodput.spread:.2f]]; [[waiting.command]]"
+    written = "3; 0.60; 0.60 (0.50 to 0.75 in 3 runs); python -m benchmarks.waiting --quick"
     assert hook.write_page(template, tmp_path) == written
     interval = "0.62 (0.30 to 0.93)"  # Student's t: 4.303 standard errors of 0.0726 either side of 0.6167
     assert hook.write_page("[[waiting.goodput.interval:.2f]]", tmp_path) == interval
@@ -102,6 +113,7 @@ def test_a_benchmark_adds_readings_until_the_command_changes(
     assert results.kept("waiting", tmp_path) == []
     results.record("waiting", {"goodput": 0.9}, folder=tmp_path)
     assert hook.write_page("[[waiting.goodput.spread:.0%]]", tmp_path) == "90 % (one run)"
+    assert hook.write_page("[[waiting.goodput.interval:.0%]]", tmp_path) == "90 %"
     results.record("waiting", {"goodput": 0.1}, folder=tmp_path, is_wanted=False)
     assert len(json.loads((tmp_path / "waiting.json").read_text())["readings"]) == 1
 
