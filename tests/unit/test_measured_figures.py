@@ -87,6 +87,7 @@ def test_every_file_says_where_it_comes_from(hook: ModuleType) -> None:
         ("learning_episodes", "learning", ["learning", "learning_trl"], {"by": "episodes"}),
         ("learning_minutes", "learning", ["learning", "learning_trl"], {"by": "minutes"}),
         ("schedules", "schedules", ["schedules_scale"], {}),
+        ("estimators", "estimators", ["estimators"], {}),
     ],
 )
 def test_the_picture_is_drawn_from_the_files(
