@@ -64,6 +64,8 @@ def draw(ours: dict[str, Any], trl: dict[str, Any], *, by: str) -> str:
     for figures in ours["readings"] if len(ours["readings"]) > 1 else []:
         plot.line([(x([figures], count) / most, figures[f"success_{count}"]) for count in counts(figures)], GREY)
     below = (-2, 12) if theirs[-1][1] > points[-1][1] else (12, -2)  # so that the names do not overlap
+    if by == "minutes":
+        below = (4, -8)  # ours ends first, and TRL's line goes on below the name
     plot.curve("TRL", [(x(trl["readings"], count) / most, share) for count, share, *_ in theirs], TRL_COLOUR, below[0])
     plot.curve("turnsmith", [(place[count], share) for count, share, *_ in points], COLOUR, below[1])
     return plot.svg(f"Success on held-out problems by {by}: every seed, their mean with its interval, and TRL")
