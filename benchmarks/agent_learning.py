@@ -15,12 +15,14 @@ import asyncio
 import random
 import re
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
 from benchmarks.learning import settings
-from benchmarks.learning_start import FIRST_SEED, drawn_sum, fine_tune, scripted
+from benchmarks.learning_start import FIRST_SEED, calculation, drawn_sum, fine_tune, scripted
 from examples.calculator_agent import solve
 from transformers import AutoTokenizer
 
@@ -49,7 +51,7 @@ def demonstration(chat: Chat, seed: int) -> tuple[list[int], list[int]]:
     task = problem(seed)
     numbers = [int(number) for number in re.findall(r"\d+", task["question"])]
     expression = drawn_sum(numbers, random.Random(seed), SHARE)
-    return asyncio.run(scripted(chat, solve, EpisodeStart(str(seed), task=task), expression))
+    return asyncio.run(scripted(chat, solve, EpisodeStart(str(seed), task=task), calculation(expression)))
 
 
 def make_start(folder: Path) -> None:
@@ -92,7 +94,9 @@ def main() -> None:
     options.batch, options.group, options.learning_rate = BATCH, 8, 3e-5
     options.turn_tokens, options.episode_tokens, options.turns, options.evaluation_episodes = 64, 256, 3, EPISODES
     if not (options.out / "start").exists():
-        make_start(options.out / "start")
+        # In a process of its own, whose gigabytes are free again when it ends.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            pool.submit(make_start, options.out / "start").result()
     config = settings(options)
     config.inference.max_prompt_tokens = 512
     trainer = RayPPOTrainer(

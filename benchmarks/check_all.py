@@ -1,7 +1,7 @@
 """Runs every benchmark that has a threshold, one after another in short forms, and says which of them missed it.
 
-About 40 minutes on two cores. `step_and_start`, `rollout_throughput`, `memory_growth` and `letters` start Ray, the
-second vLLM.
+About 45 minutes on two cores. `step_and_start`, `rollout_throughput`, `memory_growth`, `letters` and `recipe` start
+Ray, the second vLLM.
 
 Run, in the project's folder: python -m benchmarks.check_all [NAME ...]
 """
@@ -33,6 +33,8 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "retokenization_drift": (),
     "plan_accuracy": ("--clock", "cpu", "one short turn", "three turns", "many turns", "worker processes", "wider"),
     "letters": (),
+    "interval_coverage": ("--draws", "500"),
+    "recipe": ("agent",),
 }
 """Each benchmark and the arguments of its short form."""
 TIMEOUT = 900.0

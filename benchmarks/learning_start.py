@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -41,23 +42,28 @@ def drawn_sum(numbers: Sequence[int], draw: random.Random, share: float) -> str:
     return form.format(a=a, b=b, c=c)
 
 
-def call_of(expression: str) -> str:
-    """How the model calls the calculator."""
-    return f'<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
+def call_of(name: str, **arguments: object) -> str:
+    """How the model calls a tool."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-async def scripted(chat: Chat, environment: Any, start: EpisodeStart, expression: str) -> tuple[list[int], list[int]]:
-    """The tokens of an episode that calculates this and answers, and 1 for those that the model is to say."""
+def calculation(expression: str) -> list[str]:
+    """What the model says in an episode that calculates this and answers."""
     result = WordProblems().calculate(expression=expression)
+    return [call_of("calculate", expression=expression), f"The answer is {result}."]
+
+
+async def scripted(chat: Chat, environment: Any, start: EpisodeStart, said: list[str]) -> tuple[list[int], list[int]]:
+    """The tokens of an episode in which the model says this, and 1 for those that are the model's."""
     trajectory = await run_episode(
         start,
         environment=EnvironmentSpec.of(environment),
-        engine=ScriptedEngine([call_of(expression), f"The answer is {result}."], chat),
+        engine=ScriptedEngine(said, chat),
         chat=chat,
         limits=Limits(prompt_tokens=1024, tokens=1024),
         sampling=Sampling(),
     )
-    assert len(trajectory.actions) == 2, trajectory.error
+    assert len(trajectory.actions) == len(said), trajectory.error
     return list(trajectory.tokens.ids), list(trajectory.tokens.mask)
 
 
@@ -66,7 +72,7 @@ def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[
     problem = WordProblems()
     problem.reset(seed=seed)
     expression = drawn_sum(problem.numbers, random.Random(seed), share)
-    return asyncio.run(scripted(chat, WordProblems, EpisodeStart(str(seed), seed=seed), expression))
+    return asyncio.run(scripted(chat, WordProblems, EpisodeStart(str(seed), seed=seed), calculation(expression)))
 
 
 def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, learning_rate: float) -> None:

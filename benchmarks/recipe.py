@@ -55,7 +55,7 @@ def main() -> int:
     print(curve)
     results.record(f"recipe_{options.name}", shown, is_wanted=options.json)
     if not shown["rose"]:
-        print("Missed: the intervals of the first and the last evaluation overlap.")
+        print("missed: the intervals of the first and the last evaluation overlap.")
     return 0 if shown["rose"] else 1
 
 

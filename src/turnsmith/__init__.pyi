@@ -88,6 +88,7 @@ from .trainer import RayPPOTrainer as RayPPOTrainer
 from .trainer import create_trainer as create_trainer
 from .trainer.advantages import AdvantageInputs as AdvantageInputs
 from .trainer.advantages import advantage_estimator as advantage_estimator
+from .trainer.callbacks import TrainerCallback as TrainerCallback
 from .trainer.dataset import CustomEnvironmentDataset as CustomEnvironmentDataset
 from .trainer.diagnostics.context import StepContext as StepContext
 from .trajectory import Outcome as Outcome

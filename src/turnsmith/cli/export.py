@@ -13,15 +13,16 @@ STEP_HELP = "step of a checkpoint, `best` or `last` (default: last)"
 """Help text of every `--step`."""
 
 _DESCRIPTION = """\
-Write a run's model as a plain Hugging Face folder (safetensors and tokenizer)
-that transformers and vLLM load. The default is the newest intact checkpoint; a
-damaged one is never exported."""
+Write a run's model as a plain Hugging Face folder (safetensors, tokenizer and a
+model card) that transformers and vLLM load. The default is the newest intact
+checkpoint; a damaged one is never exported."""
 
 _EXAMPLES = """\
 examples:
   turnsmith export runs/MyGame-20261115-120000
   turnsmith export runs/chess --step best --out chess-model --dtype bfloat16
-  turnsmith export runs/chess --adapter"""
+  turnsmith export runs/chess --adapter
+  turnsmith export latest --step best --push my-name/chess"""
 
 
 def add_export_command(commands: Any) -> None:
@@ -35,6 +36,8 @@ def add_export_command(commands: Any) -> None:
     add("--out", metavar="FOLDER", help="new folder to write to (default: RUN/exports/step-N)")
     add("--adapter", action="store_true", help="write only the LoRA adapter (default: merge it into the model)")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="dtype of the weights (default: as trained)")
+    add("--push", metavar="OWNER/NAME", help="also upload it to the Hugging Face hub (private, if it is new there)")
+    add("--public", action="store_true", help="with --push: let all see a repository that is new")
     parser.set_defaults(run=_run)
 
 
@@ -42,7 +45,10 @@ def _run(args: argparse.Namespace) -> int:
     """Export the model and print its folder."""
     from turnsmith.cli.run_folders import find_run
     from turnsmith.trainer.checkpoints.export import export_model
+    from turnsmith.trainer.checkpoints.hub import check_repository, push_folder
 
+    if args.push:
+        check_repository(args.push)
     folder = export_model(
         find_run(args.run_folder, containing="resume.json"),
         args.step,
@@ -52,6 +58,8 @@ def _run(args: argparse.Namespace) -> int:
         warn=lambda sentence: print_line(f"turnsmith: {sentence}", sys.stderr),
     )
     print_line(f"The {'adapter' if args.adapter else 'model'} is in {folder}", sys.stdout)
+    if args.push:
+        print_line(f"It is at {push_folder(folder, args.push, public=args.public)}", sys.stdout)
     return 0
 
 

@@ -19,6 +19,7 @@ from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.callbacks import TrainerCallback
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
 from turnsmith.trainer.config.build import run_header, verl_config
@@ -56,6 +57,7 @@ class RayPPOTrainer:
             `CustomEnvironmentDataset` may name its own environment); None: the same environment, with seeds that
             training does not use.
         parser: Reads the model's tool calls; None: the parser that `inference.tool_format` names.
+        callbacks: Called in this process after each step, evaluation and checkpoint.
 
     Example:
         >>> from turnsmith import ConfigStore, RayPPOTrainer
@@ -76,6 +78,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         tools: ToolRegistry | None = None,
         validation: Any = None,
         parser: ActionParser | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         check(config)
         self.config = config
@@ -85,6 +88,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self.dataset = run_dataset(dataset, self.environment)
         self.tools = tools
         self.parser = parser
+        self.callbacks = list(callbacks)
         self.validation = Validation.of(validation, self.environment)
         self.validation.check(config, self.dataset)
         self.run: RunFolder | None = None
@@ -98,6 +102,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._horizon = 0
         self._steps_made = 0
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
+        self._is_training = False
 
     @classmethod
     def resume(
@@ -110,6 +115,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         *,
         validation: Any = None,
         parser: ActionParser | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
         overrides: Sequence[str] = (),
         trust: bool = False,
     ) -> RayPPOTrainer:
@@ -121,6 +127,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             run_folder: The run's folder.
             environment: Like `reward_fn`, `tools`, `curriculum`, `validation` and `parser`: only needed if it cannot be
                 imported by its name.
+            callbacks: Called in this process, as for a new run.
             overrides: Settings to change, as in `["training.num_epochs=4"]`.
             trust: Whether to load what this user's turnsmith did not write: doing so runs code in it.
 
@@ -133,7 +140,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         stopped = reopen(run_folder, given, overrides, trust=trust)
         parts = stopped.parts
         mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
-        trainer = cls(stopped.config, *mine)
+        trainer = cls(stopped.config, *mine, callbacks)
         trainer.run, trainer._stopped, trainer._steps_made = stopped.run, stopped, stopped.step
         for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
             trainer._view.note(sentence)
@@ -158,6 +165,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
         from the first (not with `training.lr_schedule=cosine`, which ends with the first). In a resumed run, a call
         without arguments trains for the remaining steps.
         """
+        self._refuse_while_training("fit")
         steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # only in a resumed run
             self._view.note(f"All {self._steps_made} steps of {self._folder().path} are done.")
@@ -171,22 +179,46 @@ made of whole groups. Set batch_size to a multiple of group_size.
             with using(self._folder().path):
                 self._inputs().write_recipe(self._folder(), last, epoch_steps)
                 self._folder().append_event("training", steps=last, **this_process())
+            self._is_training = True
             grace = self.config.checkpoint.grace_seconds
-            train_until(last, self._runner, self._watch, grace, self._view.note)
+            is_whole = train_until(last, self._runner, self._watch, grace, self._view.note)
+            self._is_training = False
             with using(self._folder().path):
-                self._folder().append_event("finished", step=last)
+                self._folder().append_event("finished", step=self._steps_made)
+            for callback in self.callbacks:
+                callback.on_train_end(self)
         except BaseException as error:
+            self._is_training = False
             ignore_preemption()
             self._view.finish(record_end(error, self.run))
             self.cleanup()
             raise
         if self._forecast is not None:
             self._view.note(self._forecast.line())
-        self._view.finish(f"{steps} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
+        made = steps - (last - self._steps_made)
+        self._view.finish(f"{made} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
+        if not is_whole:
+            self.cleanup()  # the step that was under way is gone; only `resume` begins it again
         return self.metrics_history
+
+    def stop(self) -> None:
+        """Have `fit` return after the last whole step, which is saved unless `checkpoint.save_interval` is 0.
+
+        For callbacks. `turnsmith resume` trains for the steps that are left.
+
+        Example:
+            >>> from turnsmith import ConfigStore, RayPPOTrainer
+            >>> RayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber").stop()
+            Traceback (most recent call last):
+            turnsmith.errors.TrainingFailure: The run is not training: call stop() from a callback.
+        """
+        if not self._is_training:
+            raise TrainingFailure("The run is not training: call stop() from a callback.")
+        self._runner.stop_soon.remote()
 
     def save_checkpoint(self, path: str | Path) -> Path:
         """Save model, optimizer and data position under `path`; return the checkpoint's own folder."""
+        self._refuse_while_training("save_checkpoint")
         if self._runner is None:
             raise TrainingFailure("There is nothing to save yet: call fit() or load_checkpoint() first.")
         return Path(self._watch(self._runner.save.remote(str(Path(path).absolute()))))
@@ -198,6 +230,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             path: A checkpoint's own folder, a folder of checkpoints, or a run folder.
             trust: Whether to load what this user's turnsmith did not write: doing so runs code in its files.
         """
+        self._refuse_while_training("load_checkpoint")
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
         epoch_steps = steps_in_epoch(self.config, self.dataset)
@@ -322,12 +355,22 @@ made of whole groups. Set batch_size to a multiple of group_size.
             self._view.step(content)
             if self._forecast is not None and (line := self._forecast.step(content)):
                 self._view.note(line)
+            for callback in self.callbacks:
+                callback.on_step_end(self, content)
         elif kind == "evaluation":
             self._view.evaluation(content)
+            for callback in self.callbacks:
+                callback.on_evaluate(self, content)
         elif kind == "checkpoint":
             self._view.note(f"saved {content}")
+            for callback in self.callbacks:
+                callback.on_save(self, Path(content))
         elif kind == "warning":
             self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
+
+    def _refuse_while_training(self, method: str) -> None:
+        if self._is_training:
+            raise TrainingFailure(f"A callback cannot call {method}() while the run trains: do it in on_train_end.")
 
     def _folder(self) -> RunFolder:
         if self.run is None:

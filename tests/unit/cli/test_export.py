@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
+from tests.unit.cli.hub_server import hub_server
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -20,6 +22,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
 from turnsmith.records.checkpoints import PendingCheckpoint, mark_best
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.trainer.checkpoints.hub import model_card
 
 RANKS = 2
 
@@ -27,6 +30,7 @@ RANKS = 2
 @pytest.fixture(autouse=True)
 def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: str) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def test_the_export_is_bitwise_the_trained_model(
     assert exported.lm_head.weight is exported.model.embed_tokens.weight
     assert "attn_implementation" not in json.loads((folder / "config.json").read_text())
     assert AutoTokenizer.from_pretrained(folder).chat_template
-    assert {file.suffix for file in folder.iterdir()} == {".json", ".jinja", ".safetensors"}
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".jinja", ".safetensors", ".md"}
     assert all(file.stat().st_mode & 0o044 for file in folder.iterdir())
 
 
@@ -127,7 +131,7 @@ def test_a_lora_adapter_is_merged_or_exported_alone(tiny: Any, tmp_path: Path, t
         expected = trained(ids).logits
         assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
         adapter = run.path / "exports" / "step-3-adapter"
-        assert {file.suffix for file in adapter.iterdir()} == {".json", ".jinja", ".safetensors"}
+        assert {file.suffix for file in adapter.iterdir()} == {".json", ".jinja", ".safetensors", ".md"}
         bare = trained.unload()
         assert not torch.allclose(bare(ids).logits, expected, atol=1e-2)
         assert torch.equal(PeftModel.from_pretrained(bare, str(adapter))(ids).logits, expected)
@@ -165,3 +169,71 @@ def test_what_cannot_be_exported_is_an_error(
     (run.checkpoints_dir / "global_step_3" / "manifest.json").unlink()
     assert main(["export", str(run.path), "--step", "3"]) == 2
     assert "never finished" in capsys.readouterr().err
+
+
+def test_the_card_says_how_it_was_trained_and_what_it_scored(tiny: Any, tmp_path: Path, tiny_folder: str) -> None:
+    run = run_with(tiny, tmp_path, tiny_folder)
+    (run.path / "resume.json").write_text(json.dumps({"environment": "my_games:Chess"}))
+    scored = {"success/mean": 0.5, "success/low": 0.25, "success/high": 0.75, "reward/mean": 0.5, "episodes/total": 64}
+    for step in (0, 3, 6):
+        run.append_evaluation({"step": step, **scored, "success/mean": step / 10})
+    assert main(["export", str(run.path)]) == 0
+    card = ModelCard.load(run.path / "exports" / "step-3" / "README.md")
+    assert card.data.tags == ["reinforcement-learning", "turnsmith", "grpo"]
+    assert card.data.base_model is None, "tiny is not on the hub"
+    [success, reward] = card.data.eval_results
+    assert (success.dataset_name, success.metric_type, success.metric_value) == ("Chess", "success", 0.3)
+    assert reward.metric_value == 0.5
+    assert "in the environment `Chess`: grpo, 3 steps of 32\nepisodes in groups of 8, learning rate " in card.text
+    assert "| 3 | 30% (25% to 75%) | 0.5 | 64 |" in card.text
+    assert "| 6 |" not in card.text, "that is after the checkpoint"
+
+
+def test_the_card_names_a_base_model_of_the_hub(tmp_path: Path) -> None:
+    config = ConfigStore()
+    for name, wanted in {"Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B", "./mine": None, "/models/mine": None}.items():
+        config.model.model_name = name
+        run = RunFolder.create(tmp_path, wanted.replace("/", "-") if wanted else name.replace("/", "-"))
+        card = ModelCard(model_card(run, config, 1, adapter=True))
+        assert (card.data.base_model, card.data.library_name) == (wanted, "peft")
+        assert "/models" not in card.text, "no path of this machine is published"
+
+
+def test_an_export_is_pushed_to_the_hub_with_its_card(
+    tiny: Any, tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_with(tiny, tmp_path, tiny_folder)
+    with hub_server() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        assert main(["export", str(run.path), "--push", "me/chess"]) == 0
+        assert main(["export", str(run.path), "--out", str(tmp_path / "again"), "--push", "me/chess", "--public"]) == 0
+    folder = run.path / "exports" / "step-3"
+    assert hub.files == {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert [(made["name"], made["visibility"]) for made in hub.made] == [("chess", "private"), ("chess", "public")]
+    assert hub.tokens == {"Bearer hf_mine"}
+    assert f"It is at {hub.address}/me/chess\n" in capsys.readouterr().out
+
+
+def test_an_export_that_the_hub_refuses_is_kept_and_told(
+    tiny: Any, tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_with(tiny, tmp_path, tiny_folder)
+    with hub_server(refuses=True) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        assert main(["export", str(run.path), "--push", "me/chess"]) == 2
+    told = capsys.readouterr().err
+    folder = run.path / "exports" / "step-3"
+    assert f"The model is in {folder}, but was not pushed to me/chess: " in told
+    assert f"then `hf upload me/chess {folder}`." in told
+    assert "Traceback" not in told
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert main(["export", str(run.path), "--out", str(tmp_path / "other"), "--push", "me/chess"]) == 2
+    assert "but was not pushed to me/chess: " in capsys.readouterr().err
+
+
+def test_a_name_that_the_hub_cannot_have_is_refused_before_the_export(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run")
+    (run.path / "resume.json").write_text("{}")
+    assert main(["export", str(run.path), "--push", "my chess"]) == 2
+    assert not (run.path / "exports").exists()

@@ -13,6 +13,7 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer import RayPPOTrainer, create_trainer
+from turnsmith.trainer.callbacks import TrainerCallback
 from turnsmith.trainer.config.build import run_header, training_sampling
 
 
@@ -116,3 +117,51 @@ def test_past_metrics_are_read_from_the_run_folder(tmp_path: Path) -> None:
     trainer._show("step", {"step": 1, "reward/mean": 0.5})
     assert trainer.metrics_history == [{"step": 1, "reward/mean": 0.5}]
     assert trainer.evaluations == [{"step": 1, "success": 1.0}]
+
+
+class Stops(TrainerCallback):
+    """Keeps what it is told, and stops the run at once."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def on_step_end(self, trainer: RayPPOTrainer, metrics: dict[str, object]) -> None:
+        self.told.append(metrics)
+        trainer.stop()
+
+    def on_evaluate(self, trainer: RayPPOTrainer, metrics: dict[str, object]) -> None:
+        self.told.append(metrics)
+
+    def on_save(self, trainer: RayPPOTrainer, folder: Path) -> None:
+        self.told.append(folder)
+
+
+def test_callbacks_are_told_of_steps_evaluations_and_checkpoints_in_order() -> None:
+    asked: list[str] = []
+    first, second = Stops(), Stops()
+    made = RayPPOTrainer(ConfigStore(), GuessNumber, callbacks=[first, second])
+    made._runner = SimpleNamespace(stop_soon=SimpleNamespace(remote=lambda: asked.append("stop")))
+    made._is_training = True
+    made._show("evaluation", {"step": 0})
+    made._show("step", {"step": 1, "reward/mean": 0.5})
+    made._show("checkpoint", "runs/a/checkpoints/global_step_1")
+    assert first.told == [{"step": 0}, {"step": 1, "reward/mean": 0.5}, Path("runs/a/checkpoints/global_step_1")]
+    assert second.told == first.told
+    assert asked == ["stop", "stop"]
+
+
+def test_a_callback_may_neither_train_nor_save_nor_load_while_the_run_trains(tmp_path: Path) -> None:
+    made = trainer()
+    made._is_training = True
+    for name, call in {
+        "fit": made.fit,
+        "save_checkpoint": lambda: made.save_checkpoint(tmp_path),
+        "load_checkpoint": lambda: made.load_checkpoint(tmp_path),
+    }.items():
+        with pytest.raises(TrainingFailure, match=rf"A callback cannot call {name}\(\) while the run trains"):
+            call()
+
+
+def test_stopping_a_run_that_is_not_training_is_an_error_in_words() -> None:
+    with pytest.raises(TrainingFailure, match="not training"):
+        trainer().stop()

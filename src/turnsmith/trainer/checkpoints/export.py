@@ -20,7 +20,7 @@ def export_model(
     dtype: str | None = None,
     warn: Warn = lambda sentence: None,
 ) -> Path:
-    """Write the model of a run as a Hugging Face folder of safetensors, and return that folder.
+    """Write the model of a run as a Hugging Face folder of safetensors with a model card, and return that folder.
 
     Other people's checkpoints can be exported as well: only weights are read, by a loader that runs no code.
 
@@ -42,12 +42,14 @@ def export_model(
     """
     run = RunFolder.open(run_folder)
     checkpoint = choose_checkpoint(run.checkpoints_dir, step, warn=warn)
-    model = config_sources.load(run.path / "config.yaml").model
+    config = config_sources.load(run.path / "config.yaml")
+    model = config.model
     usual = run.path / "exports" / (f"step-{checkpoint.step}" + ("-adapter" if adapter else ""))
     target = (usual if out is None else Path(out).expanduser()).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} already exists and is not an empty folder; choose another with --out.")
     from turnsmith.models import resolve
+    from turnsmith.trainer.checkpoints.hub import model_card
     from turnsmith.trainer.checkpoints.hugging_face import write_adapter, write_model
 
     beside = target.with_name(f".{target.name}.tmp")
@@ -59,6 +61,8 @@ def export_model(
             # This setting comes from the folder as well: honour it only where the folder is our own.
             remote_code = model.trust_remote_code and checkpoint.signed
             write_model(checkpoint.path / "actor", beside, dtype=dtype, trust_remote_code=remote_code)
+        card = model_card(run, config, checkpoint.step, adapter=adapter)
+        (beside / "README.md").write_text(card, encoding="utf-8")
         beside.replace(target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

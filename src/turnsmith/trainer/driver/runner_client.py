@@ -67,7 +67,7 @@ def train_until(
     watch: Callable[..., Any],
     grace: float,
     note: Callable[[str], None],
-) -> None:
+) -> bool:
     """Train up to and including a step; when preempted, have a checkpoint saved first, which may take `grace` seconds.
 
     Args:
@@ -77,20 +77,22 @@ def train_until(
         grace: The grace period.
         note: Called with a sentence about what happens.
 
+    Returns:
+        Whether that step was reached; not if `stop_soon` was called meanwhile.
+
     Raises:
         Preempted: After that; its text says whether it worked.
     """
     training = runner.train_until.remote(step)
     try:
-        watch(training)
-        return
+        return bool(watch(training))
     except Preempted as preempted:
         reason = str(preempted)
     note(f"{reason} Saving a checkpoint, for up to {grace:g} s.")
     runner.stop_soon.remote()
     try:
         if watch(training, grace):
-            return  # that was the last step
+            return True  # that was the last step
     except TimeoutError:
         reason += f" The last step could not be saved in {grace:g} s (checkpoint.grace_seconds)."
     except TurnsmithError as error:
