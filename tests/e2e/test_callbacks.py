@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.same_runs import differences
-from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer, RunFolder, TrainerCallback, TrainingFailure
 from turnsmith.records.run_state import RunState, state_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS, STOP_AT = 6, 3
+ENVIRONMENT = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
 
 
 class Seen(TrainerCallback):
@@ -58,7 +58,7 @@ def _config(folder: Path, name: str) -> ConfigStore:
 
 def test_a_callback_follows_a_run_and_stops_it_and_resume_ends_it_as_if_never_stopped(tmp_path: Path) -> None:
     whole, stops, resumed = Seen(), StopsOnce(), Seen()
-    first = RayPPOTrainer(_config(tmp_path, "whole"), ThreeLetters, callbacks=[whole])
+    first = RayPPOTrainer(_config(tmp_path, "whole"), ENVIRONMENT, callbacks=[whole])
     first.fit()
     first.cleanup()
     steps = [("step", step) for step in range(1, STEPS + 1)]
@@ -69,14 +69,14 @@ def test_a_callback_follows_a_run_and_stops_it_and_resume_ends_it_as_if_never_st
     assert [one for one in whole.told if one[0] == "saved"][-1] == ("saved", f"global_step_{STEPS}")
     assert whole.told[-1] == ("end", STEPS)
 
-    history = RayPPOTrainer(_config(tmp_path, "stopped"), ThreeLetters, callbacks=[stops]).fit()
+    history = RayPPOTrainer(_config(tmp_path, "stopped"), ENVIRONMENT, callbacks=[stops]).fit()
     folder = RunFolder.open(tmp_path / "stopped")
     made = history[-1]["step"]
     assert STOP_AT <= made < STEPS, "a step that was about to be trained on may still be made"
     assert stops.told[-1] == ("end", made)
     assert state_of(folder.read_events()) is RunState.FINISHED
 
-    last = RayPPOTrainer.resume(folder.path, ThreeLetters, callbacks=[resumed])
+    last = RayPPOTrainer.resume(folder.path, callbacks=[resumed])
     last.fit()
     last.cleanup()
     assert [one for one in resumed.told if one[0] == "step"] == steps[made:]
@@ -89,5 +89,5 @@ def test_what_a_callback_raises_stops_the_run_and_is_what_fit_raises(tmp_path: P
             raise ZeroDivisionError("of the user's own")
 
     with pytest.raises(ZeroDivisionError, match="of the user's own"):
-        RayPPOTrainer(_config(tmp_path, "broken"), ThreeLetters, callbacks=[Breaks()]).fit()
+        RayPPOTrainer(_config(tmp_path, "broken"), ENVIRONMENT, callbacks=[Breaks()]).fit()
     assert state_of(RunFolder.open(tmp_path / "broken").read_events()) is RunState.FAILED
