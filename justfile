@@ -29,4 +29,4 @@ e2e *args:
 
 # Serve the documentation while you write it.
 docs:
-    mkdocs serve
+    {{python}} -m zensical serve

@@ -1,7 +1,7 @@
 """Formulas become MathML when the site is built, so that a browser draws them by itself: no script, no network.
 
-`pymdownx.arithmatex` finds what is between dollars; this turns it from LaTeX into MathML. A formula that it cannot read
-stops the build.
+`pymdownx.arithmatex` finds what is between dollars; this extension of Python-Markdown turns it from LaTeX into MathML. A
+formula that it cannot read stops the build.
 """
 
 from __future__ import annotations
@@ -10,22 +10,33 @@ import re
 from html import unescape
 from typing import Any
 
-from math_core import LatexError, LatexToMathML
-from mkdocs.exceptions import PluginError
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.postprocessors import Postprocessor
+from math_core import LatexToMathML
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _converter = LatexToMathML(annotation=True)
 """With the LaTeX as an annotation, which readers do not see and copying keeps."""
 
 
-def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Called by mkdocs with the HTML of each page."""
+class _ToMathML(Postprocessor):
+    def run(self, text: str) -> str:
+        return _FORMULA.sub(_mathml, text)
 
-    def to_mathml(found: re.Match[str]) -> str:
-        latex = unescape(found[2]).strip()
-        try:
-            return _converter.convert_with_local_state(latex, displaystyle=found[1] == "div")
-        except LatexError as error:
-            raise PluginError(f"{page.file.src_path}: this formula cannot be read: {latex}\n{error}") from error
 
-    return _FORMULA.sub(to_mathml, html)
+class MathMLExtension(Extension):
+    """Converts each formula of a page."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Run after everything else, when the formulas are in the page's HTML."""
+        md.postprocessors.register(_ToMathML(md), "mathml", -1)
+
+
+def makeExtension(**settings: Any) -> MathMLExtension:
+    """Called by Python-Markdown."""
+    return MathMLExtension(**settings)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    return _converter.convert_with_local_state(unescape(found[2]).strip(), displaystyle=found[1] == "div")
