@@ -1,7 +1,7 @@
 """Formulas become MathML when the site is built, so that a browser draws them by itself: no script, no network.
 
-`pymdownx.arithmatex` finds what is between dollars; this extension of Python-Markdown turns it from LaTeX into MathML. A
-formula that it cannot read stops the build.
+`pymdownx.arithmatex` finds what is between dollars; this extension of Python-Markdown turns it from LaTeX into MathML.
+A formula that it cannot read stops the build.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _ToMathML(Postprocessor):
 class MathMLExtension(Extension):
     """Converts each formula of a page."""
 
-    def extendMarkdown(self, md: Markdown) -> None:
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 (Python-Markdown's name)
         """Run after everything else, when the formulas are in the page's HTML."""
         md.postprocessors.register(_ToMathML(md), "mathml", -1)
 
 
-def makeExtension(**settings: Any) -> MathMLExtension:
+def makeExtension(**settings: Any) -> MathMLExtension:  # noqa: N802 (Python-Markdown's name)
     """Called by Python-Markdown."""
     return MathMLExtension(**settings)
 
