@@ -183,8 +183,9 @@ made of whole groups. Set batch_size to a multiple of group_size.
             grace = self.config.checkpoint.grace_seconds
             is_whole = train_until(last, self._runner, self._watch, grace, self._view.note)
             self._is_training = False
+            end = last if is_whole else self._steps_made
             with using(self._folder().path):
-                self._folder().append_event("finished", step=self._steps_made)
+                self._folder().append_event("finished", step=end)
             for callback in self.callbacks:
                 callback.on_train_end(self)
         except BaseException as error:
@@ -195,8 +196,7 @@ made of whole groups. Set batch_size to a multiple of group_size.
             raise
         if self._forecast is not None:
             self._view.note(self._forecast.line())
-        made = steps - (last - self._steps_made)
-        self._view.finish(f"{made} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
+        self._view.finish(f"{steps - (last - end)} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
         if not is_whole:
             self.cleanup()  # the step that was under way is gone; only `resume` begins it again
         return self.metrics_history

@@ -93,8 +93,7 @@ def check_repository(name: str) -> None:
     """Refuse what cannot be a repository's name, before a long export.
 
     Example:
-        >>> check_repository("me/chess")
-        ... check_repository("my chess")
+        >>> check_repository("my chess")
         Traceback (most recent call last):
         turnsmith.errors.ConfigError: 'my chess' is not a repository of the Hugging Face hub: write owner/name.
     """
