@@ -1,11 +1,14 @@
-"""PPO, GRPO, RLOO and credit for each turn beside each other: what the tiny model learns from as many episodes.
+"""PPO, GRPO, RLOO and credit for each turn beside each other: what a model learns from as many episodes.
 
-Every way trains `examples/letters.py` (three turns, a reward for each) with every seed, at the default discount. Prints
-the mean reward of an episode over the whole run, which is the area below the learning curve, and at its end, with the
-seconds of a step. With `--json` the curves are added to `benchmarks/results/estimators.json`, one reading for each
-seed, from which `python -m docs.images.estimators` draws its picture; seeds that are there already are left out.
+Every way trains with every seed, at the default discount: the tiny model in `examples/letters.py` (three turns, a
+reward for each), or SmolLM2 with real vLLM in `benchmarks/choices.py` (four turns, a reward for each). Prints the mean
+reward of an episode over the whole run, which is the area below the learning curve, and at its end, with the seconds of
+a step. With `--json` the curves are added to `benchmarks/results/estimators.json` (`estimators_smollm2.json`), one
+reading for each seed, from which `python -m docs.images.estimators` draws its pictures; seeds that are there already
+are left out.
 
     python -m benchmarks.estimators --seeds 5
+    python -m benchmarks.estimators --seeds 5 --model smollm2 --ways grpo turn
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import statistics
 import tempfile
 
 from benchmarks import results
+from benchmarks.choices import Choices
 from examples.letters import Letters
 
 from turnsmith import ConfigStore, RayPPOTrainer
@@ -27,18 +31,28 @@ WAYS = {
     "rloo": "training.adv_estimator=rloo",
     "ppo": "training.adv_estimator=gae training.critic_learning_rate=1e-2",
 }
-SETTINGS = "model.model_name=tiny inference.max_tokens=8 training.learning_rate=1e-2 checkpoint.save_interval=0"
+TASKS = {
+    "tiny": (Letters, "inference.max_tokens=8 training.learning_rate=1e-2"),
+    "smollm2": (
+        Choices,
+        "inference.backend=vllm inference.max_tokens=4 inference.max_episode_tokens=128 training.learning_rate=3e-5",
+    ),
+}
+"""What each model is trained in, and with which settings."""
 BATCH = 32
 SHOWN = 5
 """Steps between two points of a curve; a point is the mean of as many."""
 
 
-def train(way: str, seed: int, steps: int) -> dict[str, float]:
+def train(way: str, seed: int, steps: int, model: str = "tiny") -> dict[str, float]:
     """Train one way with one seed; the figures of the run."""
+    environment, settings = TASKS[model]
     with tempfile.TemporaryDirectory() as folder:
-        own = [f"training.batch_size={BATCH}", f"training.seed={1000 * seed}", f"checkpoint.output_dir={folder}"]
-        config = apply_overrides(ConfigStore(), [*SETTINGS.split(), *WAYS[way].split(), *own])
-        trainer = RayPPOTrainer(config, Letters)
+        own = [f"model.model_name={model}", f"training.batch_size={BATCH}", f"training.seed={1000 * seed}"]
+        own += [f"checkpoint.output_dir={folder}", "checkpoint.save_interval=0"]
+        trainer = RayPPOTrainer(
+            apply_overrides(ConfigStore(), [*settings.split(), *WAYS[way].split(), *own]), environment
+        )
         try:
             records = trainer.fit(num_epochs=1, num_iters_per_epoch=steps)
         finally:
@@ -56,19 +70,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--model", choices=TASKS, default="tiny")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     results.add_option(parser)
     options = parser.parse_args()
-    readings = results.kept("estimators") if options.json else []
+    name = "estimators" if options.model == "tiny" else f"estimators_{options.model}"
+    readings = results.kept(name) if options.json else []
     for seed in range(len(readings), options.seeds):
         found: dict[str, float] = {"seed": seed, "steps": options.steps, "episodes_a_step": BATCH}
-        for way in WAYS:
-            found |= train(way, seed, options.steps)
+        for way in options.ways:
+            found |= train(way, seed, options.steps, options.model)
             print(
                 f"seed {seed}, {way}: {found[f'{way}_learned']:.3f}, at the end {found[f'{way}_last']:.3f}", flush=True
             )
         readings.append(found)
-        results.record("estimators", found, is_wanted=options.json)
-    for way in WAYS:
+        results.record(name, found, is_wanted=options.json)
+    for way in options.ways:
         learned = estimate_mean([[one[f"{way}_learned"]] for one in readings])
         interval = f" ({learned.low:.3f} to {learned.high:.3f})" if learned.has_interval else ""
         last, seconds = (statistics.fmean(one[f"{way}_{name}"] for one in readings) for name in ("last", "seconds"))

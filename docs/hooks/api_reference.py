@@ -48,6 +48,8 @@ def api_reference() -> dict[str, str]:
         if name != "algo":
             thing = getattr(turnsmith, name)
             entries[_page_of(thing.__module__)].append(_entry(name, thing))
+    more = "[Troubleshooting](../../troubleshooting.md) has their messages, with the cause of each and what to do.\n"
+    entries["errors"].insert(0, more)
     entries["algo"] = [_entry(name, getattr(algo, name)) for name in algo.__all__]
     found = {f"{page}.md": "\n".join([_HEAD.format(title=_PAGES[page][0]), *entries[page]]) for page in _PAGES}
     return {"index.md": _index(found), **found}
