@@ -4,7 +4,8 @@
 
 Prints its evaluations on held-out starts, and with `--json` adds them to `benchmarks/results/recipe_NAME.json`, from
 which `python -m docs.images.recipes` draws `recipes/NAME/curve.svg`. Settings may follow the name, such as
-`training.seed=1`, and `--config` names another file of the recipe's folder. Exits with 1 unless the last evaluation is above the first by more than their intervals.
+`training.seed=1`, and `--config` names another file of the recipe's folder. Exits with 1 unless the last evaluation is
+above the first by more than their intervals.
 """
 
 from __future__ import annotations
