@@ -3,12 +3,12 @@
 Every way trains with every seed, at the default discount: the tiny model in `examples/letters.py` (three turns, a
 reward for each), or SmolLM2 with real vLLM in `benchmarks/choices.py` (four turns, a reward for each). Prints the mean
 reward of an episode over the whole run, which is the area below the learning curve, and at its end, with the seconds of
-a step. With `--json` the curves are added to `benchmarks/results/estimators.json` (`estimators_smollm2.json`), one
-reading for each seed, from which `python -m docs.images.estimators` draws its pictures; seeds that are there already
-are left out.
+a step. With `--json` the curves are added to `benchmarks/results/estimators.json`, from which
+`python -m docs.images.estimators` draws its picture, or to `estimators_smollm2.json`: one reading for each seed. Seeds
+that are there already are left out.
 
     python -m benchmarks.estimators --seeds 5
-    python -m benchmarks.estimators --seeds 5 --model smollm2 --ways grpo turn
+    python -m benchmarks.estimators --seeds 5 --steps 10 --batch 16 --model smollm2 --ways grpo turn
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ TASKS = {
     "tiny": (Letters, "inference.max_tokens=8 training.learning_rate=1e-2"),
     "smollm2": (
         Choices,
-        "inference.backend=vllm inference.max_tokens=4 inference.max_episode_tokens=128 training.learning_rate=3e-5",
+        "inference.backend=vllm inference.max_tokens=2 inference.max_episode_tokens=128 training.learning_rate=3e-5",
     ),
 }
 """What each model is trained in, and with which settings."""
-BATCH = 32
 SHOWN = 5
 """Steps between two points of a curve; a point is the mean of as many."""
 
 
-def train(way: str, seed: int, steps: int, model: str = "tiny") -> dict[str, float]:
+def train(way: str, seed: int, options: argparse.Namespace) -> dict[str, float]:
     """Train one way with one seed; the figures of the run."""
-    environment, settings = TASKS[model]
+    environment, settings = TASKS[options.model]
+    steps, batch = options.steps, options.batch
     with tempfile.TemporaryDirectory() as folder:
-        own = [f"model.model_name={model}", f"training.batch_size={BATCH}", f"training.seed={1000 * seed}"]
+        own = [f"model.model_name={options.model}", f"training.batch_size={batch}", f"training.seed={1000 * seed}"]
         own += [f"checkpoint.output_dir={folder}", "checkpoint.save_interval=0"]
         trainer = RayPPOTrainer(
             apply_overrides(ConfigStore(), [*settings.split(), *WAYS[way].split(), *own]), environment
@@ -61,7 +61,7 @@ def train(way: str, seed: int, steps: int, model: str = "tiny") -> dict[str, flo
     shown = {f"{way}_learned": statistics.fmean(rewards), f"{way}_last": statistics.fmean(rewards[-SHOWN:])}
     shown[f"{way}_seconds"] = statistics.median(record["time/step"] for record in records)
     for end in range(SHOWN, steps + 1, SHOWN):
-        shown[f"{way}_at_{end * BATCH}"] = statistics.fmean(rewards[end - SHOWN : end])
+        shown[f"{way}_at_{end * batch}"] = statistics.fmean(rewards[end - SHOWN : end])
     return shown
 
 
@@ -71,15 +71,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--model", choices=TASKS, default="tiny")
+    parser.add_argument("--batch", type=int, default=32, help="episodes in a step")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     results.add_option(parser)
     options = parser.parse_args()
     name = "estimators" if options.model == "tiny" else f"estimators_{options.model}"
     readings = results.kept(name) if options.json else []
     for seed in range(len(readings), options.seeds):
-        found: dict[str, float] = {"seed": seed, "steps": options.steps, "episodes_a_step": BATCH}
+        found: dict[str, float] = {"seed": seed, "steps": options.steps, "episodes_a_step": options.batch}
         for way in options.ways:
-            found |= train(way, seed, options.steps, options.model)
+            found |= train(way, seed, options)
             print(
                 f"seed {seed}, {way}: {found[f'{way}_learned']:.3f}, at the end {found[f'{way}_last']:.3f}", flush=True
             )

@@ -1,6 +1,4 @@
-"""Draws estimators.svg and estimators_smollm2.svg: reward by episodes trained on, for each estimator.
-
-They come from the files of the same names in benchmarks/results.
+"""Draws estimators.svg from benchmarks/results/estimators.json: reward by episodes trained on, for each estimator.
 
 Run, in the project's folder: python -m docs.images.estimators
 """
@@ -16,7 +14,7 @@ from docs.images.share_plot import SharePlot
 from turnsmith.rollout.evaluation.intervals import estimate_mean
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "benchmarks" / "results"
+RESULT = HERE.parents[1] / "benchmarks" / "results" / "estimators.json"
 WAYS = {
     "grpo": ("GRPO", "#d9480f"),
     "turn": ("GRPO, credit=turn", "#1971c2"),
@@ -33,8 +31,7 @@ def draw(result: dict[str, Any]) -> str:
     counts = sorted(int(key.removeprefix("grpo_at_")) for key in readings[0] if key.startswith("grpo_at_"))
     most = counts[-1]
     plot.x_axis("episodes trained on", {count / most: str(count) for count in counts})
-    shown = [(way, *about) for way, about in WAYS.items() if f"{way}_learned" in readings[0]]
-    for place, (way, name, colour) in enumerate(shown):
+    for place, (way, (name, colour)) in enumerate(WAYS.items()):
         found = [estimate_mean([[one[f"{way}_at_{count}"]] for one in readings]) for count in counts]
         if len(readings) > 1:
             low = [(count / most, max(one.low, 0.0)) for count, one in zip(counts, found, strict=True)]
@@ -42,10 +39,8 @@ def draw(result: dict[str, Any]) -> str:
             plot.band(low, high, colour)
         plot.curve("", [(count / most, one.value) for count, one in zip(counts, found, strict=True)], colour)
         plot.text(plot.x(0) + 10, plot.y(1) + 16 + LINE_HEIGHT * place, name, "start", colour)
-    return plot.svg("Mean reward by episodes trained on, for each way of estimating advantages")
+    return plot.svg("Mean reward by episodes trained on, for four ways of estimating advantages")
 
 
 if __name__ == "__main__":
-    for file in RESULTS.glob("estimators*.json"):
-        picture = draw(json.loads(file.read_text(encoding="utf-8")))
-        (HERE / f"{file.stem}.svg").write_text(picture, encoding="utf-8")
+    (HERE / "estimators.svg").write_text(draw(json.loads(RESULT.read_text(encoding="utf-8"))), encoding="utf-8")
