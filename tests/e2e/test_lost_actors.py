@@ -72,3 +72,33 @@ def test_ray_2_60_searches_without_a_pause_for_what_a_lost_node_had() -> None:
     done = subprocess.run([sys.executable, "-c", PLACED], capture_output=True, text=True, timeout=120, check=False)
     # The first line is why `free_gpus` is called for lost nodes (Ray 2.60.0): when it is True, Ray waits by itself.
     assert {"waits: False", "given back: True"} <= {*done.stdout.splitlines()}, done.stdout + done.stderr
+
+
+CROWDED = """
+import time
+import ray
+from turnsmith.trainer.verl.lost_servers import ACTOR_LOST
+
+# All of the machine's memory is too much for this monitor.
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False,
+         _system_config={"memory_usage_threshold": 0.001})
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def work(self):
+        time.sleep(60)
+
+worker = Worker.remote()
+for when in ("running", "later"):
+    try:
+        ray.get(worker.work.remote(), timeout=50)
+    except ACTOR_LOST as error:
+        print(when + ":", type(error).__name__)
+"""
+
+
+def test_a_process_that_is_killed_for_its_memory_is_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=150, check=False)
+    # Not an ActorDiedError, as after any other kill (Ray 2.60.0).
+    expected = ["running: OutOfMemoryError", "later: OutOfMemoryError"]
+    assert done.stdout.splitlines() == expected, done.stdout + done.stderr

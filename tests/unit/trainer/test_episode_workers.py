@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError
 from tensordict import NonTensorStack, TensorDict
 from tests.unit.trainer.episode_queue import Queue, replace_queue, until
 
@@ -35,8 +35,16 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return replace_queue(monkeypatch)
 
 
+@pytest.fixture(autouse=True, params=[RayActorError(), OutOfMemoryError("killed")], ids=["died", "out of memory"])
+def _loss(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Process, "loss", request.param)
+
+
 class Process:
     """Notes the calls that it gets; answers at once, except to those that the test answers itself."""
+
+    loss: Exception = RayActorError()
+    """Ray's error of a call to it when it is lost."""
 
     def __init__(self, place: int = 0, waits_for: str = "") -> None:
         self.place, self.waits_for = place, waits_for
@@ -68,10 +76,10 @@ class Process:
         return answer
 
     def die(self) -> None:
-        self.error = RayActorError()
+        self.error = self.loss
         for answer in self.pending:
-            answer.set_exception(RayActorError())
-        self.lost.set_exception(RayActorError())
+            answer.set_exception(self.loss)
+        self.lost.set_exception(self.loss)
 
     def play(self, *uids: str) -> None:
         """End both episodes of each group."""
@@ -237,7 +245,7 @@ def test_a_group_that_was_dropped_is_not_replayed(queue: Queue) -> None:
 
 def test_a_worker_that_is_lost_while_it_gets_groups_is_replaced_later(queue: Queue) -> None:
     run = Run(1)
-    run.started[0].error = RayActorError()  # its loss is not known here yet
+    run.started[0].error = Process.loss  # its loss is not known here yet
     dispatch(run, queue, "a")
     assert len(run.started) == 1
     run.started[0].die()
@@ -306,7 +314,7 @@ def test_an_evaluation_is_divided_and_the_share_of_a_lost_worker_is_replayed(mon
     results: list[EvaluationResult] = []
     threading.Thread(target=lambda: results.append(run.workers.evaluate(SPEC, plan)), daemon=True).start()
     until(lambda: len(looks) > 2)
-    second.error = RayActorError()
+    second.error = Process.loss
     second.pending[0].set_exception(second.error)
     first.pending[0].set_result(trajectories("a"))
     until(lambda: len(second.calls) > 3)  # it is asked again as long as its loss is not known

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
 from turnsmith.trainer.verl import lost_servers
 from turnsmith.trainer.verl.lost_servers import unless_lost
@@ -50,7 +50,7 @@ class Call:
         return result
 
 
-@pytest.mark.parametrize("error", [ENGINE_DIED, ActorDiedError(), ConnectionError()])
+@pytest.mark.parametrize("error", [ENGINE_DIED, ActorDiedError(), OutOfMemoryError("killed"), ConnectionError()])
 async def test_a_server_that_is_lost_or_ends_has_nothing_to_do(error: Exception, clock: SimpleNamespace) -> None:
     call = Call(error)
     assert await unless_lost(call, lambda: clock.now >= (3 if error is ENGINE_DIED else 0)) is None

@@ -30,6 +30,7 @@ _OUT_OF_REACH = frozenset(
     ("ActorUnavailableError", "NodeDiedError", "ObjectLostError", "RaySystemError", "RpcError", "WorkerCrashedError")
 )
 """Ray's errors by which a call fails when Ray's own processes are lost before the process that was called."""
+_USED = re.compile(r"was (\S+GB) used / (\S+GB) limit")
 
 
 def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
@@ -43,7 +44,9 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
     if isinstance(cause, TurnsmithError):
         return type(cause)(f"{cause}{where}.{resume_advice(folder)}")
     lost = _LOST.search(str(error))
-    if lost is not None:
+    if (memory := _memory(cause or error)) is not None:
+        reason = memory
+    elif lost is not None:
         reason = f"{_PARTS.get(lost[1], f'a process of the run ({lost[1]})')} was lost: killed, or out of memory"
     elif _OUT_OF_REACH & {kind.__name__ for kind in type(cause or error).__mro__}:
         whom = "the task runner" if cause is None else "a process of the run"
@@ -55,6 +58,24 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
     else:
         reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
     return TrainingFailure(f"The run stopped after step {step}: {reason}{where}.{resume_advice(folder)}")
+
+
+def _memory(error: Any) -> str | None:
+    """What ran out of memory, if that is the cause: the machine (Ray then kills processes) or a GPU."""
+    kind = type(error)
+    if kind.__name__ != "OutOfMemoryError":
+        return None
+    if kind.__module__.startswith("torch"):
+        return (
+            "a GPU is out of memory; lower training.micro_batch_size or inference.gpu_memory_utilization "
+            "(`turnsmith plan` forecasts memory)"
+        )
+    used = _USED.search(str(error))
+    amount = f" ({used[1]} of {used[2]} used)" if used is not None else ""
+    return (
+        f"the machine is out of memory{amount}, so Ray killed processes of the run; end other programs, or lower "
+        "training.micro_batch_size (`turnsmith plan` forecasts memory)"
+    )
 
 
 def _is_full(folder: RunFolder, cause: Any) -> bool:

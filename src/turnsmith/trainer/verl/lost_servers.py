@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, OutOfMemoryError, RayActorError, RayError
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.utils.ray_utils import auto_await
 
 from turnsmith.errors import TrainingFailure
 
-SERVER_LOST = (RayActorError, ActorUnschedulableError)
-"""Errors of a call to a rollout server that is lost; the second one is Ray's if it would restart it on a lost node."""
+ACTOR_LOST = (RayActorError, OutOfMemoryError)
+"""Errors of a call to an actor that is lost; the second one is Ray's if its memory monitor killed the process."""
+SERVER_LOST = (*ACTOR_LOST, ActorUnschedulableError)
+"""The same for a rollout server; the last one is Ray's if it would restart it on a lost node."""
 RESTART_SECONDS = 300.0
 """How long a server may be out of reach while Ray restarts it, or only cannot connect to it."""
 _GONE_SECONDS = 10.0
@@ -44,7 +46,7 @@ async def unless_lost(call: Callable[[], Awaitable[Any]], is_lost: Callable[[], 
         try:
             return await call()
         except (RayError, ConnectionError) as error:
-            repeats = isinstance(error, RayActorError) and not once
+            repeats = isinstance(error, ACTOR_LOST) and not once
             until = until or time.monotonic() + (RESTART_SECONDS if repeats else _GONE_SECONDS)
             if await _becomes_lost(is_lost, 0.0 if repeats else until):
                 return None
@@ -107,7 +109,7 @@ async def _has_lost_receivers(replica: Any) -> bool:
             if time.monotonic() > until:
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
-        except RayActorError:
+        except ACTOR_LOST:
             return True
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import transfer_queue
-from ray.exceptions import RayActorError
 from tensordict import TensorDict
 
 from turnsmith.env.spec import EnvironmentSpec
@@ -22,6 +21,7 @@ from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport
+from turnsmith.trainer.verl.lost_servers import ACTOR_LOST
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MOST_LOSSES = 5
@@ -146,7 +146,7 @@ class EpisodeWorkers:
                 under_way = {uid for chunk in slot.given for uid in _uids(chunk.prompts)} - over
                 slot.given, slot.losses = _rows(slot.given, under_way), 0
                 slot.times_handed += 1
-            except RayActorError:
+            except ACTOR_LOST:
                 is_whole = False
         if not is_whole:
             return None
@@ -174,7 +174,7 @@ class EpisodeWorkers:
                 try:
                     finished += self._wait(share)
                     break
-                except RayActorError:
+                except ACTOR_LOST:
                     wait([handle.lost], timeout=_LOOK_SECONDS)  # the call may fail a moment before the loss is known
                     self.replace_lost()
                     handle = self._slots[place].handle
@@ -204,7 +204,7 @@ class EpisodeWorkers:
             if answer.done():
                 try:
                     slot.progress = answer.result()
-                except RayActorError:
+                except ACTOR_LOST:
                     slot.progress = (slot.progress[0], "lost", "")
                 slot.pulse = slot.handle.call("pulse")
         states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
@@ -284,7 +284,7 @@ def _check_sent(answer: Future[None]) -> None:
     """Raise the error of a call; the loss of a worker is noticed elsewhere."""
     try:
         answer.result()
-    except RayActorError:
+    except ACTOR_LOST:
         pass
 
 
