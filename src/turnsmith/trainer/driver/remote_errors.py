@@ -94,18 +94,18 @@ def resume_advice(folder: RunFolder) -> str:
 
 
 def record_end(error: BaseException, folder: RunFolder | None) -> str:
-    """Record in the run folder, if there is one yet, how the run ended, and return it in words.
+    """Record in the run folder, if there is one yet, how the run ended, and return it in a word or two.
 
-    The text of a preemption is completed with how to resume.
+    The text of a preemption is completed with how to resume. Whoever called `fit` gets the error, and shows it.
     """
-    kind, told = "failed", f"failed: {error}"
+    kind, told = "failed", "failed"
     if isinstance(error, KeyboardInterrupt):
         kind, told = "stopped", "stopped by Ctrl-C"
     elif isinstance(error, Preempted):
         if folder is not None:
             advice = resume_advice(folder) or f" `turnsmith resume {folder.path}` starts it again."
             error.args = (f"{error}{advice}",)
-        kind, told = "preempted", str(error)
+        kind = told = "preempted"
     if folder is not None:
         with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
             folder.append_event(kind, content=str(error))
