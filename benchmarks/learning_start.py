@@ -1,12 +1,10 @@
-"""The models that learning with tools starts from: SmolLM2 after a few steps on scripted episodes.
+"""The model that both sides of the learning comparison start from: SmolLM2 after a few steps on scripted episodes.
 
 As it comes, SmolLM2-135M writes the right call to the calculator with a probability of about e^-40: every reward is 0
 and there is nothing to learn from, in any framework. Here it sees scripted episodes that know the format, but only a
 share of them the right sum, so that it starts with about that success and has to find out by reward which sum is right.
-At the support desk the episodes find the customer's three orders and refund any of them: which one, it has to find out.
 
     python -m benchmarks.learning_start --out start
-    python -m benchmarks.learning_start --task support_desk --out start
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,7 +23,6 @@ from benchmarks.word_problems import WordProblems
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnsmith import Chat, ScriptedEngine
-from turnsmith.env.examples import SupportDesk
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Sampling
 from turnsmith.models import resolve
@@ -79,16 +75,6 @@ def demonstration(chat: Chat, seed: int, share: float) -> tuple[list[int], list[
     return asyncio.run(scripted(chat, WordProblems, EpisodeStart(str(seed), seed=seed), calculation(expression)))
 
 
-def refund_demonstration(chat: Chat, seed: int) -> tuple[list[int], list[int]]:
-    """A scripted episode of the support desk that refunds one of the customer's orders, whichever."""
-    desk = SupportDesk()
-    customer = desk.reset(seed=seed).removeprefix("I am ").partition(".")[0]
-    orders = [int(order) for order in re.findall(r"order (\d+)", desk.find_orders(customer=customer))]
-    calls = [call_of("find_orders", customer=customer), call_of("refund", order_id=random.Random(seed).choice(orders))]
-    start = EpisodeStart(str(seed), seed=seed)
-    return asyncio.run(scripted(chat, SupportDesk, start, [*calls, "Your money is on its way."]))
-
-
 def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, learning_rate: float) -> None:
     """Fine-tune SmolLM2, one step for each batch of tokens and marks of what is to be said, and save it in a folder."""
     folder = resolve("smollm2")
@@ -114,19 +100,15 @@ def fine_tune(batches: Iterable[list[tuple[list[int], list[int]]]], out: Path, l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=["word_problems", "support_desk"], default="word_problems")
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--share", type=float, default=0.2, help="of the word problems' episodes that do the right sum")
+    parser.add_argument("--share", type=float, default=0.2, help="of the episodes that do the right sum")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     options = parser.parse_args()
     chat = Chat(AutoTokenizer.from_pretrained(resolve("smollm2")))
     firsts = range(FIRST_SEED, FIRST_SEED + options.steps * options.batch, options.batch)
-    if options.task == "support_desk":
-        batches = ([refund_demonstration(chat, first + n) for n in range(options.batch)] for first in firsts)
-    else:
-        batches = ([demonstration(chat, first + n, options.share) for n in range(options.batch)] for first in firsts)
+    batches = ([demonstration(chat, first + n, options.share) for n in range(options.batch)] for first in firsts)
     fine_tune(batches, options.out, options.learning_rate)
 
 

@@ -4,8 +4,7 @@
 
 Prints its evaluations on held-out starts, and with `--json` adds them to `benchmarks/results/recipe_NAME.json`, from
 which `python -m docs.images.recipes` draws `recipes/NAME/curve.svg`. Settings may follow the name, such as
-`training.seed=1`, and `--config` names another file of the recipe's folder. Exits with 1 unless the last evaluation is
-above the first by more than their intervals.
+`training.seed=1`. Exits with 1 unless the last evaluation is above the first by more than their intervals.
 """
 
 from __future__ import annotations
@@ -46,12 +45,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("settings", nargs="*", help="settings that differ, KEY=VALUE")
-    parser.add_argument("--config", default="config.yaml", help="file of the recipe's folder with its settings")
     results.add_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        own = ["--config", f"recipes/{options.name}/{options.config}"]  # in place of the README's
-        own += [f"checkpoint.output_dir={folder}", "checkpoint.run_name=run", *options.settings]
+        own = [f"checkpoint.output_dir={folder}", "checkpoint.run_name=run", *options.settings]
         subprocess.run([sys.executable, "-m", "turnsmith", *training(options.name), *own], cwd=ROOT, check=True)
         shown = figures(RunFolder.open(f"{folder}/run"), "reward" if options.name in SHARES else "success")
     curve: dict[str, Any] = {name: round(value, 3) for name, value in shown.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import mmap
 import os
 import random
@@ -18,7 +17,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnsmith import Chat, Trajectory
-from turnsmith.env.examples import SupportDesk
 from turnsmith.models.shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
@@ -79,21 +77,6 @@ def test_the_start_of_the_learning_benchmark_sees_a_call_and_an_answer(load, tin
         "answer": str(problem.answer),
         "reward": 1,
     }
-
-
-def test_the_start_at_the_support_desk_refunds_any_of_the_customers_orders(load, tiny_folder):
-    start, chat = load("learning_start"), Chat(AutoTokenizer.from_pretrained(tiny_folder))
-    right = 0
-    for seed in range(12):
-        ids, said = start.refund_demonstration(chat, seed)
-        told = chat.tokenizer.decode([token for token, is_said in zip(ids, said, strict=True) if is_said])
-        desk = SupportDesk()
-        desk.reset(seed=seed)
-        (call,) = re.findall(r'"name": "refund", "arguments": {"order_id": (\d+)}', told)
-        assert f"order {call}:" in desk.find_orders(**json.loads(re.findall(r'({"customer": "[^"]+"})', told)[0]))
-        assert "Your money is on its way." in told
-        right += int(call) == desk.goal
-    assert 0 < right < 9
 
 
 def test_choices_pay_for_one_word_in_each_turn(load):

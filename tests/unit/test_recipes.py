@@ -36,15 +36,6 @@ def test_its_commands_and_settings_are_accepted(name: str, monkeypatch: pytest.M
     RayPPOTrainer(config, chosen_environment(args, config), dataset=args.data, validation=args.validation)
 
 
-def test_settings_for_smaller_machines_are_accepted() -> None:
-    others = [file for file in (ROOT / "recipes").glob("*/*.yaml") if file.name != "config.yaml"]
-    assert others
-    for file in others:
-        read_config(str(file), None, [])
-        readme = (file.parent / "README.md").read_text(encoding="utf-8")
-        assert f"python -m benchmarks.recipe {file.parent.name} --config {file.name}" in readme
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if "--data" not in training(name) and name != "agent"])
 def test_its_environment_begins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
