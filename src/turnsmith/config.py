@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from turnsmith.errors import ConfigError
+from turnsmith.other_names import known_elsewhere
 
 
 class ImportName(str):
@@ -53,6 +54,7 @@ class _Section:
         if name not in known:
             close = get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(known)}."
+            hint = known_elsewhere(name) or hint
             raise ConfigError(f"{type(self).__name__} has no setting {name}. {hint}")
         super().__setattr__(name, value)
 
@@ -106,7 +108,7 @@ class InferenceConfig(_Section):
     """Limit on tokens of one turn; a longer turn is cut, and its text is the action all the same."""
     max_turn_tokens: int | None = None
     """Replaces `max_tokens`: a turn that reaches it unfinished ends the episode as `turn_token_limit`."""
-    max_prompt_tokens: int = 1024
+    max_prompt_tokens: int = 2048
     """Limit on tokens of the opening prompt. A longer one is an error, never a silent cut."""
     max_episode_tokens: int = 2048
     """Limit on tokens after the opening prompt, the model's and the environment's together."""

@@ -19,10 +19,12 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name
+from turnsmith.other_names import known_elsewhere
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
 _SCRIPT = "scripted:"
 _OPEN_SECTIONS = ("environment", "players", "verl")
+_VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 
 
 def load(path: str | Path) -> ConfigStore:
@@ -320,6 +322,10 @@ def _unknown(key: str) -> str:
     section, _, name = key.partition(".")
     if not name and section in _section_names():
         return f"{section} is a section: set one of its settings, as in {section}.name=value."
+    leaf = name.rpartition(".")[2]
+    is_verls = section in _VERL_SECTIONS and not any(known.endswith(f".{leaf}") for known in known_keys())
+    if hint := known_elsewhere(key) or (f"To set one of verl's own, write verl.{key}." if is_verls else ""):
+        return f"There is no setting {key}. {hint}"
     closest = _closest(key)
     if closest:
         return f"There is no setting {key}. Did you mean {closest}?"

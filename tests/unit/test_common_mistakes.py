@@ -135,13 +135,13 @@ MISTAKES = {
     ),
     "a prompt that is too long": Mistake(
         "eval game.py:Long --model tiny --episodes 8",
-        "tokens, more than the 1024 allowed",
+        "tokens, more than the 2048 allowed",
         "raise inference.max_prompt_tokens",
     ),
     "a batch that is not made of groups": Mistake(
         "train game.py:Good --model tiny training.group_size=3 --dry-run",
         "training.batch_size=32 is not a multiple of training.group_size=3",
-        "Set batch_size to a multiple of group_size",
+        "Set batch_size to 30 or 33",
     ),
     "a learning rate that cannot be": Mistake(
         "train game.py:Good --model tiny training.learning_rate=-1 --dry-run",

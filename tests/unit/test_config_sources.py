@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
 from turnsmith.config_sources import apply_overrides, from_dict, known_keys, load, to_dict
 from turnsmith.errors import ConfigError
+from turnsmith.other_names import names_elsewhere
 from turnsmith.records.yaml_text import dump_yaml, parse_yaml
 
 
@@ -72,10 +74,17 @@ def test_an_override_is_read_as_its_setting_needs_it(override, read, value) -> N
     ("override", "sentence"),
     [
         ("training.learnin_rate=1", "There is no setting training.learnin_rate. Did you mean training.learning_rate?"),
-        ("training.lr=1", "Did you mean training.learning_rate?"),
+        ("training.learningrate=1", "Did you mean training.learning_rate?"),
         ("batch_size=1", "There is no setting batch_size. Did you mean training.batch_size?"),
         ("model.temperature=1", "Did you mean inference.temperature?"),
         ("trainin.batch_size=1", "Did you mean training.batch_size?"),
+        ("training.lr=1", "There is no setting training.lr. Here it is training.learning_rate."),
+        ("training.max_steps=3", "Here it is training.steps_per_epoch times training.num_epochs."),
+        ("training.beta=0.1", "Here it is training.kl_coef, with training.use_kl_loss=true."),
+        ("num_generations=8", "There is no setting num_generations. Here it is training.group_size."),
+        ("actor_rollout_ref.rollout.n=8", "Here it is training.group_size."),
+        ("trainer.balance_batch=1", "To set one of verl's own, write verl.trainer.balance_batch."),
+        ("trainer.batch_size=1", "Did you mean training.batch_size?"),
         ("training.zzzz=1", "Settings of training: adv_estimator, credit, learning_rate"),
         ("zzzz=1", "Sections: model, inference, training"),
         ("training=1", "training is a section"),
@@ -134,8 +143,21 @@ def test_a_missing_file_is_an_error() -> None:
         load("nowhere.yaml")
 
 
+def test_the_names_of_other_tools_lead_to_settings_that_exist() -> None:
+    own = {key.rpartition(".")[2] for key in known_keys()}
+    for name, ours in names_elsewhere().items():
+        settings = re.findall(r"[a-z]+\.\w+", ours)
+        assert settings, name
+        assert set(settings) <= set(known_keys())
+        assert name not in own or name == "max_steps"  # a setting of the environment; in training it is the steps
+
+
 def test_a_misspelt_attribute_cannot_be_set() -> None:
     config = ConfigStore()
+    with pytest.raises(
+        ConfigError, match=r"TrainingConfig has no setting num_generations\. Here it is training\.group"
+    ):
+        config.training.num_generations = 8  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"ConfigStore has no setting trainng\. Did you mean training\?"):
         config.trainng = 3  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"TrainingConfig has no setting learnin_rate\. Did you mean learning_rate\?"):

@@ -20,11 +20,14 @@ from turnsmith.cli.agent import split_agent_options
 from turnsmith.cli.main import build_parsers
 from turnsmith.cli.train import read_config
 from turnsmith.config_sources import known_keys, load
+from turnsmith.other_names import known_elsewhere
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
 PAGES = [ROOT / "README.md", *(page for name in ("docs", "recipes") for page in sorted((ROOT / name).rglob("*.md")))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+PARTS_OF_A_PROGRAM = {"env_response", "get_reward", "rollout_func", "environment_factory", "step", "render"}
+"""What the pages for users of other tools compare besides settings."""
 
 
 @dataclass
@@ -130,6 +133,19 @@ def test_names_in_the_text_exist(page: Path) -> None:
         if file and name != "path/to/file.py":
             places = (ROOT / name, PACKAGE / name, verl.parent / name)
             assert any(place.is_file() for place in places), f"there is no file {name}"
+
+
+def test_pages_for_users_of_other_tools_say_what_the_error_for_their_settings_says() -> None:
+    checked = 0
+    for page in (ROOT / "docs" / "coming-from").glob("*.md"):
+        for theirs, here in re.findall(r"^\| (.+?) \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            settings = re.findall(r"`([a-z]+\.[a-z_]+)", here)
+            for name in re.findall(r"`([a-z_.]+)`", theirs.split(" \u00d7 ")[0]) if settings else ():
+                if name.split(".")[-1] not in {setting.split(".")[1] for setting in settings} | PARTS_OF_A_PROGRAM:
+                    said = known_elsewhere(name) or ""
+                    assert any(setting in said for setting in settings), f"{page.name}: {name}: {said}"
+                    checked += 1
+    assert checked >= 15
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -14,7 +14,7 @@ class Limits:
 
     Example:
         >>> Limits.of(InferenceConfig(max_turns=4, multi_turn=False, max_tool_calls=3))
-        Limits(turns=1, tokens=2048, seconds=600.0, prompt_tokens=1024, turn_tokens=None, tool_calls=3)
+        Limits(turns=1, tokens=2048, seconds=600.0, prompt_tokens=2048, turn_tokens=None, tool_calls=3)
     """
 
     turns: int = 10
@@ -23,7 +23,7 @@ class Limits:
     """Maximum number of tokens after the opening prompt, the model's and the environment's; outcome `token_limit`."""
     seconds: float = 600.0
     """Maximum time in the environment and tools, waiting for the engine not included; outcome `time_limit`."""
-    prompt_tokens: int = 1024
+    prompt_tokens: int = 2048
     """Maximum length of the opening prompt; a longer one is an error and never truncated."""
     turn_tokens: int | None = None
     """Maximum number of tokens per turn, overriding `Sampling.max_tokens`; outcome `turn_token_limit`. None: a turn is

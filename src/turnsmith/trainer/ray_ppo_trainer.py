@@ -66,7 +66,7 @@ class RayPPOTrainer:
         >>> RayPPOTrainer(config, "turnsmith.env.examples:GuessNumber")
         Traceback (most recent call last):
         turnsmith.errors.ConfigError: training.batch_size=30 is not a multiple of training.group_size=8: a batch is \
-made of whole groups. Set batch_size to a multiple of group_size.
+made of whole groups. Set batch_size to 24 or 32.
     """
 
     def __init__(
@@ -99,6 +99,11 @@ made of whole groups. Set batch_size to a multiple of group_size.
         self._watchdog: Any = None
         self._forecast = None if config.training.plan is None else ForecastCheck.of(config.training.plan)
         self._view = ProgressView()
+        if self.validation.is_chosen and not config.evaluation.every:
+            self._view.note(
+                "warning: a held-out set is given (validation), but evaluation.every is 0, so that nothing is "
+                "evaluated: set evaluation.every, in steps."
+            )
         self._horizon = 0
         self._steps_made = 0
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started

@@ -147,7 +147,7 @@ def test_a_sample_of_the_settings_is_within_their_limits() -> None:
     config = ConfigStore()
     config.inference.max_turns, config.inference.max_episode_tokens = 4, 400
     sample = EpisodeSample.of_settings(config)
-    assert (sample.turns, sample.prompt) == (4, 1024)
+    assert (sample.turns, sample.prompt) == (4, 2048)
     assert sample.longest == 400
     config.inference.max_turns, config.inference.max_episode_tokens, config.inference.max_tokens = 20, 32_768, 256
     assert 32_768 - 20 < EpisodeSample.of_settings(config).longest <= 32_768

@@ -100,7 +100,7 @@ def found(result: RehearsalResult) -> dict[str, str]:
         (["training.batch_size=500"], "settings", "not a multiple of training.group_size=8"),
         (["training.mini_batch_size=16"], "settings", "do not divide evenly over 32 ranks"),
         (["inference.max_prompt_tokens=16"], "tokens against limits", "do not fit into max_prompt_tokens=16"),
-        (["inference.max_episode_tokens=4000"], "model", "the model's context has 2048"),
+        (["inference.max_episode_tokens=4000"], "model", "the model's context has 4096"),
         (["model.tensor_parallel_size=8"], "model", "6 attention heads, which model.tensor_parallel_size=8 does not"),
         (["checkpoint.output_dir=model/config.json/runs"], "trackers and folders", "cannot be written to"),
         (["checkpoint.keep_last_n=0", "training.num_epochs=1000000"], "disk for the whole run", "GiB are free in"),
@@ -118,7 +118,7 @@ def test_a_setting_that_does_not_fit(
     monkeypatch.chdir(tmp_path)
     if "folders" in part:
         settings = [*settings, "ray.address=null", "ray.num_nodes=1", "model.device=cuda"]
-    folder = model(num_attention_heads=6, hidden_size=192, max_position_embeddings=2048)
+    folder = model(num_attention_heads=6, hidden_size=192, max_position_embeddings=4096)
     result = found(rehearse(tmp_path, folder, "inference.max_episode_tokens=1000", *settings))
     assert part in result
     assert words in result[part]

@@ -34,8 +34,10 @@ def test_making_a_trainer_starts_nothing() -> None:
 
 
 def test_settings_that_cannot_work_are_told_at_once() -> None:
-    with pytest.raises(ConfigError, match="batch_size=30 is not a multiple"):
+    with pytest.raises(ConfigError, match=r"batch_size=30 is not a multiple .* Set batch_size to 24 or 32\."):
         trainer(training__batch_size=30)
+    with pytest.raises(ConfigError, match=r"Set batch_size to 8\."):
+        trainer(training__batch_size=3)
     with pytest.raises(ConfigError, match=r"inference\.backend must be one of"):
         trainer(inference__backend="vlm")
 
@@ -97,6 +99,16 @@ def test_create_trainer_takes_the_models_own_tokenizer_only() -> None:
     assert create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="tiny")).config is config
     with pytest.raises(ConfigError, match="tokenizer comes from 'gpt2', but the model is 'tiny'"):
         create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="gpt2"))
+
+
+def test_a_held_out_set_that_is_never_used_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    config = ConfigStore()
+    RayPPOTrainer(config, GuessNumber, dataset=[{"a": 1}], validation=[{"a": 2}])
+    assert capsys.readouterr().out.count("evaluation.every is 0") == 1
+    config.evaluation.every = 1
+    RayPPOTrainer(config, GuessNumber, dataset=[{"a": 1}], validation=[{"a": 2}])
+    RayPPOTrainer(ConfigStore(), GuessNumber)
+    assert capsys.readouterr().out == ""
 
 
 def test_create_trainer_passes_everything_on() -> None:

@@ -120,9 +120,11 @@ def _check_attention(config: ConfigStore) -> None:
 
 def _check_groups(training: TrainingConfig) -> None:
     if training.batch_size % training.group_size:
+        below = training.batch_size // training.group_size * training.group_size
+        near = f"{below} or {below + training.group_size}" if below else str(training.group_size)
         raise ConfigError(
             f"training.batch_size={training.batch_size} is not a multiple of training.group_size="
-            f"{training.group_size}: a batch is made of whole groups. Set batch_size to a multiple of group_size."
+            f"{training.group_size}: a batch is made of whole groups. Set batch_size to {near}."
         )
     # An estimator of the user's own may do anything with a single episode.
     compares = ":" not in training.adv_estimator and get_estimator(training.adv_estimator).compares_groups
