@@ -66,7 +66,7 @@ def add_eval_command(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Evaluate, show and record the result. Exits with 1 if no episode could be counted, with 130 after Ctrl-C."""
+    """Evaluate, show and record the result. Exits with 1 if every episode failed, with 130 after Ctrl-C."""
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
     from turnsmith.cli.run_folders import find_run
     from turnsmith.env.spec import EnvironmentSpec
@@ -108,7 +108,8 @@ def _evaluate(
             raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
-        run.append_event("stopped" if stopped else "finished", episodes=len(result.trajectories))
+        end = "stopped" if stopped else "finished" if result.counted else "failed"
+        run.append_event(end, episodes=len(result.trajectories), content=result.report.first_error)
         if args.json:
             found = {"run": str(run.path), "is_complete": not stopped, **run.read_metrics()[-1]}
             write_for_user(args.json, to_json(found) + "\n")

@@ -25,7 +25,7 @@ from turnsmith.cli.selftest import add_selftest_command
 from turnsmith.cli.serve import add_serve_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
-from turnsmith.errors import Preempted, TurnsmithError
+from turnsmith.errors import EnvironmentFailure, Preempted, TurnsmithError
 from turnsmith.importing import add_to_path
 from turnsmith.terminal import print_line
 
@@ -94,7 +94,8 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0 on success, 2 for an error that the user can fix, 75 for a run that was preempted, 130 for Ctrl-C.
+    0 on success, 1 if what was asked for failed (every episode, a check), 2 for a wrong command line or setting, 75 for
+    a run that was preempted, 130 for Ctrl-C.
     """
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args) or 0)
     except TurnsmithError as error:
         print_line(f"turnsmith: {error}", sys.stderr)
-        return 75 if isinstance(error, Preempted) else 2
+        return 75 if isinstance(error, Preempted) else 1 if isinstance(error, EnvironmentFailure) else 2
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in TRAINING_PACKAGES:

@@ -9,31 +9,35 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+
 if TYPE_CHECKING:
     from turnsmith.cli.human_engine import HumanEngine
     from turnsmith.config import ConfigStore
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.chat import Chat
+    from turnsmith.rollout.attempt import EpisodeStart
     from turnsmith.tools.parsing import ActionParser
     from turnsmith.trajectory import Trajectory
 
 _DESCRIPTION = """\
 Play an environment yourself, in place of the model. You see what the model
 would see, and what you type is its turn, tool calls included. The episode is
-saved in a run folder.
+saved in a run folder. Exits with 1 if the environment failed.
 
-ENVIRONMENT is the environment class: `module:Name`, imported from the current
-folder, or `path/to/file.py:Name`."""
+ENVIRONMENT is given as for `turnsmith train`, and so are --agent and --data, of
+which one row is played."""
 
 _EXAMPLES = """\
 examples:
   turnsmith play my_game.py:MyGame
   turnsmith play turnsmith.env.examples:SupportDesk --seed 3 --raw
+  turnsmith play my_game.py:MyGame --data tasks.jsonl --row 12
   printf '8\\n12\\n' | turnsmith play turnsmith.env.examples:GuessNumber
 
 Each line is one turn. End a line with \\ to continue on the next; Ctrl-D quits.
-Tokens and time are unlimited unless you set a limit, such as
-inference.max_turn_tokens=200."""
+Tokens and time are unlimited, whatever --config says, unless you set a limit,
+such as inference.max_turn_tokens=200."""
 
 _LIMITS = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 
@@ -44,23 +48,21 @@ def add_play_command(commands: Any) -> None:
         "play", help="play your environment yourself", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     add = parser.add_argument
-    add("environment", metavar="ENVIRONMENT", help="module:Name or path/to/file.py:Name")
+    add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as environment.max_steps=5")
-    add(
-        "--model",
-        metavar="MODEL",
-        default="tiny",
-        help="model whose chat template and tokenizer to use (default: tiny)",
-    )
+    model = "model whose chat template and tokenizer to use (default: that of --config, or else tiny)"
+    add("--model", metavar="MODEL", help=model)
+    add("--row", metavar="N", type=int, default=0, help="row of --data to play, counted from 0 (default: 0)")
     add("--seed", metavar="S", type=int, default=0, help="seed passed to `reset` (default: 0)")
     add("--raw", action="store_true", help="show the exact prompt, control tokens included")
     add("--name", metavar="NAME", help="name of the run folder (default: play-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
+    add("--config", metavar="FILE", help="YAML file with settings")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Let a person play one episode, and record it."""
+    """Let a person play one episode, and record it. Exits with 1 if the environment failed, with 130 after Ctrl-C."""
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.chat import thinking_settings
@@ -68,8 +70,10 @@ def _run(args: argparse.Namespace) -> int:
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
+    split_agent_options(args)
     config = _play_config(args)
-    spec = EnvironmentSpec.of(args.environment, config.environment)
+    start = _start(args)
+    spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
     chat = RecordingChat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking))
@@ -80,18 +84,34 @@ def _run(args: argparse.Namespace) -> int:
         with suppress(ImportError):
             import_module("readline")  # arrow keys and history on the input line
     parser = parser_for(config.inference.tool_format, tokenizer)
-    trajectory = _run_episode(engine, chat, config, spec, args.seed, parser)
+    trajectory = _run_episode(engine, chat, config, spec, start, parser)
     _show_end(engine, trajectory)
-    engine.show(f"Saved in {_record(config, spec, trajectory)}")
-    return 130 if engine.exit_reason == "Ctrl-C" else 0
+    failed = not engine.exit_reason and trajectory.outcome is not None and not trajectory.outcome.is_behaviour
+    end = "stopped" if engine.exit_reason else "failed" if failed else "finished"
+    engine.show(f"Saved in {_record(config, spec, trajectory, end)}")
+    return 130 if engine.exit_reason == "Ctrl-C" else int(failed)
+
+
+def _start(args: argparse.Namespace) -> EpisodeStart:
+    """Where the episode begins: with the seed and, of `--data`, one row."""
+    from turnsmith.errors import ConfigError
+    from turnsmith.rollout.episode import EpisodeStart
+
+    tasks = read_data(args)
+    if args.row and tasks is None:
+        args.usage_error("--row is for --data FILE")
+    if tasks is not None and not 0 <= args.row < len(tasks):
+        raise ConfigError(f"There is no row {args.row}: {args.data} has the rows 0 to {len(tasks) - 1}.")
+    task = None if tasks is None else tasks[args.row]
+    return EpisodeStart(f"seed-{args.seed}-0", f"seed-{args.seed}", args.seed, task)
 
 
 def _play_config(args: argparse.Namespace) -> ConfigStore:
-    """Read the settings: defaults with limits that no person reaches, then KEY=VALUE."""
+    """Read the settings: defaults, then the file, then limits that no person reaches, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
 
-    config = read_config(None, args.model, [])
+    config = read_config(args.config, args.model or (None if args.config else "tiny"), [])
     for name, value in _LIMITS.items():
         setattr(config.inference, name, value)
     config.checkpoint.run_name = args.name
@@ -100,19 +120,24 @@ def _play_config(args: argparse.Namespace) -> ConfigStore:
 
 
 def _run_episode(
-    engine: HumanEngine, chat: Chat, config: ConfigStore, spec: EnvironmentSpec, seed: int, parser: ActionParser
+    engine: HumanEngine,
+    chat: Chat,
+    config: ConfigStore,
+    spec: EnvironmentSpec,
+    start: EpisodeStart,
+    parser: ActionParser,
 ) -> Trajectory:
     """Run the episode on an event loop in another thread, while this thread reads the person's turns."""
     from turnsmith.cli.engine import sampling_from_config
     from turnsmith.loop_thread import LoopThread
-    from turnsmith.rollout.episode import EpisodeStart, run_episode
+    from turnsmith.rollout.episode import run_episode
     from turnsmith.rollout.limits import Limits
     from turnsmith.rollout.players import Players
 
     loop = LoopThread("turnsmith-play")
     episode = loop.start(
         run_episode(
-            EpisodeStart(f"seed-{seed}-0", f"seed-{seed}", seed),
+            start,
             environment=spec,
             engine=engine,
             chat=chat,
@@ -144,8 +169,8 @@ def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
         engine.show(trajectory.error)
 
 
-def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory) -> str:
-    """Save the episode in a run folder and return the folder's path."""
+def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory, end: str) -> str:
+    """Save the episode in a run folder, with how the run ended, and return the folder's path."""
     from turnsmith.cli.run_folders import create_run_folder
     from turnsmith.records.episodes import write_episodes
     from turnsmith.rollout.episode_report import report_of
@@ -154,5 +179,5 @@ def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory) 
     write_episodes(run, 0, [trajectory], part="play")
     run.append_metrics({"step": 0, **report_of([trajectory]).metrics()})
     run.append_event("played", environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)
-    run.append_event("finished")
+    run.append_event(end, **({"content": trajectory.error} if end == "failed" else {}))
     return str(run.path)

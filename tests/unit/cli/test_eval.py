@@ -20,8 +20,10 @@ from turnsmith.cli.main import build_parsers, main
 from turnsmith.config import ConfigStore
 from turnsmith.inference.sync import create
 from turnsmith.inference.sync.base import BaseInferenceEngine
+from turnsmith.records.run_state import RunState
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
+from turnsmith.viewer.run_view import read_run
 
 GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
@@ -118,11 +120,15 @@ def test_ctrl_c_records_and_summarizes_the_episodes_that_have_ended(
 def test_failed_episodes_are_not_counted_and_their_error_is_shown(
     script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script(lambda turn, prompt: RuntimeError("out of memory"))
-    assert evaluation(tmp_path, "--episodes", "2") == 1
-    assert (
-        "All episodes failed. The first error: ScriptedEngine.generate raised RuntimeError" in capsys.readouterr().out
-    )
+    for number in (2, 8):  # of eight, the others are not tried once it is certain
+        script(lambda turn, prompt: RuntimeError("out of memory"))
+        words = ["--concurrency", "2", "--episodes", str(number), "--name", str(number)]
+        assert evaluation(tmp_path, *words) == 1
+        shown = capsys.readouterr()
+        assert "ScriptedEngine.generate raised RuntimeError: out of memory" in shown.out + shown.err
+        run = read_run(tmp_path / str(number))
+        assert run.state is RunState.FAILED
+        assert "ScriptedEngine.generate raised RuntimeError: out of memory" in run.error
     script(lambda turn, prompt: "x" if turn == 0 else RuntimeError("late"))
     assert evaluation(tmp_path, "--episodes", "2", "environment.max_steps=1") == 0
     assert "first error" not in capsys.readouterr().out

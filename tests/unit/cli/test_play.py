@@ -22,7 +22,9 @@ DESK = "turnsmith.env.examples:SupportDesk"
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def run(typed: str, *words: str) -> tuple[int, str, Trajectory]:
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        status = main(["play", *words, "--output-dir", str(tmp_path), "--name", "played"])
+        status = main(
+            ["play", *words, "--output-dir", str(tmp_path), "--name", f"played-{len(list(tmp_path.iterdir()))}"]
+        )
         printed = capsys.readouterr().out
         folder = Path(printed.rstrip().rpartition("\nSaved in ")[2])
         assert folder.parent == tmp_path
@@ -103,9 +105,61 @@ def test_limits_are_lifted_unless_they_are_set(play) -> None:
 
 
 def test_the_error_of_an_environment_is_shown_and_recorded(play) -> None:
-    _, printed, episode = play("", GAME, "environment.highest=none")
-    assert episode.outcome is Outcome.ENVIRONMENT_FAILED
+    status, printed, episode = play("", GAME, "environment.highest=none")
+    assert (status, episode.outcome) == (1, Outcome.ENVIRONMENT_FAILED)
     assert "GuessNumber.reset raised ValueError" in printed
+    run = read_run(Path(printed.rstrip().rpartition("\nSaved in ")[2]))
+    assert run.state is RunState.FAILED
+    assert "GuessNumber.reset raised ValueError" in run.error
+
+
+TASKS = """
+from openai import OpenAI
+
+class Question:
+    def __init__(self, config):
+        self.prefix = config.prefix
+
+    def reset(self, task):
+        self.task = task
+        return self.prefix + task["question"]
+
+    def step(self, action):
+        return "", float(action == self.task["answer"]), True, {}
+
+
+def solve(task, model):
+    with OpenAI(base_url=model.url, api_key=model.key) as client:
+        message = {"role": "user", "content": task["question"]}
+        reply = client.chat.completions.create(model="m", messages=[message])
+    return float(reply.choices[0].message.content == task["answer"])
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A file with a task environment and an agent; `rows.jsonl` and `c.yaml` are beside it."""
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", "answer": "3"}\n')
+    (tmp_path / "c.yaml").write_text(
+        "inference: {max_tokens: 1}\nmodel: {model_name: tiny}\nenvironment: {prefix: '= '}\n"
+    )
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return tmp_path
+
+
+def test_a_row_of_data_is_played_with_the_settings_of_a_file(play, tasks: Path) -> None:
+    data = ["--data", str(tasks / "rows.jsonl"), "--row", "1"]
+    status, printed, episode = play("3\n", f"{tasks}/tasks.py:Question", *data, "--config", str(tasks / "c.yaml"))
+    assert (status, episode.outcome, episode.total_reward) == (0, Outcome.COMPLETED, 1.0)
+    assert "--- user ---\n= 1 + 2\nyou> 3\n" in printed  # one token of the file's would have cut the turn
+
+
+def test_an_agent_and_questions_are_played_with_a_person_as_the_model(play, tasks: Path) -> None:
+    data = ["--data", str(tasks / "rows.jsonl")]
+    for words in ([f"{tasks}/tasks.py:solve"], ["--reward", "exact"]):
+        status, printed, episode = play("2\n", *words, *data)
+        assert (status, episode.outcome, episode.total_reward) == (0, Outcome.COMPLETED, 1.0)
+        assert "--- user ---\n1 + 1\nyou> 2\n" in printed
 
 
 def test_tools_that_the_template_itself_offers_are_shown(tiny_folder: str) -> None:
@@ -124,3 +178,11 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["play", "turnsmith.env.examples:Nothing"]) == 2
     assert main(["play", GAME, "inference.max_tunrs=3"]) == 2
     assert "Did you mean inference.max_turns?" in capsys.readouterr().err
+
+
+def test_a_row_that_is_not_there_is_refused(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", f"{tasks}/tasks.py:Question", "--data", str(tasks / "rows.jsonl"), "--row", "2"]) == 2
+    assert "There is no row 2" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["play", GAME, "--row", "2"])
+    assert "--row is for --data FILE" in capsys.readouterr().err
