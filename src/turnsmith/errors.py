@@ -155,6 +155,8 @@ class ToolError(TurnsmithError):
 def describe_failure(name: str, error: BaseException) -> str:
     """Describe an exception in one sentence: what raised it, its type and text, and the line of code.
 
+    What turnsmith's own code says of an environment is such a sentence already.
+
     Example:
         >>> describe_failure("Game.step", KeyError("sword"))
         "Game.step raised KeyError: 'sword'"
@@ -165,10 +167,13 @@ def describe_failure(name: str, error: BaseException) -> str:
         )  # half a surrogate pair could not be sent
     except Exception:
         message = ""
-    sentence = f"{name} raised {type(error).__name__}" + (f": {message}" if message else "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__")) if trace is not None else ""
+    if isinstance(error, EnvironmentFailure) and module.startswith("turnsmith."):
+        return message
+    sentence = f"{name} raised {type(error).__name__}" + (f": {message}" if message else "")
     if trace is None:
         return sentence
     code = trace.tb_frame.f_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,17 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     several = "module:Name or path/to/file.py:Name; several, each with =WEIGHT, are mixed in one run"
     add("environment", metavar="ENVIRONMENT", nargs="?", help=several)
-    add("--agent", metavar="COMMAND", help="a program that asks the model for its turns itself, instead of ENVIRONMENT")
+    program = (
+        "a program that asks the model for its turns itself, instead of ENVIRONMENT; {column} is that column's text"
+    )
+    add("--agent", metavar="COMMAND", help=program)
     add(
         "--data",
         metavar="FILE",
         help="a .jsonl, .json, .csv or .parquet file, or a saved dataset: a task in each row",
     )
-    rows = parser.add_argument_group("rows of --data that are a question and an answer, without ENVIRONMENT")
-    rows.add_argument("--prompt", metavar="COLUMN", help="the column with the question")
+    rows = parser.add_argument_group("what an agent, or without one the model, answers to the rows of --data")
+    rows.add_argument("--prompt", metavar="COLUMN", help="the column with the question; not of an agent")
     rows.add_argument("--answer", metavar="COLUMN", help="the column with the right answer")
     scores = "exact, number, math, choice, regex, json_schema, tests, or module:function; several are added up"
     rows.add_argument("--reward", metavar="NAME", action="append", help=scores)
@@ -66,8 +70,10 @@ def split_agent_options(args: argparse.Namespace, *, required: bool = True) -> N
     is_named = args.environment is not None and not _is_setting(args.environment)
     if required and args.agent is None and not has_rows and not is_named:
         args.usage_error("name an environment, module:Name, an agent, --agent COMMAND, or questions, --data FILE")
-    if (args.environment or args.agent) and (args.prompt or args.answer or args.reward):
-        args.usage_error("--prompt, --answer and --reward are for --data without an environment or agent")
+    if (args.environment or args.agent) and args.prompt:
+        args.usage_error("--prompt is for --data without an environment or agent")
+    if (args.answer or args.reward) and args.data is None:
+        args.usage_error("--answer and --reward score answers to the rows of --data FILE")
 
 
 def _is_setting(word: str) -> bool:
@@ -82,21 +88,34 @@ def chosen_environment(args: argparse.Namespace, config: ConfigStore) -> str | E
     """The environment to import, or several; what the options say goes to its settings."""
     if args.mix:
         return _mix(args.mix, curriculum=getattr(args, "curriculum", False))
-    if args.environment is not None:
-        return args.environment
-    from turnsmith.env.adapters.scorers import find_scorer
-
-    settings = vars(config.environment)
-    if args.agent is not None:
+    settings, is_scored = vars(config.environment), args.answer is not None or args.reward is not None
+    target = args.environment or (_COMMAND_AGENT if args.agent is not None else _QUESTION_ANSWER)
+    if target == _COMMAND_AGENT:
         settings.update(command=args.agent, folder=str(Path.cwd()))
-        return _COMMAND_AGENT
-    rewards = [absolute_name(name) for name in args.reward or ()]
-    for name in rewards:
-        find_scorer(name)  # raises here, before anything has started
-    if any(":" in name for name in rewards) and config.environment.isolation == "auto":
-        settings["isolation"] = "process"  # as for any code of the user's
-    settings.update(prompt=args.prompt or "", answer=args.answer or "", reward=rewards)
-    return _QUESTION_ANSWER
+    if target == _QUESTION_ANSWER:
+        settings.update(prompt=args.prompt or "")
+    if target == _QUESTION_ANSWER or is_scored:
+        rewards = [absolute_name(name) for name in args.reward or ()]
+        if any(":" in name for name in rewards) and config.environment.isolation == "auto":
+            settings["isolation"] = "process"  # as for any code of the user's
+        settings.update(answer=args.answer or "", reward=rewards)
+    if target != args.environment or is_scored:
+        _try_first_row(args, target, config)
+    return target
+
+
+def _try_first_row(args: argparse.Namespace, target: str, config: ConfigStore) -> None:
+    """Raise here, before anything has started, if what scores is not there, or a column that the options name."""
+    from turnsmith.env.spec import EnvironmentSpec
+    from turnsmith.errors import ConfigError, EnvironmentFailure
+
+    spec = EnvironmentSpec.of(target, config.environment)
+    if args.environment is not None and not spec.is_agent:
+        args.usage_error(f"--answer and --reward score an agent, and {spec.name} is an environment, which has rewards")
+    try:
+        spec.build().reset(task=next(_rows(args.data), None))
+    except EnvironmentFailure as error:
+        raise ConfigError(str(error)) from error
 
 
 def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:
@@ -115,17 +134,16 @@ def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:
 
 def read_data(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     """The tasks of `--data`."""
-    return _read(args.data)
+    return None if args.data is None else list(_rows(args.data))
 
 
 def read_validation(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     """The tasks of `--validation`."""
-    return _read(args.validation)
+    return None if args.validation is None else list(_rows(args.validation))
 
 
-def _read(file: str | None) -> list[dict[str, Any]] | None:
-    if file is None:
-        return None
-    from turnsmith.trainer.task_file import read_tasks
+def _rows(file: str | None) -> Iterator[dict[str, Any]]:
+    if file is not None:
+        from turnsmith.trainer.task_file import read_tasks
 
-    return list(read_tasks(file))
+        yield from read_tasks(file)

@@ -10,23 +10,31 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from turnsmith.env.result import StepResult
-from turnsmith.errors import EnvironmentFailure
+from turnsmith.errors import ConfigError, EnvironmentFailure
 
 AGENT_SECONDS = 14_400.0
 """Timeout of an agent's call; its episode ends by `inference.max_seconds`, which does not count the model's time."""
 NO_REWARD = "no_reward"
 """In the step's info: the agent returned nothing."""
+TO_SCORE = "to_score"
+"""In the step's info: the observation is the agent's answer, or empty: then the model's last message is the answer. A
+second step, with `{"answer": ...}`, scores it."""
 _MAX_ERROR_CHARS = 500
+_MAX_OUTPUT_BYTES = 2**16
+_COLUMN = re.compile(r"\{(\{?)([\w.-]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +80,62 @@ class ModelEndpoint:
 
 
 class AgentEnvironment:
-    """Runs an agent in its one step; the action says where the model is."""
+    """Runs an agent in its one step; the action says where the model is.
+
+    Args:
+        answer: The column of the task's right answer, as for `QuestionAnswer`.
+        reward: What scores the agent's answer, as for `QuestionAnswer`. Without both the agent gives its own rewards.
+    """
 
     agent: ClassVar[Callable[..., Any] | None] = None
+    no_reward = (
+        "{name} gave no reward: return a number from it, call model.reward, pass a reward_fn, or have its answer "
+        "scored (--answer COLUMN --reward NAME)."
+    )
+    """What to say then."""
+
+    def __init__(self, answer: str = "", reward: Any = ()) -> None:
+        self.scoring: Any = None
+        if answer or reward:
+            from turnsmith.env.adapters.question_answer import QuestionAnswer
+
+            self.scoring = QuestionAnswer(answer=answer, reward=reward)
 
     def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
         """Keep the task for the agent."""
         self.seed, self.task = seed, dict(task or {})
+        if self.scoring is not None:
+            self.scoring.take_answer(self.task)
         return ""
 
     def step(self, action: str) -> Any:
-        """Run the agent to its end."""
+        """Run the agent to its end; or score its answer."""
+        given = json.loads(action)
+        if "answer" in given:
+            return self.scoring.step(given["answer"])
         # Not async itself: what an async agent does then runs in a thread of its own, where it may block.
-        returned = self.run(ModelEndpoint(**json.loads(action), seed=self.seed))
-        return _finish(returned) if inspect.isawaitable(returned) else _result(returned)
+        returned = self.run(ModelEndpoint(**given, seed=self.seed))
+        return self._finish(returned) if inspect.isawaitable(returned) else self._result(returned)
 
     def run(self, model: ModelEndpoint) -> Any:
         """Call the agent."""
         assert self.agent is not None
         return type(self).agent(self.task, model)  # pyright: ignore[reportOptionalCall]
 
+    async def _finish(self, returned: Any) -> StepResult:
+        return self._result(await returned)
 
-async def _finish(returned: Any) -> StepResult:
-    return _result(await returned)
-
-
-def _result(returned: Any) -> StepResult:
-    if returned is None:
-        return StepResult("", terminated=True, info={NO_REWARD: True})
-    return StepResult("", reward=returned, terminated=True)
+    def _result(self, returned: Any) -> StepResult:
+        is_text = isinstance(returned, str)
+        if self.scoring is not None and (is_text or returned is None):
+            return StepResult(returned or "", info={TO_SCORE: True})
+        if returned is None:
+            return StepResult("", terminated=True, info={NO_REWARD: True})
+        if self.scoring is not None or is_text:
+            text, number = "a text, which --reward scores", "a number, which is the reward"
+            wanted, other = (text, "leave --reward out") if self.scoring else (number, "name what scores it (--reward)")
+            raise EnvironmentFailure(f"The agent returned {str(returned)[:80]!r}: return {wanted}, or {other}.")
+        return StepResult("", reward=returned, terminated=True)
 
 
 @lru_cache(maxsize=256)
@@ -122,41 +157,81 @@ def agent_environment(function: Callable[..., Any]) -> type[AgentEnvironment]:
 class CommandAgent(AgentEnvironment):
     """Runs a program as the agent, with the model and the task in its environment variables.
 
-    The program gives its reward to `TURNSMITH_REWARD_URL` in a POST request, as a number or as
-    `{"value": 1.0, "turn": 0}`; the task is in `TURNSMITH_TASK`, as JSON.
+    Of a program whose answer is scored, what it prints is its answer; if it prints nothing, the model's last message.
+    Others give their reward to `TURNSMITH_REWARD_URL` in a POST request, as a number or as `{"value": 1.0, "turn": 0}`.
+    The task is in `TURNSMITH_TASK`, as JSON.
 
     Args:
-        command: The program and its arguments, as in a shell.
+        command: The program and its arguments, as in a shell. `{column}` stands for that column of the task, as a part
+            of one argument whatever is in it; `{{column}}` for the text `{column}`.
         folder: The folder to run it in; empty: that of this process.
+        answer: See `AgentEnvironment`.
+        reward: See `AgentEnvironment`.
 
     Example:
-        >>> CommandAgent("python my_agent.py --fast").command
-        ['python', 'my_agent.py', '--fast']
+        >>> agent = CommandAgent("echo --fast {question}")
+        >>> agent.reset(task={"question": "What's 1 + 1?"})
+        ''
+        >>> agent.arguments
+        ['echo', '--fast', "What's 1 + 1?"]
     """
 
-    def __init__(self, command: str, folder: str = "") -> None:
-        self.folder = folder or None
-        self.command = shlex.split(command)
-        if not self.command:
-            raise EnvironmentFailure("The agent's command is empty.")
+    no_reward = (
+        "The program gave no reward: it must POST one to $TURNSMITH_REWARD_URL, or have its answer scored "
+        "(--answer COLUMN --reward NAME)."
+    )
 
-    async def run(self, model: ModelEndpoint) -> None:
+    def __init__(self, command: str, folder: str = "", answer: str = "", reward: Any = ()) -> None:
+        super().__init__(answer, reward)
+        self.folder = folder or None
+        try:
+            self.command = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"The agent's command {command!r} cannot be read: {error}.") from None
+        if not self.command:
+            raise ConfigError("The agent's command is empty.")
+        program = self.command[0]
+        # As the program's own process will find it, which begins in that folder.
+        if shutil.which(Path(folder, program) if os.sep in program else program) is None:
+            raise ConfigError(f"There is no program {program!r} that can be run; the agent's command is {command!r}.")
+
+    def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
+        """Keep the task, and put its columns in their places."""
+        observation = super().reset(seed, task)
+        self.arguments = [_COLUMN.sub(self._fill, argument) for argument in self.command]
+        return observation
+
+    def _fill(self, found: re.Match[str]) -> str:
+        if found[1]:
+            return found[0][1:]
+        from turnsmith.env.adapters.question_answer import column_of
+
+        value = column_of(self.task, found[2])
+        if value is None:
+            has = f"the row has {', '.join(self.task)}" if self.task else "there is no row: pass --data FILE"
+            raise EnvironmentFailure(
+                f"The program's command asks for the column {found[2]!r}, and {has}. Write {{{found[0]}}} for braces."
+            )
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    async def run(self, model: ModelEndpoint) -> str | None:
         """Run the program to its end; kill it, with all that it has started, if the episode ends first."""
         variables = {**os.environ, **model.variables(), "TURNSMITH_TASK": json.dumps(self.task)}
         process = await asyncio.create_subprocess_exec(
-            *self.command,
+            *self.arguments,
             env={**variables, "TURNSMITH_SEED": str(self.seed)},
             cwd=self.folder,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL if self.scoring is None else asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
         try:
-            _, errors = await process.communicate()
+            output, errors = await process.communicate()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
             last = errors.decode("utf-8", "replace").strip()[-_MAX_ERROR_CHARS:]
-            raise EnvironmentFailure(f"The agent ended with exit status {process.returncode}: {last}")
+            raise EnvironmentFailure(f"The program ended with exit status {process.returncode}: {last}")
+        return None if self.scoring is None else output[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace").strip()

@@ -97,6 +97,7 @@ class EnvironmentSpec:
         found, spec = self.load(), self
         if issubclass(found, AgentEnvironment):
             spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
+            spec.build()  # raises if its program or what scores it is not there
         missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
         if missing and not isinstance(spec.maker(), type):
             raise ConfigError(

@@ -6,8 +6,9 @@ import json
 import time
 
 from turnsmith.clocks import Clock, OutOfTime
-from turnsmith.env.agent import NO_REWARD
+from turnsmith.env.agent import NO_REWARD, TO_SCORE, AgentEnvironment
 from turnsmith.env.host import Host, open_host
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine
 from turnsmith.rollout.agent_session import AgentSession
@@ -20,7 +21,7 @@ async def run_agent_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engi
     """Run an agent once, and record every turn that it asked the model for.
 
     Never raises, except when cancelled. Its reward is what the agent returned or gave to `model.reward`, or
-    `spec.reward_fn` decides.
+    what its answer is worth, or `spec.reward_fn` decides.
     """
     began = time.perf_counter()
     host, clock = open_host(spec.environment), Clock(spec.limits.seconds)
@@ -39,7 +40,7 @@ async def run_agent_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engi
         if outcome.is_behaviour and spec.reward_fn is not None:
             await score_trajectory(trajectory, spec, host, clock.waits)
         elif outcome is Outcome.COMPLETED and reward is None and not session.rewards:
-            trajectory.outcome, trajectory.error = Outcome.ENVIRONMENT_FAILED, _no_reward(spec.environment.name)
+            trajectory.outcome, trajectory.error = Outcome.ENVIRONMENT_FAILED, _no_reward(spec.environment)
     finally:
         await host.close()
     trajectory.seconds = time.perf_counter() - began
@@ -60,6 +61,10 @@ async def _play(
             session.last_reply_at = time.perf_counter()
             async with serve_episode(session) as (url, key):
                 result = await host.step(json.dumps({"url": url, "key": key}))
+                if TO_SCORE in result.info:
+                    answer = result.observation or session.last_message
+                    result = await host.step(json.dumps({"answer": answer}))
+                    session.note(result.info)
             reward = None if NO_REWARD in result.info else result.reward
     except OutOfTime:
         outcome, error = _time_out(spec, session, clock)
@@ -79,5 +84,7 @@ def _time_out(spec: RolloutSpec, session: AgentSession, clock: Clock) -> tuple[O
     return Outcome.ENVIRONMENT_TIMEOUT, f"The agent neither ended nor asked for a turn within {took:.0f} s."
 
 
-def _no_reward(name: str) -> str:
-    return f"{name} gave no reward: return a number from it, call model.reward, or pass a reward_fn."
+def _no_reward(spec: EnvironmentSpec) -> str:
+    agent = spec.load()
+    assert issubclass(agent, AgentEnvironment)
+    return agent.no_reward.format(name=spec.name)

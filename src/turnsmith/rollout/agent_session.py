@@ -118,6 +118,16 @@ class AgentSession:
         number = turns - 1 if turn is None else turn
         self.rewards[number] = self.rewards.get(number, 0.0) + value
 
+    @property
+    def last_message(self) -> str:
+        """What the model said last, as the agent got it."""
+        return self.forest.turns[-1].reply.content if self.forest.turns else ""
+
+    def note(self, info: dict[str, Any]) -> None:
+        """Add what its scoring says of the agent's answer to the last turn."""
+        if self.forest.turns:
+            self.infos[self.forest.turns[-1].number] |= info
+
     def to_trajectory(self) -> Trajectory:
         """The record of the episode: a token buffer for each path through its turns."""
         segments = self.forest.segments()

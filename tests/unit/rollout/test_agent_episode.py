@@ -203,4 +203,65 @@ async def test_a_program_is_an_agent(chat: Chat, tmp_path: Path):
     assert (trajectory.error, trajectory.outcome, trajectory.rewards) == ("", "completed", [5.0])
     failed = await play(agent, ScriptedEngine(["seven"], chat), chat, {"fails": True}, config=config)
     assert failed.outcome == "environment_failed"
-    assert "exit status 1: no such file" in failed.error
+    assert failed.error == "The program ended with exit status 1: no such file"
+    assert "CommandAgent" not in failed.error
+
+
+UNAWARE = """
+import json, os, sys, urllib.request
+body = {"model": "m", "messages": [{"role": "user", "content": "1 + 1?"}]}
+url, headers = os.environ["OPENAI_BASE_URL"], {"Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)).read()
+print(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "reward"),
+    [
+        ("", "2", 1.0),
+        ("", "3", 0.0),
+        ("Answer: {wanted}", "3", 1.0),
+        ("{{wanted}}", "2", 0.0),
+        ("no {wanted}", "2", 0.0),
+    ],
+)
+async def test_a_program_is_scored_by_what_it_prints_or_else_by_the_last_message(
+    chat: Chat, tmp_path: Path, command: str, said: str, reward: float
+):
+    program = tmp_path / "my_agent.py"
+    program.write_text(UNAWARE)
+    config = EnvironmentConfig(command=f"{sys.executable} {program} {command}", answer="wanted", reward=["exact"])
+    agent = "turnsmith.env.agent:CommandAgent"
+    trajectory = await play(agent, ScriptedEngine([said], chat), chat, {"wanted": 2}, config=config)
+    assert (trajectory.error, trajectory.outcome, trajectory.rewards) == ("", "completed", [reward])
+
+
+async def test_a_program_without_a_reward_is_told_what_a_program_can_do(chat: Chat, tmp_path: Path):
+    config = EnvironmentConfig(command=f"{sys.executable} -c pass")
+    trajectory = await play("turnsmith.env.agent:CommandAgent", ScriptedEngine(["2"], chat), chat, config=config)
+    assert trajectory.outcome == "environment_failed"
+    assert trajectory.error.startswith("The program gave no reward: it must POST one to $TURNSMITH_REWARD_URL, or ")
+    assert "CommandAgent" not in trajectory.error
+
+
+async def test_a_function_is_scored_by_the_text_it_returns_or_else_by_the_last_message(chat: Chat):
+    scored = EnvironmentConfig(answer="wanted", reward=twice)
+    for returned, rewards in ((None, [2.0]), ("no", [0.0]), ("Answer: 2", [2.0])):
+        task = {"wanted": "2", "question": "1 + 1?", "returned": returned}
+        trajectory = await play(agents.returning_agent, ScriptedEngine(["2"], chat), chat, task, config=scored)
+        assert (trajectory.error, trajectory.rewards) == ("", rewards)
+        assert trajectory.infos[-1]["acc"] is bool(rewards[0])
+    for config, returned, sentence in (
+        (scored, 1.0, "The agent returned '1.0': return a text, which --reward scores, or leave --reward out."),
+        (None, "2", "The agent returned '2': return a number, which is the reward, or name what scores it (--reward)."),
+    ):
+        task = {"wanted": "2", "question": "1 + 1?", "returned": returned}
+        trajectory = await play(agents.returning_agent, ScriptedEngine(["2"], chat), chat, task, config=config)
+        assert (trajectory.outcome, trajectory.error) == ("environment_failed", sentence)
+
+
+def twice(response: str, answer: str) -> dict[str, float | bool]:
+    """Pay 2 for the right answer, and say so, as a reward of verl does."""
+    is_right = response.removeprefix("Answer: ") == answer
+    return {"score": 2.0 * is_right, "acc": is_right}

@@ -58,12 +58,17 @@ class QuestionAnswer(BaseEnvironment):
         """The question of the row."""
         if not task:
             raise EnvironmentFailure("QuestionAnswer plays the rows of a dataset, and there is none: pass --data FILE.")
-        self.task = task
-        self.prompt = _column(task, self.prompt_columns, "prompt")
-        if isinstance(self.prompt, str):
-            return self.prompt
-        self.system, question = _read_messages(self.prompt, self.system)
+        prompt = question = _column(task, self.prompt_columns, "prompt")
+        if not isinstance(prompt, str):
+            self.system, question = _read_messages(prompt, self.system)
+        self.take_answer(task)
         return question
+
+    def take_answer(self, task: Mapping[str, Any]) -> None:
+        """Keep the row and its right answer. Its prompt may be missing: an agent asks as it likes."""
+        self.task = task
+        self.prompt = _column(task, self.prompt_columns, "prompt", is_needed=False) or ""
+        self.answer = _column(task, self.answer_columns, "answer", is_needed=self.needs_answer)
 
     def get_prompt_prefix(self) -> str:
         """The system prompt."""
@@ -71,8 +76,7 @@ class QuestionAnswer(BaseEnvironment):
 
     def step(self, action: str) -> Any:
         """Score the answer."""
-        answer = _column(self.task, self.answer_columns, "answer", is_needed=self.needs_answer)
-        scored = Scored(self.prompt, action, answer, self.task)
+        scored = Scored(self.prompt, action, self.answer, self.task)
         scorers = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in self.task else "exact")]
         values = [score(scored) for score in scorers]
         if any(inspect.isawaitable(value) for value in values):
@@ -83,8 +87,7 @@ class QuestionAnswer(BaseEnvironment):
         """The row's answer, if it is what a model would say: not a regular expression, a JSON schema or a program."""
         if self.scored_by & {"regex", "json_schema", "tests"}:
             return None
-        answer = _column(self.task, self.answer_columns, "answer", is_needed=False)
-        return None if answer is None else str(answer)
+        return None if self.answer is None else str(self.answer)
 
 
 async def _finish(values: Sequence[Any]) -> StepResult:
@@ -103,11 +106,22 @@ def _result(values: Sequence[Any]) -> StepResult:
     return StepResult("", total, terminated=True, info=info)
 
 
+def column_of(task: Mapping[str, Any], name: str) -> Any:
+    """A column of a row, with dots for columns in columns; None if it has none.
+
+    Example:
+        >>> column_of({"reward_model": {"ground_truth": "4"}}, "reward_model.ground_truth")
+        '4'
+    """
+    found: Any = task
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
 def _column(task: Mapping[str, Any], names: Sequence[str], what: str, *, is_needed: bool = True) -> Any:
     for name in names:
-        found: Any = task
-        for part in name.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
+        found = column_of(task, name)
         if found is not None:
             return found
     if not is_needed:
