@@ -18,7 +18,6 @@ from .env.examples import CustomGameEnvironment as CustomGameEnvironment
 from .env.examples import SimpleGameEnvironment as SimpleGameEnvironment
 from .env.mix import EnvironmentMix as EnvironmentMix
 from .env.mix import MixMember as MixMember
-from .env.result import StepResult as StepResult
 from .env.spec import EnvironmentSpec as EnvironmentSpec
 from .errors import ConfigError as ConfigError
 from .errors import EngineFailure as EngineFailure
@@ -63,6 +62,7 @@ from .rollout.rewards.environment_reward import EnvironmentRewardWrapper as Envi
 from .rollout.rewards.judge import JudgeReward as JudgeReward
 from .rollout.rewards.reward_manager import RewardManager as RewardManager
 from .rollout.rewards.reward_manager import RewardTerm as RewardTerm
+from .step_result import StepResult as StepResult
 from .tools.definition import ToolCall as ToolCall
 from .tools.definition import ToolDefinition as ToolDefinition
 from .tools.definition import ToolResult as ToolResult
@@ -79,7 +79,7 @@ from .tools.registry import ToolRegistry as ToolRegistry
 from .tools.sandbox import PythonTool as PythonTool
 from .tools.sandbox import SandboxLimits as SandboxLimits
 from .tools.sandbox import run_python as run_python
-from .tools.tool import EnvironmentStepTool as EnvironmentStepTool
+from .tools.step_tool import EnvironmentStepTool as EnvironmentStepTool
 from .tools.tool import Tool as Tool
 from .tools.tool import current_episode as current_episode
 from .tools.tool import tool as tool

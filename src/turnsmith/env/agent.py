@@ -22,8 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turnsmith.env.result import StepResult
 from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.step_result import StepResult
 
 AGENT_SECONDS = 14_400.0
 """Timeout of an agent's call; its episode ends by `inference.max_seconds`, which does not count the model's time."""

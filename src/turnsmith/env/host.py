@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
-from turnsmith.env.result import StepResult
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.step_result import StepResult
 from turnsmith.tools.tool import Tool
 
 
@@ -20,6 +20,11 @@ class Host(Protocol):
 
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
+        ...
+
+    @property
+    def limit(self) -> float:
+        """Timeout of one call, in seconds."""
         ...
 
     @property

@@ -12,9 +12,7 @@ from typing import Any
 
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
-from turnsmith.env.result import StepResult, read_step, read_text
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.env.step_tool import StepTool
 from turnsmith.environment_threads import (
     EnvironmentThread,
     EnvironmentThreads,
@@ -22,7 +20,9 @@ from turnsmith.environment_threads import (
     shared_environment_threads,
 )
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.step_result import StepResult, read_step, read_text
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
+from turnsmith.tools.step_tool import StepTool
 from turnsmith.tools.tool import Tool, tool_methods, tools_of
 
 __all__ = ["EnvironmentHost", "StepResult"]

@@ -25,7 +25,7 @@ from turnsmith.rollout.episode_players import EpisodePlayers
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.players import Players
 from turnsmith.rollout.rewards.reward_function import RewardFunction
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import RolloutSpec, check_tools
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action, join_prompts
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser
@@ -55,8 +55,9 @@ async def run_episode(
     results, any other turn goes to the environment's `step`. An agent, `solve(task, model)`, has its own loop and
     tools. `players` are those whom the environment asks.
 
-    Never raises, except when cancelled: a failure becomes the trajectory's `outcome` and `error`, and what was recorded
-    until then is kept. The environment is built for this episode and closed after it.
+    Never raises, except when cancelled, or for a tool of another environment: a failure becomes the trajectory's
+    `outcome` and `error`, and what was recorded until then is kept. The environment is built for this episode and
+    closed after it.
 
     Example:
         >>> from turnsmith.models import resolve
@@ -77,6 +78,7 @@ async def run_episode(
         >>> trajectory.outcome.value, trajectory.states[1:], trajectory.rewards
         ('completed', ['Higher than 8.', 'Lower than 12.'], [0.0, 0.0, 1.0])
     """
+    check_tools(environment, tools)
     spec = RolloutSpec(
         environment=environment,
         limits=limits,

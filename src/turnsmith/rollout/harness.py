@@ -20,11 +20,12 @@ from turnsmith.loop_thread import run_blocking, run_here
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.evaluation.evaluate import engine_and_chat
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import RolloutSpec, check_tools
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action
-from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.parsing import ActionParser, FormatProblem
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.step_tool import EnvironmentStepTool
 from turnsmith.trajectory import Trajectory
 
 
@@ -62,6 +63,7 @@ class MultiTurnChatHarness:
             tools=tools,
             parser=parser,
         )
+        check_tools(self.rollout.environment, tools)
 
     def run_episode(self, initial_prompt: str = "", seed: int = 0) -> dict[str, Any]:
         """Play one episode; the prompt is prepended to the environment's first observation."""
@@ -111,9 +113,9 @@ class ManagedTurn:
         return self.result.calls
 
     @property
-    def tool_call(self) -> ToolCall | None:
-        """The turn's first tool call; None if it has none."""
-        return self.tool_calls[0] if self.tool_calls else None
+    def tool_call(self) -> ToolCall:
+        """The turn's first tool call; if it has none, one without a name and with the result None."""
+        return self.tool_calls[0] if self.tool_calls else ToolCall("", {})
 
     @property
     def problem(self) -> FormatProblem | None:
@@ -151,6 +153,9 @@ class MultiTurnManager:
     def __init__(self, tool_registry: ToolRegistry, action_parser: ActionParser, environment: Any = None) -> None:
         self.tool_registry = tool_registry
         self.action_parser = action_parser
+        if environment is None:  # the tool that steps one brings it
+            stepping = (tool for tool in tool_registry if isinstance(tool, EnvironmentStepTool))
+            environment = next((tool.environment for tool in stepping), None)
         self.environment = environment
         self.turns: list[ManagedTurn] = []
 
@@ -171,7 +176,7 @@ class MultiTurnManager:
             "num_turns": len(self.turns),
             "total_reward": sum(turn.result.reward for turn in self.turns),
             "done": bool(self.turns) and self.turns[-1].result.done,
-            "format_problems": sum(turn.problem is not None for turn in self.turns),
+            "format_problems": sum("format_problem" in turn.result.info for turn in self.turns),
             "tools": {
                 name: {"calls": count, "failures": failed[name]}
                 for name, count in Counter(call.name for call in calls).items()
@@ -181,3 +186,28 @@ class MultiTurnManager:
     def reset(self) -> None:
         """Clear the turns before the next episode."""
         self.turns = []
+
+    def take(self, trajectory: Trajectory) -> None:
+        """Have the turns of a whole episode, instead of those so far."""
+        results = map(_turn, _answers(trajectory), trajectory.rewards, trajectory.dones, trajectory.infos)
+        self.turns = list(map(ManagedTurn, trajectory.states, trajectory.actions, results))
+
+
+def _answers(trajectory: Trajectory) -> list[list[dict[str, str]]]:
+    """The messages after each of the model's turns."""
+    answers = list[list[dict[str, str]]]()
+    for message in trajectory.messages:
+        if message["role"] == "assistant":
+            answers.append([])
+        elif answers:
+            answers[-1].append(message)
+    return answers
+
+
+def _turn(messages: list[dict[str, str]], reward: float, done: bool, info: dict[str, Any]) -> TurnResult:
+    texts = [message["content"] for message in messages if message["role"] == "tool"]
+    calls = [
+        ToolCall(call["name"], call["arguments"], result=ToolResult(call["ok"], text))
+        for call, text in zip(info.get("tool_calls", ()), texts, strict=False)
+    ]
+    return TurnResult(messages, reward, terminated=done, info=info, calls=calls)

@@ -17,7 +17,7 @@ from turnsmith.inference.sync.base import BaseInferenceEngine, make_sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.harness import MultiTurnManager
 from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import RolloutSpec, check_tools
 from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
 
@@ -143,7 +143,8 @@ class MultiTurnInferenceEngine:
         seed: int = 0,
         limits: Limits | None = None,
     ) -> list[str]:
-        """Play one episode and return the model's turns as text; the full record is in `trajectory`.
+        """Play one episode and return the model's turns as text; the full record is in `trajectory`, and
+        `tool_manager.get_episode_summary()` counts this episode.
 
         Args:
             environment: A class, `module:Name`, or an instance, whose class and config are used: the episode is played
@@ -170,9 +171,12 @@ class MultiTurnInferenceEngine:
             tools=manager.tool_registry if manager else None,
             parser=manager.action_parser if manager else None,
         )
+        check_tools(spec.environment, spec.tools)
         trajectory = self.engine.run(run_attempt(start, spec, self.engine.engine, self.chat))
         self.trajectory, self.tokens, self._session = trajectory, trajectory.tokens, trajectory.episode_id
         self.messages, self.num_turns = list(trajectory.messages), trajectory.num_turns
+        if manager is not None:
+            manager.take(trajectory)
         # Only the texts are returned: without an exception, a failure would look like a short episode.
         if trajectory.outcome is Outcome.ENGINE_FAILED:
             raise EngineFailure(trajectory.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import ConfigError
 from turnsmith.inference.engine import Sampling
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
@@ -12,6 +13,7 @@ from turnsmith.rollout.players import Players
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.step_tool import EnvironmentStepTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +40,25 @@ class RolloutSpec:
     """Who plays the other players that the environment asks."""
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     """Used by `play_episode`; a single attempt (`run_episode`) never retries."""
+
+
+def check_tools(environment: EnvironmentSpec, tools: ToolRegistry | None) -> None:
+    """Raise a `ConfigError` if an `EnvironmentStepTool` was made with an environment that no episode is played in.
+
+    Example:
+        >>> from turnsmith.env.examples import GuessNumber, SimpleGameEnvironment
+        >>> check_tools(EnvironmentSpec.of(GuessNumber), ToolRegistry([EnvironmentStepTool(SimpleGameEnvironment())]))
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: The tool environment_step was made with a SimpleGameEnvironment, but its calls \
+are steps of the episode's own environment, a GuessNumber: make it with that one.
+    """
+    for tool in tools or ():
+        if isinstance(tool, EnvironmentStepTool):
+            played = [each.load() for each in environment.each()]
+            made_with = EnvironmentSpec(tool.environment_class).load()
+            if not any(issubclass(one, made_with) or issubclass(made_with, one) for one in played):
+                names = " or a ".join(one.__name__ for one in played)
+                raise ConfigError(
+                    f"The tool {tool.definition.name} was made with a {made_with.__name__}, but its calls are steps of "
+                    f"the episode's own environment, a {names}: make it with that one."
+                )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.env.host import Host
-from turnsmith.env.result import StepResult
-from turnsmith.env.step_tool import StepTool
 from turnsmith.inference.chat import Chat
+from turnsmith.step_result import StepResult
 from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser
 from turnsmith.tools.parsing.base import PLAIN_INPUT
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.step_tool import EnvironmentStepTool
+from turnsmith.tools.tool import Tool
 
 Message = dict[str, str]
 
@@ -45,9 +46,10 @@ class EpisodeTools:
     """The tools that one episode offers: the run's, and the environment's own `@tool` methods."""
 
     def __init__(self, host: Host, registry: ToolRegistry | None, parser: ActionParser) -> None:
-        own = host.tools()
-        if own or registry is None:
-            registry = ToolRegistry([*(registry or ()), *own])
+        own, given = host.tools(), list(registry or ())
+        tools = [_of_episode(tool, host) for tool in given]
+        if own or registry is None or tools != given:
+            registry = ToolRegistry([*tools, *own])
         self.registry = registry
         self.parser = parser
 
@@ -62,6 +64,10 @@ class EpisodeTools:
         if self.parser.is_native and chat.renders_tools:
             return system_prompt, [definition.as_openai() for definition in definitions]
         return join_prompts(system_prompt, self.parser.instructions(definitions)), None
+
+
+def _of_episode(tool: Tool, host: Host) -> Tool:
+    return tool.of_episode(host, host.limit) if isinstance(tool, EnvironmentStepTool) else tool
 
 
 def join_prompts(*texts: str) -> str:
@@ -123,10 +129,8 @@ async def _run_calls(
             continue
         _name_plain_input(call, registry)
         call.result = await registry.call(call, episode_id=episode_id, count=count)
-        tool = registry.get(call.name)
-        if isinstance(tool, StepTool) and (step := tool.take()) is not None:
-            call.result.ok = call.result.ok and not step.info.get("invalid_action")
-            steps.append(step)
+        if call.result.step is not None:
+            steps.append(call.result.step)
     return steps
 
 

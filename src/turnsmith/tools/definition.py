@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnsmith.step_result import StepResult
+
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
@@ -47,6 +49,8 @@ class ToolResult:
     """What went wrong inside the tool. Recorded, but never shown to the model."""
     cut: bool = False
     """Whether `text` was truncated to the tool's output limit."""
+    step: StepResult | None = None
+    """What the call did in the environment, if it was a step."""
 
 
 @dataclass(slots=True)

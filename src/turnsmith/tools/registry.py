@@ -114,7 +114,8 @@ class ToolRegistry:
     async def call(self, call: ToolCall, *, episode_id: str = "", count: Encode | None = None) -> ToolResult:
         """Check the arguments, run the tool within its limits, and store the result in `call.result`.
 
-        Raises nothing but `Overloaded`, if the call did not get its turn, and cancellation from outside.
+        Raises nothing but `Overloaded`, if the call did not get its turn, the failure of an environment whose step the
+        call was, and cancellation from outside.
 
         Args:
             call: The model's call.
@@ -124,7 +125,7 @@ class ToolRegistry:
         began = time.perf_counter()
         try:
             result = await self._call(call, episode_id, count)
-        except Overloaded:
+        except (Overloaded, EnvironmentFailure):
             raise
         except Exception as error:  # a validator of the user or the tokenizer raised
             result = ToolResult(False, FAILED, failure=describe_failure(f"The call to {str(call.name)[:80]}", error))
@@ -149,7 +150,8 @@ class ToolRegistry:
         error = outcome.error
         if error is None:
             return _result(entry, outcome.value, count)
-        if isinstance(error, Overloaded):  # no doing of the model, and nothing that it could do about
+        is_failed_step = entry.tool.is_step and isinstance(error, EnvironmentFailure)
+        if is_failed_step or isinstance(error, Overloaded):  # no doing of the model, nor of a tool
             raise error
         if isinstance(error, ToolError):
             text, is_cut = truncate(str(error), entry.tool.max_output_tokens, count)
@@ -163,11 +165,13 @@ class ToolRegistry:
 
 
 def _result(entry: _Entry, value: Any, count: Encode | None) -> ToolResult:
+    step, value = (value, value.observation) if entry.tool.is_step else (None, value)
     try:
         text, is_cut = truncate(to_text(value), entry.tool.max_output_tokens, count)
     except UnsupportedResult as error:
         return ToolResult(False, FAILED, failure=f"{entry.definition.name}: {error}.")
-    return ToolResult(True, text, value=None if is_cut else value, cut=is_cut)
+    ok = step is None or not step.info.get("invalid_action")
+    return ToolResult(ok, text, value=None if is_cut else value, cut=is_cut, step=step)
 
 
 def _validator(registered: Tool, definition: ToolDefinition) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -11,13 +11,13 @@ from functools import cached_property, lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
-from turnsmith.errors import ConfigError, ToolError
+from turnsmith.errors import ConfigError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
 from turnsmith.tools.tool_checks import require_self, warn_if_incomplete
 
-__all__ = ["EnvironmentStepTool", "Tool", "current_episode", "tool", "tools_of"]
+__all__ = ["Tool", "current_episode", "tool", "tools_of"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -48,6 +48,8 @@ class Tool:
     """Longer results are shortened to this many tokens before the model sees them."""
     thread: EnvironmentThread | EventLoopThread | None = None
     """Where calls of an environment's method run; None: a plain one in any thread, an async one on the event loop."""
+    is_step: bool = False
+    """Whether a call is a step of the environment: `execute` returns a `StepResult`."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         if definition is not None:
@@ -237,63 +239,6 @@ def _marked(owner: type) -> tuple[tuple[str, _Options], ...]:
                 require_self(base, member)
     # A subclass that overrides a method need not mark it again; one that sets it to None removes the tool.
     return tuple((name, options) for name, options in marks.items() if callable(getattr(owner, name)))
-
-
-class EnvironmentStepTool(Tool):
-    """An environment's `step` as a tool: the model acts by calling `environment_step(action)`.
-
-    The model sees the observation; `reward` and `done` are kept here.
-
-    Example:
-        >>> class Door:
-        ...     def step(self, action):
-        ...         return "It opens.", 1.0, True, {}
-        >>> step = EnvironmentStepTool(Door())
-        >>> step.execute("push"), step.reward, step.done
-        ('It opens.', 1.0, True)
-    """
-
-    def __init__(self, environment: Any) -> None:
-        super().__init__()
-        self.environment = environment
-        self.reward: float = 0.0
-        """The sum of the rewards of all steps so far."""
-        self.done: bool = False
-        """Whether the episode has ended."""
-
-    @cached_property
-    def definition(self) -> ToolDefinition:
-        """Name, description and argument schema, as the model sees them."""
-        signature = self.signature
-        return ToolDefinition("environment_step", signature.description, signature.parameters)
-
-    def execute(self, action: str) -> Any:
-        """Take an action in the environment and see the outcome.
-
-        Args:
-            action: The action to take.
-        """
-        if self.done:
-            raise ToolError("The episode has ended; no further action is possible.")
-        returned = self.environment.step(action)
-        return self._finish(returned) if inspect.isawaitable(returned) else self._read(returned)
-
-    async def _finish(self, returned: Any) -> str:
-        return self._read(await returned)
-
-    def _read(self, returned: Any) -> str:
-        if isinstance(returned, (tuple, list)) and len(returned) in (4, 5):
-            observation, reward, *ends, _ = returned
-        else:
-            result: Any = returned  # a `StepResult`
-            observation, reward, ends = result.observation, result.reward, [result.terminated, result.truncated]
-        if not isinstance(observation, str) or not math.isfinite(float(reward)):
-            raise TypeError(
-                f"step returned an observation of type {type(observation).__name__} and the reward {reward}"
-            )
-        self.reward += float(reward)
-        self.done = any(bool(end) for end in ends) or bool(getattr(self.environment, "done", False))
-        return observation
 
 
 def _snake_case(name: str) -> str:

@@ -17,6 +17,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.rollout.spec import check_tools
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.callbacks import TrainerCallback
@@ -84,6 +85,7 @@ made of whole groups. Set batch_size to 24 or 32.
         self.config = config
         self.environment = EnvironmentSpec.of(environment, config.environment)
         check_isolation(self.environment.isolated(), reward_fn)
+        check_tools(self.environment, tools)
         self.reward_fn = reward_fn
         self.dataset = run_dataset(dataset, self.environment)
         self.tools = tools

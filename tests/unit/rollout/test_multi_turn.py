@@ -222,7 +222,7 @@ def test_the_summary_of_a_manager_counts_turns_rewards_problems_and_failures() -
         "9",
     ]
     turns = [tools.step(text, f"state {number}") for number, text in enumerate(written)]
-    assert [turn.tool_call is not None for turn in turns] == [True, True, False, False]
+    assert [bool(turn.tool_call.name) for turn in turns] == [True, True, False, False]
     assert [turn.state for turn in turns] == [f"state {number}" for number in range(4)]
     assert [turn.problem is not None for turn in turns] == [False, False, True, False]
     assert tools.get_episode_summary() == {

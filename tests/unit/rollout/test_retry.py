@@ -15,7 +15,6 @@ from transformers import AutoTokenizer
 from turnsmith.config import EnvironmentConfig, FailuresConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.local_host import EnvironmentHost
-from turnsmith.env.result import StepResult
 from turnsmith.errors import EnvironmentTimeout, WorkerLost
 from turnsmith.inference import Chat, Generation, Sampling
 from turnsmith.rollout import EpisodeStart, Limits
@@ -23,6 +22,7 @@ from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.step_result import StepResult
 from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"

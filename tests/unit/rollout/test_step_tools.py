@@ -10,14 +10,25 @@ import pytest
 
 from turnsmith import (
     BaseEnvironment,
+    BaseInferenceEngine,
     Chat,
+    ConfigError,
+    ConfigStore,
     EnvironmentConfig,
     EnvironmentSpec,
+    EnvironmentStepTool,
     EpisodeStart,
+    JSONActionParser,
     Limits,
+    MultiTurnChatHarness,
+    MultiTurnInferenceEngine,
+    MultiTurnManager,
     Outcome,
+    RayPPOTrainer,
     Sampling,
     ScriptedEngine,
+    SimpleGameEnvironment,
+    ToolRegistry,
     Trajectory,
     run_episode,
     tool,
@@ -117,3 +128,60 @@ async def test_faults_are_those_of_the_environment_and_not_told_to_the_model(cha
     hanging = await play(chat, opened(5), call_seconds=0.1)
     assert hanging.outcome is Outcome.ENVIRONMENT_TIMEOUT
     assert answers(hanging) == []
+
+
+QUEST = ("move north", "move east", "pick up", "complete quest")
+
+
+def quest(*actions: str) -> list[str]:
+    return [json.dumps({"tool": "environment_step", "arguments": {"action": action}}) for action in actions]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_environments_own_step_as_a_tool_wins_the_quest_of_the_episode(chat: Chat, isolation: str) -> None:
+    callers = SimpleGameEnvironment({"isolation": isolation, "isolation_workers": 1})
+    manager = MultiTurnManager(ToolRegistry([EnvironmentStepTool(callers)]), JSONActionParser(), callers)
+    with BaseInferenceEngine(ScriptedEngine(quest(*QUEST), chat), chat.tokenizer) as engine:
+        conversation = MultiTurnInferenceEngine(engine, 6, tool_manager=manager, enable_tools=True)
+        conversation.run_episode(callers, "Go.")
+    played = conversation.trajectory
+    assert played is not None
+    assert (played.rewards, played.outcome) == ([0.1, 0.1, 0.5, 10.0], Outcome.COMPLETED)
+    assert callers.position == (0, 0), "the caller's object is not an episode's"
+    assert manager.get_episode_summary() == {
+        "num_turns": 4,
+        "total_reward": pytest.approx(10.7),
+        "done": True,
+        "format_problems": 0,
+        "tools": {"environment_step": {"calls": 4, "failures": 0}},
+    }
+    assert [turn.tool_calls[0].arguments["action"] for turn in manager.turns] == list(QUEST)
+    assert manager.turns[0].tool_calls[0].result is not None
+    assert manager.turns[0].tool_calls[0].result.text == manager.turns[0].observation
+    assert manager.turns[0].observation.startswith("You go north.")
+
+
+def test_each_episode_of_a_batch_steps_its_own(chat: Chat) -> None:
+    tools = ToolRegistry([EnvironmentStepTool(SimpleGameEnvironment())])
+    engine = BaseInferenceEngine(ScriptedEngine(quest("move north", "sing"), chat), chat.tokenizer)
+    harness = MultiTurnChatHarness(engine, SimpleGameEnvironment(), 2, tools=tools, parser=JSONActionParser())
+    first, second = harness.run_batch(["a", "b"])
+    assert first["rewards"] == second["rewards"] == [0.1, -0.1]
+    assert first["observations"] == second["observations"]
+    assert [info["tool_calls"][0]["ok"] for info in first["infos"]] == [True, False]
+    engine.close()
+
+
+def test_turn_by_turn_the_managers_environment_is_stepped(chat: Chat) -> None:
+    environment = SimpleGameEnvironment()
+    manager = MultiTurnManager(ToolRegistry([EnvironmentStepTool(environment)]), JSONActionParser())
+    environment.reset()
+    ends = [manager.step(call).result.done for call in quest(*QUEST)]
+    assert ends == [False, False, False, True]
+    assert manager.get_episode_summary()["total_reward"] == pytest.approx(10.7)
+
+
+def test_a_tool_made_with_another_environment_is_refused_before_anything_starts() -> None:
+    tools = ToolRegistry([EnvironmentStepTool(SimpleGameEnvironment())])
+    with pytest.raises(ConfigError, match=r"was made with a SimpleGameEnvironment, but .* a Doors: make it with that"):
+        RayPPOTrainer(ConfigStore(), Doors, tools=tools)

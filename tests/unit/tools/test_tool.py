@@ -7,10 +7,13 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from turnsmith.errors import ConfigError, ToolError
-from turnsmith.tools.definition import ToolDefinition
+from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError
+from turnsmith.loop_thread import run_blocking
+from turnsmith.step_result import StepResult
+from turnsmith.tools.definition import ToolCall, ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.tools.tool import EnvironmentStepTool, Tool, tool, tools_of
+from turnsmith.tools.step_tool import EnvironmentStepTool
+from turnsmith.tools.tool import Tool, tool, tools_of
 
 
 @tool
@@ -287,12 +290,8 @@ def test_an_environments_step_as_a_tool(door: type[Door]) -> None:
     assert registry.names == ["environment_step"]
     assert registry.definitions()[0].parameters["required"] == ["action"]
     assert registry.execute_tool("environment_step", action="push") == (True, "You push.")
-    assert (step.reward, step.done) == (0.25, False)
-    assert registry.execute_tool("environment_step", action="five") == (True, "A corridor.")
-    assert (step.reward, step.done) == (0.75, True)
-    worked, sentence = registry.execute_tool("environment_step", action="again")
-    assert not worked
-    assert "has ended" in sentence
+    result = run_blocking(registry.call(ToolCall("environment_step", {"action": "five"})))
+    assert (result.text, result.step) == ("A corridor.", StepResult("A corridor.", 0.5, truncated=True))
 
 
 def test_a_step_that_returns_nonsense_is_a_failure() -> None:
@@ -300,6 +299,5 @@ def test_a_step_that_returns_nonsense_is_a_failure() -> None:
         def step(self, action: str) -> Any:
             return 3, 0.0, False, {}
 
-    worked, sentence = ToolRegistry([EnvironmentStepTool(Broken())]).execute_tool("environment_step", action="x")
-    assert not worked
-    assert "failed" in sentence
+    with pytest.raises(EnvironmentFailure, match=r"Broken.step returned text of type int; it must be a string"):
+        ToolRegistry([EnvironmentStepTool(Broken())]).execute_tool("environment_step", action="x")

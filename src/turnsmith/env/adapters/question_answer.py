@@ -10,8 +10,8 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.answers import SHIPPED
 from turnsmith.env.adapters.scorers import VERL_DEFAULT, Scored, find_scorer
 from turnsmith.env.base import BaseEnvironment
-from turnsmith.env.result import StepResult
 from turnsmith.errors import EnvironmentFailure
+from turnsmith.step_result import StepResult
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input")
 ANSWERS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "target", "label")

@@ -13,13 +13,13 @@ from turnsmith.env.isolation.connection import ANSWER_SECONDS, Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
-from turnsmith.env.result import StepResult, read_reward
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.env.step_tool import StepTool
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, ToolError
+from turnsmith.step_result import StepResult, read_reward
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import ToolTimeout, current_episode
 from turnsmith.tools.schema import Signature
+from turnsmith.tools.step_tool import StepTool
 from turnsmith.tools.tool import Tool
 from turnsmith.trajectory import Trajectory
 
@@ -71,6 +71,11 @@ class RemoteHost:
         """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
         """Stands for the user's object; None before `reset`."""
+
+    @property
+    def limit(self) -> float:
+        """Timeout of one call, in seconds."""
+        return self._spec.call_seconds
 
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment in a worker, start its episode and return the first observation."""

@@ -25,11 +25,10 @@ from turnsmith.env.isolation.codec import unpack_trajectory
 from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
 from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
-from turnsmith.env.result import MOST_TEXT, StepResult
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.env.step_tool import StepTool
 from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.step_result import MOST_TEXT, StepResult
 from turnsmith.text import replace_surrogates
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
@@ -317,7 +316,7 @@ async def _await_reward(name: str, value: Any) -> Any:
 def _tool_info(tool: Tool) -> m.ToolInfo:
     definition = tool.definition
     about = (definition.name, definition.description, definition.parameters)
-    return m.ToolInfo(*about, tool.time_limit, tool.max_output_tokens, isinstance(tool, StepTool))
+    return m.ToolInfo(*about, tool.time_limit, tool.max_output_tokens, tool.is_step)
 
 
 _NO_INFO = m.pack("", {})

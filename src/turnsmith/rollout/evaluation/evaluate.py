@@ -23,7 +23,7 @@ from turnsmith.rollout.players import Players
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.same_failure import SameFailure
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import RolloutSpec, check_tools
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Trajectory
@@ -89,6 +89,7 @@ class EvaluationPlan:
 
     def rollout(self, environment: EnvironmentSpec) -> RolloutSpec:
         """How to play the episodes in an environment."""
+        check_tools(environment, self.tools)
         sampling = self.sampling if self.sampling.seed is not None else replace(self.sampling, seed=self.seed)
         return RolloutSpec(
             environment=environment,

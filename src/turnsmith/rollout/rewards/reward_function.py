@@ -8,9 +8,9 @@ from typing import Any
 
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
-from turnsmith.env.result import to_reward
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.errors import EnvironmentFailure, Overloaded, describe_failure
+from turnsmith.step_result import to_reward
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
 

@@ -13,10 +13,10 @@ from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
 from turnsmith.env import BaseEnvironment, EnvironmentSpec, StepResult
 from turnsmith.env.host import Host, open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
-from turnsmith.env.step_tool import StepTool
 from turnsmith.errors import EnvironmentFailure, WorkerLost
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.tools.definition import ToolCall
+from turnsmith.tools.step_tool import EnvironmentStepTool
 
 
 def spec(environment: type, mode: str = "process", **settings: Any) -> EnvironmentSpec:
@@ -118,14 +118,17 @@ async def check_step_tools() -> None:
     for mode in ("thread", "process"):
         host = await started(Caller, mode)
         [ring] = host.tools()
-        assert isinstance(ring, StepTool)
+        assert ring.is_step
         assert ring.definition.description == "Ring."
-        assert await ring.execute(bell=2) == '{"name": "ring", "arguments": {"bell": 2}}'
-        assert ring.take() == StepResult('{"name": "ring", "arguments": {"bell": 2}}', 0.5, True, False, {"rang": True})
+        told = '{"name": "ring", "arguments": {"bell": 2}}'
+        assert await ring.execute(bell=2) == StepResult(told, 0.5, True, False, {"rang": True})
         with pytest.raises(EnvironmentFailure, match=r"Caller.step raised OSError: no sound"):
             await ring.execute(bell="cracked")
+        registry = ToolRegistry([EnvironmentStepTool(Caller()).of_episode(host, host.limit)])
+        result = await registry.call(ToolCall("environment_step", {"action": "pull"}))
+        assert (result.text, result.step) == ("pull", StepResult("pull", 0.5, True, False, {"rang": True}))
         with pytest.raises(EnvironmentFailure, match=r"Caller.step raised OSError: no sound"):
-            ring.take()
+            await registry.call(ToolCall("environment_step", {"action": "cracked"}))
         await host.close()
 
 
