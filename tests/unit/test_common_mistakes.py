@@ -17,6 +17,7 @@ import pytest
 from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
 from turnsmith.cli.main import main
 from turnsmith.errors import TurnsmithError
+from turnsmith.rollout import same_failure
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 GAME = """
@@ -97,7 +98,7 @@ MISTAKES = {
     "a misspelt setting": Mistake(
         "train game.py:Good --model tiny training.lr=1e-4 --dry-run",
         "There is no setting training.lr",
-        "Did you mean training.learning_rate?",
+        "Here it is training.learning_rate",
     ),
     "a misspelt setting in Python": Mistake(
         misspelt_in_python, "TrainingConfig has no setting learnin_rate", "Did you mean learning_rate?"
@@ -170,6 +171,7 @@ def test_a_mistake_is_told_in_a_sentence(
     tiny_folder: str,
 ) -> None:
     mistake = MISTAKES[name]
+    monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "game.py").write_text(GAME)
     if isinstance(mistake.make, str):

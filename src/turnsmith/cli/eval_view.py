@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -93,6 +94,7 @@ class EvaluationView:
         if not self._is_live and done % every == 0 and done < self.plan.episodes:
             result = self.result()
             means = f"reward {number(result.reward.value)}  success {number(result.success.value)}"
+            means = means if result.counted else "all have failed"
             self._print(f"{done}/{self.plan.episodes} episodes  {means}  {duration(result.seconds)}")
 
     def result(self) -> EvaluationResult:
@@ -176,7 +178,7 @@ def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, str, str]]:
 
 def _format(estimate: Estimate) -> tuple[str, str]:
     interval = f"{number(estimate.low)} to {number(estimate.high)}" if estimate.has_interval else ""
-    return number(estimate.value), interval
+    return number(None if math.isnan(estimate.value) else estimate.value), interval
 
 
 def _difference(label: str, test: PairedTest) -> tuple[str, str, str, str]:

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from turnsmith.rollout.episode_summary import EpisodeSummary
+from turnsmith.rollout.same_failure import NOT_RETRIED
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MAX_EXAMPLES = 3
@@ -62,6 +63,8 @@ class EpisodeReport:
     """Groups that were replaced because their rewards were equal; they count in rewards and turns all the same."""
     retried: int = 0
     """Attempts that were retried."""
+    not_retried: int = 0
+    """Episodes that had retries left, when every attempt so far had failed in the same way."""
     environments: dict[str, list[MixedEpisode]] = field(default_factory=dict)
     """The episodes of each environment, by its name, if the run has a mix of them."""
     summaries: list[EpisodeSummary] = field(default_factory=list[EpisodeSummary])
@@ -75,6 +78,11 @@ class EpisodeReport:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "no episodes"
         reward = f", reward {math.fsum(self.rewards) / len(self.rewards):.3g}" if self.rewards else ""
         return f"EpisodeReport({outcomes}{reward})"
+
+    @property
+    def ends(self) -> str:
+        """How the episodes ended, in words: `30 completed, 2 environment_failed`."""
+        return ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
 
     @property
     def compared_groups(self) -> dict[str, list[float]]:
@@ -179,6 +187,7 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
         report.outcomes[outcome.value] += 1
         report.decisions[trajectory.decision.value] += 1
         report.retried += trajectory.attempt
+        report.not_retried += trajectory.error.endswith(NOT_RETRIED)
         report.waits.update({what: round(1000 * seconds) for what, seconds in trajectory.waits.items()})
         for name, other in trajectory.others.items():
             report.others.update({f"{name}/{what}": int(other.get(what, 0)) for what in ("replies", "tokens")})

@@ -6,6 +6,7 @@ Training and evaluation both play their episodes through `play_episode`.
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from array import array
 from collections import Counter
@@ -16,7 +17,7 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
-from turnsmith.rollout.same_failure import SameFailure
+from turnsmith.rollout.same_failure import NOT_RETRIED, SameFailure
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Decision, Trajectory, TurnRecord
 
@@ -55,8 +56,8 @@ async def play_episode(
     A retry begins from the same start in a fresh environment and replays the tokens that were sampled before the fault;
     nothing is resampled. So a random fault leaves no trace, and long episodes, which faults hit more often, are not
     replaced by short ones. `failing` is shared by episodes of which no further is retried once all of them fail in the
-    same way. From the first observation that differs, the engine generates again. Only where the model is
-    the cause (a limit, an unparseable call) does a retry resample, with another sampling seed.
+    same way, also after a back-off. From the first observation that differs, the engine generates again. Only where the
+    model is the cause (a limit, an unparseable call) does a retry resample, with another sampling seed.
 
     Example:
         >>> import asyncio
@@ -85,15 +86,19 @@ async def play_episode(
         [('e-try1', 'environment_failed', 'retried')]
     """
     given_up: list[Trajectory] = []
+    failing = failing or SameFailure()
     retries: Counter[Cause] = Counter()  # each cause has its own number of retries
     attempt_spec, attempt_engine = spec, engine
     while True:
+        began = time.monotonic()
         trajectory = await run_attempt(start, attempt_spec, attempt_engine, chat)
         trajectory.attempt = attempt = len(given_up)
         cause, policy = spec.failures.decide(trajectory)
-        if failing is not None:
-            failing.add(start.episode_id, trajectory)
-        if cause is None or retries[cause] >= policy.retries or (failing is not None and failing.sentence):
+        failing.add(start.episode_id, trajectory, began)
+        if cause is None or retries[cause] >= policy.retries:
+            break
+        if failing.sentence:
+            trajectory.error += NOT_RETRIED
             break
         retries[cause] += 1
         if cause in (Cause.PARSE, Cause.LIMIT):
@@ -106,8 +111,9 @@ async def play_episode(
         trajectory.decision = Decision.RETRIED
         trajectory.episode_id = f"{start.episode_id}-try{attempt + 1}"
         given_up.append(trajectory)
-        if cause in (Cause.WORKER, Cause.OVERLOAD):
-            await asyncio.sleep(_backoff_seconds(start.episode_id, retries[cause] - 1))
+        pause = failing.pause()
+        if pause or cause in (Cause.WORKER, Cause.OVERLOAD):
+            await asyncio.sleep(pause + _backoff_seconds(start.episode_id, retries[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:
         _penalise(trajectory, policy.penalty, has_reward_fn=spec.reward_fn is not None)

@@ -177,8 +177,8 @@ class TrainingEvaluations:
         result = runners.evaluate(self._schedule.environment, self._schedule.plan)
         write_episodes(self._run, step, result.trajectories, part=PART, subfolder=IN_TRAINING)
         if not result.counted:
-            failed, why = dict(result.report.outcomes), result.report.first_error
-            self._emit("warning", f"No episode of the evaluation after step {step} could be counted ({failed}): {why}")
+            ends, why = result.report.ends, result.report.first_error
+            self._emit("warning", f"No episode of the evaluation after step {step} could be counted ({ends}): {why}")
         return {"step": step, **result.metrics()}
 
     def report(self, record: Mapping[str, Any]) -> None:

@@ -126,6 +126,8 @@ def test_failed_episodes_are_not_counted_and_their_error_is_shown(
         assert evaluation(tmp_path, *words) == 1
         shown = capsys.readouterr()
         assert "ScriptedEngine.generate raised RuntimeError: out of memory" in shown.out + shown.err
+        assert "episodes  all have failed" in shown.out
+        assert "nan" not in shown.out
         run = read_run(tmp_path / str(number))
         assert run.state is RunState.FAILED
         assert "ScriptedEngine.generate raised RuntimeError: out of memory" in run.error

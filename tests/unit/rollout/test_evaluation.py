@@ -17,6 +17,7 @@ from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.rollout import same_failure
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
 from turnsmith.rollout.evaluation.result import EvaluationResult, check_same_starts
 from turnsmith.rollout.limits import Limits
@@ -260,7 +261,7 @@ def test_a_result_is_shown_in_one_line_without_its_tokens(chat: Chat) -> None:
     result.trajectories[0].outcome = Outcome.ENGINE_FAILED
     reward, success = "reward 0.667 (-0.768 to 2.1)", "success 0.667 (0.208 to 0.939)"
     assert repr(result) == f"EvaluationResult(4 episodes (1 failed), 4 starts, {reward}, {success})"
-    assert repr(EvaluationResult([])) == "EvaluationResult(0 episodes, 0 starts, reward nan, success nan)"
+    assert repr(EvaluationResult([])) == "EvaluationResult(0 episodes, 0 starts, reward unknown, success unknown)"
 
 
 class Broken(Sums):
@@ -273,7 +274,10 @@ class Broken(Sums):
         raise OSError(f"no service at port {self.answer}")
 
 
-def test_an_evaluation_in_which_everything_fails_in_the_same_way_stops_and_says_so(chat: Chat) -> None:
+def test_an_evaluation_in_which_everything_fails_in_the_same_way_stops_and_says_so(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.1)
     tasks = [{"a": number, "b": 1} for number in range(100)]
     plan = EvaluationPlan(episodes=100, tasks=tasks, concurrency=4)
     with pytest.raises(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.errors import EnvironmentTimeout, WorkerLost
 from turnsmith.inference import Chat, Generation, Sampling
-from turnsmith.rollout import EpisodeStart, Limits
+from turnsmith.rollout import EpisodeStart, Limits, same_failure
+from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.retry import EpisodeResult, play_episode
+from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.step_result import StepResult
 from turnsmith.trajectory import Decision, Outcome
@@ -299,3 +302,32 @@ async def test_faults_that_hit_long_episodes_do_not_move_the_mean(chat):
     assert masked == pytest.approx(1 / 0.6, abs=0.35)
     assert masked < whole - 0.15
     assert counted < 90
+
+
+class Starting(Walk):
+    """Needs a server that refuses everyone until `opens_at`."""
+
+    opens_at: ClassVar[float] = 0.0
+
+    def reset(self, seed: int = 0) -> str:
+        if time.monotonic() < self.opens_at:
+            raise ConnectionRefusedError("port 8000")
+        return super().reset(seed)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_burst_of_failures_costs_no_episode_its_retries(chat, monkeypatch, opens):
+    monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.2)
+    monkeypatch.setattr(Starting, "opens_at", time.monotonic() + (0.1 if opens else 1e9))
+    failing = SameFailure()
+    spec = RolloutSpec(environment=EnvironmentSpec.of(Starting, EnvironmentConfig(isolation="thread")))
+    starts = [EpisodeStart(f"e{seed}", "g", seed) for seed in range(16)]
+    played = await asyncio.gather(*[play_episode(start, spec, Coin(chat), chat, failing) for start in starts])
+    report = report_of(result.trajectory for result in played)
+    if opens:
+        assert (report.ends, report.not_retried) == ("16 completed", 0)
+    else:
+        assert report.ends == "16 environment_failed"
+        assert report.not_retried >= 8
+        assert "port 8000 (in reset, test_retry.py" in report.first_error
+        assert all(result.trajectory.attempt > 0 for result in played)

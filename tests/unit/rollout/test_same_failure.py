@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.trajectory import Outcome, Trajectory
 
 
-def after(attempts: int, episodes: int, *others: Trajectory) -> str:
+def after(attempts: int, episodes: int, *others: Trajectory, wait: bool = True) -> str:
     same = SameFailure()
     for other in others:
-        same.add("other", other)
+        same.add("other", other, time.monotonic())
     for number in range(attempts):
         error = f"OSError: port {number} at 0x{number:x}f"
-        same.add(f"e{number % episodes}", Trajectory(outcome=Outcome.ENVIRONMENT_FAILED, error=error))
+        began = time.monotonic() + (same.pause() + 0.1 if wait else 0.0)
+        same.add(f"e{number % episodes}", Trajectory(outcome=Outcome.ENVIRONMENT_FAILED, error=error), began)
     return same.sentence
 
 
-def test_eight_attempts_at_three_episodes_are_enough_and_fewer_are_not() -> None:
-    assert after(8, 3) == "All 8 attempts at 3 episodes failed in the same way: OSError: port 0 at 0x0f", (
+def test_nine_attempts_at_three_episodes_are_enough_and_fewer_are_not() -> None:
+    assert after(9, 3) == "All 9 attempts at 3 episodes failed in the same way: OSError: port 0 at 0x0f", (
         "numbers and addresses differ, and the first is told"
     )
-    assert after(7, 3) == ""
+    assert after(8, 3) == ""
     assert after(100, 2) == ""
     assert SameFailure().sentence == ""
+
+
+def test_a_burst_of_failures_decides_nothing_before_a_back_off() -> None:
+    assert after(100, 50, wait=False) == ""
 
 
 @pytest.mark.parametrize(

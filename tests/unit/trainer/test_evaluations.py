@@ -97,7 +97,7 @@ def test_an_evaluation_in_which_nothing_counts_is_told_and_never_the_best(run: R
     told: list[tuple[str, Any]] = []
     evaluations = TrainingEvaluations(evaluating(episodes=2), run, telling(run, told))
     record = evaluations.make(2, Scripted(tiny_folder))  # a script that says nothing is an engine that fails
-    assert "No episode of the evaluation after step 2 could be counted ({'engine_failed': 2})" in told[-1][1]
+    assert "No episode of the evaluation after step 2 could be counted (2 engine_failed)" in told[-1][1]
     assert not evaluations.is_best(record)
     save(run, 2)
     evaluations.saved(record)

@@ -14,6 +14,7 @@ from turnsmith import ConfigStore, Outcome, RayPPOTrainer, RunFolder, TokenBuffe
 from turnsmith.config_sources import to_dict
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.rollout.episode_report import EpisodeReport, report_of
+from turnsmith.rollout.same_failure import NOT_RETRIED
 from turnsmith.trainer.diagnostics import checks
 from turnsmith.trainer.diagnostics.checks import CHECKS
 from turnsmith.trainer.diagnostics.context import StepContext
@@ -153,6 +154,9 @@ def test_failed_episodes_are_counted_with_the_first_error() -> None:
     warning = found(HEALTHY, report_of([episode("0-0", 1.0), failed, episode("0-2")]))["failed_episodes"]
     assert "1 of 3 episodes failed (1 reward_failed); the first: score returned the reward nan" in warning.what
     assert warning.episodes == ("0-1",)
+    failed.error += NOT_RETRIED
+    warning = found(HEALTHY, report_of([episode("0-0", 1.0), failed, episode("0-2")]))["failed_episodes"]
+    assert warning.what.endswith(" 1 of them had retries left, which were skipped.")
 
 
 def test_a_reward_outside_its_declared_range() -> None:

@@ -132,7 +132,8 @@ async def run_evaluation(
     """Play the episodes of a plan, `plan.concurrency` at a time; a failure costs only its own episode.
 
     Raises:
-        EnvironmentFailure: All of the first attempts, at least 8 at 3 episodes, failed in the same way.
+        EnvironmentFailure: All of the first attempts, at least 8 at 3 episodes, failed in the same way, and so did one
+            that began a second later.
 
     Args:
         environment: A class, `module:Name`, an instance or an `EnvironmentSpec`.

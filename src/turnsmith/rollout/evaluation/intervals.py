@@ -42,7 +42,7 @@ class Estimate:
 
     def __str__(self) -> str:
         interval = f" ({self.low:.3g} to {self.high:.3g})" if self.has_interval else ""
-        return f"{self.value:.3g}{interval}"
+        return "unknown" if math.isnan(self.value) else f"{self.value:.3g}{interval}"
 
 
 @dataclass(frozen=True, slots=True)

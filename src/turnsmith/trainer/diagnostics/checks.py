@@ -103,9 +103,11 @@ def failed_episodes(context: StepContext) -> RunWarning | None:
         return None
     total, error = sum(context.report.outcomes.values()), first_line(context.report.first_error)
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+    skipped = context.report.not_retried
     return context.warning(
         "failed_episodes",
-        f"{sum(counts.values())} of {total} episodes failed ({listed}){f'; the first: {error}' if error else '.'}",
+        f"{sum(counts.values())} of {total} episodes failed ({listed}){f'; the first: {error}' if error else '.'}"
+        + (f" {skipped} of them had retries left, which were skipped." if skipped else ""),
         "Failed episodes are not trained on. If they fail because of what the model did, training is biased.",
         "Read the errors of these episodes and fix the environment, the tool or the reward function.",
         [name for outcome in counts for name in context.report.examples.get(outcome, [])],

@@ -85,10 +85,9 @@ _REPORT_BUG = "The engine returned no tokens: look at the episodes, and try infe
 
 
 def _nothing_to_train_on(report: EpisodeReport) -> ZeroGradientCause:
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common())
     failed = [name for outcome in report.outcomes for name in report.examples.get(outcome, [])]
     return ZeroGradientCause(
-        f"no episode can be trained on ({counts or 'there were none'})",
+        f"no episode can be trained on ({report.ends or 'there were none'})",
         f"Fix the first failure: {first_line(report.first_error) or 'see the episodes'}",
         tuple(failed[:3]),
     )

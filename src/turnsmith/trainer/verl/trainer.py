@@ -193,7 +193,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, self._trained).as_dict())
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
-                f"({dict(report.outcomes)}). The first failure: {report.first_error or 'no turn was taken'}"
+                f"({report.ends}). The first failure: {report.first_error or 'no turn was taken'}"
             ) from error
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
