@@ -68,7 +68,7 @@ def add_eval_command(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Evaluate, show and record the result. Exits with 1 if every episode failed, with 130 after Ctrl-C."""
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
-    from turnsmith.cli.run_folders import find_run
+    from turnsmith.cli.run_folders import check_output_dir, find_run
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.rollout.isolation_check import check_isolation
 
@@ -80,6 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         args.compare = str(find_run(args.compare, config.checkpoint.output_dir))
     earlier = _read_earlier(args.compare, plan)
+    check_output_dir(config)
     hide_progress_bars()
     with EvaluationView(plan, evaluation_header(spec, config, plan)) as view:
         return _evaluate(view, args, config, spec, earlier)

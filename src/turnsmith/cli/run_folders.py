@@ -10,7 +10,7 @@ from pathlib import Path
 from turnsmith.config import CheckpointConfig, ConfigStore
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import choose_checkpoint
-from turnsmith.records.files import using
+from turnsmith.records.files import using, why_not_writable
 from turnsmith.records.run_folder import RunFolder
 
 OUTPUT_DIR = CheckpointConfig.output_dir
@@ -51,6 +51,13 @@ def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFo
     run = RunFolder.create(config.checkpoint.output_dir, name)
     run.write_config(to_dict(config))
     return run
+
+
+def check_output_dir(config: ConfigStore) -> None:
+    """Raise if no run folder can be created, before a model is loaded for it."""
+    folder = Path(config.checkpoint.output_dir).expanduser().absolute()
+    if reason := why_not_writable(folder):
+        raise RecordError(f"Cannot create a run folder in {folder}: {reason}. Pass --output-dir FOLDER.")
 
 
 def model_folder(path: Path, step: int | str = "last") -> Path:

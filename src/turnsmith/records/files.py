@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -155,3 +156,18 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def existing_parent(folder: Path) -> Path:
+    """The folder, or the first one above it that exists."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why no file can be written to a folder, or to where it would be created; empty: one can."""
+    try:
+        with tempfile.TemporaryFile(dir=existing_parent(folder)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)

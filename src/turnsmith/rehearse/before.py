@@ -12,18 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnsmith.check.checks import CHECKS
-from turnsmith.check.checks.disk import (
-    bytes_of_episode,
-    bytes_of_parameter,
-    existing_parent,
-    kept_checkpoints,
-    run_steps,
-)
+from turnsmith.check.checks.disk import bytes_of_episode, bytes_of_parameter, kept_checkpoints, run_steps
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.records.files import existing_parent
 from turnsmith.records.yaml_text import dump_yaml
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.trainer.config.auto import resolve_backend

@@ -155,6 +155,16 @@ def test_an_environment_that_raises_fails_its_episodes(
     assert "GuessNumber.reset raised ValueError" in capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_the_model_is_loaded(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert evaluation(tmp_path / "file" / "runs") == 2
+    printed = capsys.readouterr()
+    assert "Cannot create a run folder in" in printed.err
+    assert "loading the model" not in printed.out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

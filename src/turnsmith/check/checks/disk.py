@@ -17,6 +17,7 @@ from turnsmith.importing import import_object
 from turnsmith.models.saving import tensors_in
 from turnsmith.models.shape import ModelShape
 from turnsmith.records.episodes import write_episodes
+from turnsmith.records.files import existing_parent
 from turnsmith.trajectory import Trajectory
 
 _GIB = 2**30
@@ -109,12 +110,6 @@ def _config_file(model: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     return Path(str(try_to_load_from_cache(model, "config.json")))  # of what is not there, no path
-
-
-def existing_parent(folder: Path) -> Path:
-    """The folder, or the first one above it that exists."""
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 DISK = Check(

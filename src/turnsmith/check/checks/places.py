@@ -8,9 +8,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from turnsmith.check.checks.disk import existing_parent
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
+from turnsmith.records.files import why_not_writable
 
 _MODULES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "trackio": "trackio"}
 _WANDB_HOST = "api.wandb.ai"
@@ -28,11 +28,8 @@ async def check_places(subject: Subject) -> Finding:
         saw = "Weights & Biases has no key on this machine: it would ask for one, and nobody is there to answer."
         return Finding("failed", saw, "Set WANDB_API_KEY, or WANDB_MODE=offline.")
     folder = Path(config.checkpoint.output_dir).expanduser().absolute()
-    try:
-        with tempfile.TemporaryFile(dir=existing_parent(folder)):
-            pass
-    except OSError as error:
-        saw = f"checkpoint.output_dir={folder} cannot be written to: {error.strerror or error}."
+    if reason := why_not_writable(folder):
+        saw = f"checkpoint.output_dir={folder} cannot be written to: {reason}."
         return Finding("failed", saw, "Set checkpoint.output_dir to a folder of your own.")
     if config.ray.address and any(folder.is_relative_to(local) for local in (tempfile.gettempdir(), "/tmp")):
         saw = f"The run joins a cluster, and checkpoint.output_dir={folder} is local to this machine."
