@@ -20,7 +20,7 @@ from typing import Any
 
 from turnsmith.clocks import Bottleneck, Clock, OutOfTime
 from turnsmith.errors import Overloaded
-from turnsmith.threads import ADVICE, ThreadCall, default_threads
+from turnsmith.threads import ADVICE, ThreadCall, avoid_uvloop, default_threads
 
 _GRACE_SECONDS = 1.0
 """For an async method that was cancelled to end."""
@@ -44,6 +44,7 @@ class _Thread:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_in_loop = False
         self._process = os.getpid()
+        avoid_uvloop()  # also for loops that user code makes here
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def put(self, call: ThreadCall[Any] | None) -> None:

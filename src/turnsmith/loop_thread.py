@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from turnsmith.errors import EngineFailure
-from turnsmith.threads import is_cancelled_from_outside
+from turnsmith.threads import avoid_uvloop, is_cancelled_from_outside
 
 Result = TypeVar("Result")
 
@@ -31,6 +31,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
+        avoid_uvloop()
         self._loop = asyncio.new_event_loop()
         self._close_lock = threading.Lock()
         self._closed = False

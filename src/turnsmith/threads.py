@@ -258,6 +258,7 @@ class ThreadPool:
                 call.mark_queued(Bottleneck(f"one of {self.limit} threads for tools and reward functions", ADVICE))
         self._calls.put(call)
         if grow:
+            avoid_uvloop()
             threading.Thread(target=self._work, name=f"turnsmith-call-{self._threads}", daemon=True).start()
         return call
 
@@ -271,6 +272,15 @@ class ThreadPool:
                 self._idle += 1
             call.settle(value, error)
             del call, value, error  # an idle thread must not keep an episode's objects alive
+
+
+def avoid_uvloop() -> None:
+    """Have asyncio make its own event loops in this process: uvloop's cannot start processes in two threads at once.
+
+    Ray's workers install uvloop where it is installed. Loops that run already stay as they are.
+    """
+    if type(asyncio.get_event_loop_policy()).__module__.partition(".")[0] == "uvloop":
+        asyncio.set_event_loop_policy(None)
 
 
 ADVICE = "environment.threads allows more; make methods that wait async, or use more processes (ray.num_actors)"

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.branching_agent import branch
 from tests.e2e.trained_on import assert_trained_on_what_was_sampled
-from turnsmith import ConfigStore, RayPPOTrainer
+from turnsmith import ConfigStore, EnvironmentConfig, RayPPOTrainer
 from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS = 2
+PROGRAM = """
+import http.client, json, os, urllib.parse
+
+url = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+connection = http.client.HTTPConnection(url.netloc)
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+asked = {"model": "m", "messages": [{"role": "user", "content": "Say a"}]}
+connection.request("POST", url.path + "/chat/completions", json.dumps(asked), headers)
+said = json.load(connection.getresponse())["choices"][0]["message"]["content"]
+connection.request("POST", url.path + "/reward", str(float("a" in said)), headers)
+assert connection.getresponse().status == 200
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +65,23 @@ def test_every_sampled_token_is_trained_once(trained: RayPPOTrainer) -> None:
         # Turns with an advantage of exactly 0 would hide one that was left out.
         with_advantage = [any(rows[one.episode_id][start:stop]) for start, stop in one.turn_spans()]
         assert with_advantage.count(True) >= 6
+
+
+def test_of_500_programs_64_at_once_none_is_lost(tmp_path: Path) -> None:
+    import uvloop  # noqa: F401  (Ray's workers install it where it is; its processes cannot be started in two threads)
+
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    config = ConfigStore(environment=EnvironmentConfig(command=f"{sys.executable} -S {tmp_path / 'agent.py'}"))
+    config.model.model_name, config.inference.max_tokens = "tiny", 4
+    config.training.batch_size, config.training.group_size = 64, 8
+    config.ray.num_actors = 1
+    config.checkpoint.output_dir, config.checkpoint.save_interval = str(tmp_path), 0
+    trainer = RayPPOTrainer(config, "turnsmith.env.agent:CommandAgent")
+    try:
+        trainer.fit(num_epochs=1, num_iters_per_epoch=8)
+    finally:
+        trainer.cleanup()
+    assert trainer.run is not None
+    attempts = read_episodes(trainer.run)  # those that were given up are among them
+    assert len(attempts) == 512
+    assert Counter((one.outcome, one.decision, one.error) for one in attempts) == {("completed", "kept", ""): 512}

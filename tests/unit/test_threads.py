@@ -9,10 +9,18 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+import uvloop
 
+from turnsmith.config import EnvironmentConfig
+from turnsmith.env import EnvironmentHost, EnvironmentSpec
+from turnsmith.env.agent import CommandAgent
+from turnsmith.environment_threads import EnvironmentThreads
+from turnsmith.loop_thread import LoopThread
 from turnsmith.threads import ThreadPool
 
 
@@ -198,3 +206,55 @@ def test_a_call_that_outlives_its_event_loop_does_not_keep_it_alive() -> None:
             break
         time.sleep(0.01)
     assert loops[0]() is None
+
+
+@pytest.fixture
+def uvloop_policy() -> Iterator[None]:
+    """As in Ray's workers where uvloop is installed."""
+    policy = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    yield
+    asyncio.set_event_loop_policy(policy)
+
+
+async def start_process() -> int | None:
+    return await (await asyncio.create_subprocess_exec("true")).wait()
+
+
+async def run_program(threads: EnvironmentThreads) -> int:
+    host = EnvironmentHost(EnvironmentSpec(CommandAgent, EnvironmentConfig(command="true")), threads)
+    await host.reset()
+    await host.step('{"url": "http://127.0.0.1:9/v1", "key": "k"}')
+    await host.close()
+    return 0
+
+
+async def from_an_agent_program() -> Iterable[Awaitable[int | None]]:
+    threads = EnvironmentThreads(limit=64)
+    return [run_program(threads) for _ in range(64)]
+
+
+async def from_user_code_that_runs_a_loop() -> Iterable[Awaitable[int | None]]:
+    pool = ThreadPool(limit=64)
+    return [pool.run(lambda: asyncio.run(start_process())) for _ in range(64)]
+
+
+async def on_a_loop_of_ours() -> int | None:
+    with closing(LoopThread("test")) as loop:
+        return await loop.run_async(start_process())
+
+
+async def from_loops_of_ours() -> Iterable[Awaitable[int | None]]:
+    return [on_a_loop_of_ours() for _ in range(64)]
+
+
+@pytest.mark.parametrize("calls", [from_an_agent_program, from_user_code_that_runs_a_loop, from_loops_of_ours])
+@pytest.mark.usefixtures("uvloop_policy")
+def test_64_threads_start_processes_at_once_where_uvloop_is_installed(
+    calls: Callable[[], Coroutine[Any, Any, Iterable[Awaitable[int | None]]]],
+) -> None:
+    async def start_all() -> list[int | None]:
+        return await asyncio.gather(*await calls())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # Ray's own loop, which is there before ours
+        assert runner.run(start_all()) == [0] * 64
