@@ -25,7 +25,7 @@ connection = http.client.HTTPConnection(url.netloc)
 headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 asked = {"model": "m", "messages": [{"role": "user", "content": "Say a"}]}
 connection.request("POST", url.path + "/chat/completions", json.dumps(asked), headers)
-said = json.load(connection.getresponse())["choices"][0]["message"]["content"]
+said = json.load(connection.getresponse())["choices"][0]["message"]["content"] or ""
 connection.request("POST", url.path + "/reward", str(float("a" in said)), headers)
 assert connection.getresponse().status == 200
 """
