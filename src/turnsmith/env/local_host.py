@@ -12,6 +12,7 @@ from typing import Any
 
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
+from turnsmith.env.signatures import NO_TASK, needs_task
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.environment_threads import (
     EnvironmentThread,
@@ -110,10 +111,7 @@ class EnvironmentHost:
             arguments["seed"] = seed
         if methods.takes_task:
             if task is None and methods.needs_task:
-                raise EnvironmentFailure(
-                    f"{spec.name}.reset takes a task, but this episode has none, because no data was given: pass rows "
-                    "(`--data FILE`, or `dataset=[...]` in Python), or give the parameter a default, task=None."
-                )
+                raise EnvironmentFailure(f"{spec.name}.reset {NO_TASK}")
             arguments["task"] = task
         observation, prefix = await self.run("reset", self._build_and_reset, arguments)
         self._prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
@@ -294,7 +292,7 @@ def _methods_of(environment_class: Any) -> _Methods:
         is_async=all(inspect.iscoroutinefunction(getattr(environment_class, name, None)) for name in names),
         takes_seed="seed" in parameters or takes_anything,
         takes_task="task" in parameters or takes_anything,
-        needs_task="task" in parameters and parameters["task"].default is inspect.Parameter.empty,
+        needs_task=needs_task(environment_class),
         has_close=has_close,
         has_is_done=callable(getattr(environment_class, "is_done", None)),
         has_default_is_done=getattr(environment_class, "is_done", None) is BaseEnvironment.is_done,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
+from turnsmith.env.signatures import check_signatures
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name, import_object
 
@@ -109,6 +110,7 @@ class EnvironmentSpec:
         abstract = sorted(getattr(found, "__abstractmethods__", ()))
         if abstract:
             raise ConfigError(f"{spec.name} cannot be built: it lacks the method {' and '.join(abstract)}.")
+        check_signatures(found)
         Isolation.of(spec.config, spec.isolation)
         return spec
 
@@ -234,12 +236,8 @@ _made_by: dict[int, tuple[Callable[..., Any], type]] = {}
 
 def _class_made_by(factory: Callable[..., Any], spec: EnvironmentSpec) -> type:
     if id(factory) not in _made_by:
-        made = spec.build()
-        close = getattr(made, "close", None)
-        returned = close() if callable(close) else None
-        if inspect.iscoroutine(returned):
-            returned.close()  # there is no event loop here to await it in
-        _made_by[id(factory)] = factory, type(made)
+        # Not closed: `close` may need what `reset` makes.
+        _made_by[id(factory)] = factory, type(spec.build())
     return _made_by[id(factory)][1]
 
 

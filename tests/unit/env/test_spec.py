@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -193,7 +194,7 @@ def test_a_factory_is_accepted_where_a_class_is(factory: Any, name: str, first: 
     made.clear()
     spec = EnvironmentSpec.of(factory, EnvironmentConfig(size=3))
     assert (spec.name, spec.is_agent, spec.load()) == (name, False, Board)
-    assert [board.is_closed for board in made] in ([True], []), "what was made to look at it is closed again"
+    assert [board.is_closed for board in made] in ([False], []), "what was made to look at it was never reset"
     one, other = spec.build(), spec.build()
     assert one is not other
     assert one.reset() == other.reset() == first
@@ -229,3 +230,60 @@ def test_a_class_derived_from_gymnasiums_is_one_of_its_own_and_one_that_is_only_
 
 def test_a_function_of_two_required_parameters_is_an_agent() -> None:
     assert EnvironmentSpec.of(lambda task, model, retries=3: 1.0).is_agent
+
+
+class Ledger(BaseEnvironment):
+    """As in docs/environments.md: `close` needs what `reset` made."""
+
+    def reset(self) -> str:
+        self.database = sqlite3.connect(":memory:")
+        return "Book something."
+
+    def step(self, action: str) -> Any:
+        return "", 1.0, True, {}
+
+    def close(self) -> None:
+        self.database.close()
+
+
+@pytest.mark.parametrize("factory", [partial(Ledger), lambda: Ledger()], ids=["partial", "function"])
+def test_what_a_factory_made_to_look_at_is_not_closed(factory: Any):
+    assert EnvironmentSpec.of(factory).load() is Ledger
+
+
+class TakesMore(Plain):
+    def reset(self, seed: int, difficulty: str) -> str:  # type: ignore[override]
+        return "start"
+
+
+class NoSelf(Plain):
+    def reset() -> str:  # type: ignore[override, misc]
+        return "start"
+
+
+class NoAction(Plain):
+    def step(self) -> tuple:  # type: ignore[override]
+        return "next", 0.0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        (TakesMore, r"TakesMore.reset cannot be called: missing a required argument: 'difficulty'. It may take `seed`"),
+        (NoSelf, r"NoSelf.reset cannot be called: too many positional arguments. It may take `seed` and `task`"),
+        (NoAction, r"NoAction.step cannot be called: .* write it as `def step\(self, action\)`"),
+    ],
+)
+def test_a_method_that_no_episode_can_call_is_refused_at_once(environment: type, what: str):
+    with pytest.raises(ConfigError, match=what):
+        EnvironmentSpec.of(environment)
+
+
+def test_methods_that_take_what_episodes_give_are_not_refused():
+    class Open(Plain):
+        def reset(self, *args: Any, **kwargs: Any) -> str:
+            return "start"
+
+        step = staticmethod(lambda action: ("next", 0.0, False, {}))
+
+    assert EnvironmentSpec.of(Open).load() is Open
