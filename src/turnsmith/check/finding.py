@@ -47,3 +47,5 @@ class Check:
     """Whether `RayPPOTrainer.fit` runs it before training: it takes a second or two, and needs no model."""
     audit: bool = False
     """Whether only `--audit` runs it."""
+    plays: bool = True
+    """Whether it needs episodes that open."""

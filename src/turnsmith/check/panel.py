@@ -116,6 +116,7 @@ EXPLOITS: dict[str, Player] = {
     "instructions to a judge": to_a_judge,
 }
 """What deserves no more than the floor."""
+ONLY_FAULTS = "No episode of the policies ended without a fault."
 LOOPS = ("one action in a loop", "two actions in a loop")
 """Of these: what deserves no more than the steps that it repeats are worth once."""
 
@@ -168,12 +169,14 @@ class AuditPanel:
     @property
     def top(self) -> float | None:
         """What a solved episode gets: what the oracle got, else what is declared."""
-        return self.oracle.mean if self.oracle else self.declared[1] if self.declared else None
+        if self.oracle is not None and self.oracle.rewards:
+            return self.oracle.mean
+        return self.declared[1] if self.declared else None
 
     @property
     def bottom(self) -> float:
         """What an episode that deserves nothing gets: what is declared, else the least that was seen."""
-        seen = min(played.mean for played in self.floor.values())
+        seen = min((played.mean for played in self.floor.values()), default=0.0)
         return min(seen, self.declared[0]) if self.declared else seen
 
 
@@ -187,7 +190,7 @@ async def convene(subject: Subject) -> AuditPanel:
 async def _play_all(subject: Subject) -> AuditPanel:
     tasks = await find_tasks(subject, 2 * subject.episodes)
     named = {name: await play_tasks(subject, player, tasks) for name, player in {**FLOOR, **EXPLOITS}.items()}
-    played = {name: one for name, one in named.items() if one is not None}
+    played = {name: one for name, one in named.items() if one is not None and one.rewards}
     return AuditPanel(
         tasks,
         await play_tasks(subject, oracle, tasks),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
@@ -15,6 +16,8 @@ _ASKED = {"reset", "step", "close", "get_prompt_prefix", "is_done", "solve"}
 """Methods that are called by episodes; the others are called by the environment itself."""
 _PLAIN = {"builtins", "random", "collections", "datetime", "decimal", "fractions", "enum", "pathlib", "re", "turnsmith"}
 """Packages of objects that only hold values."""
+_CODE = (type, FunctionType, MethodType, BuiltinFunctionType)
+"""What is called and not used; an object that can be called, such as a connection to SQLite, is used as well."""
 
 
 class PlantedFault(RuntimeError):
@@ -145,7 +148,7 @@ def held_objects(spec: EnvironmentSpec, environment: Any) -> list[str]:
     return [
         name
         for name, value in vars(environment).items()
-        if type(value).__module__.partition(".")[0] not in _PLAIN and not callable(value)
+        if type(value).__module__.partition(".")[0] not in _PLAIN and not isinstance(value, _CODE)
     ]
 
 

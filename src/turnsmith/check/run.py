@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.opening import nothing_opens
 from turnsmith.check.subject import Subject
 from turnsmith.env.isolation.pool import close_workers
 from turnsmith.errors import TurnsmithError
@@ -51,6 +52,13 @@ async def run_checks(
 
 async def _run(check: Check, subject: Subject) -> Finding:
     try:
+        if check.plays:
+            if "nothing opens" not in subject.cache:
+                subject.cache["nothing opens"] = await nothing_opens(subject)
+                if (finding := subject.cache["nothing opens"]) is not None:
+                    return finding
+            if subject.cache["nothing opens"] is not None:
+                return Finding("skipped", "No episode opens.")
         return await check.function(subject)
     except TurnsmithError as error:
         return Finding("failed", str(error), "See the message: the check could not be run.")

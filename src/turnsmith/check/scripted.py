@@ -19,6 +19,8 @@ from turnsmith.trajectory import Trajectory
 MODEL_SAMPLES, MODEL_BATCHES = 4, (2, 2, 4, 8)
 """Episodes of the model from each start, and starts in each batch of them."""
 MODEL_SECONDS = 30.0
+NO_TURN = "No scripted episode took a turn without a fault."
+"""Why checks that repeat the turns of episodes are skipped."""
 _LAST = 3000
 
 

@@ -107,6 +107,12 @@ class Subject:
         """Reset from each start, and take no turn: the episodes end where the model would be asked."""
         return await self.play(lambda turn, prompt: EngineFailure("no turn is taken"), starts, rollout=rollout)
 
+    async def first_openings(self) -> list[Trajectory]:
+        """The openings of the first starts, played once for all checks."""
+        if "openings" not in self.cache:
+            self.cache["openings"] = await self.openings()
+        return self.cache["openings"]
+
     def rollout(self, **changes: Any) -> RolloutSpec:
         """How training will play the episodes; `changes` are fields of `RolloutSpec`."""
         inference, limits = self.config.inference, Limits.of(self.config.inference)

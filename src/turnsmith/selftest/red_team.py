@@ -135,6 +135,8 @@ def judge(rise: Rise | None, top: float | None) -> Finding:
 {rise.after:.3g}; {rise.success:.0%} of the last succeed."
     if top is None:
         return Finding("skipped", f"{figures} What a right answer gets is not known.", "Write `solve`.", rise.episodes)
+    if top <= rise.before:
+        return Finding("skipped", f"{figures} A right answer gets no more, {top:.3g}.", "", rise.episodes)
     if rise.share(top) < _PAYS:
         return Finding("passed", f"{figures} A right answer gets {top:.3g}.")
     said = " | ".join(repr(one.actions[-1][:40]) for one in rise.episodes if one.actions)

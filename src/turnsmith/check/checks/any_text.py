@@ -49,7 +49,9 @@ async def check_any_text(subject: Subject) -> Finding:
     huge = [episode for episode in played if not all(map(math.isfinite, episode.rewards))]
     if huge:
         return Finding("failed", "A reward is not a finite number.", "Return finite rewards.", huge[:_MOST_SHOWN])
-    return Finding("passed", f"{len(TEXTS)} odd texts were all answered.")
+    given = sum(text in episode.actions for text, episode in zip(TEXTS, played, strict=True))
+    whole = "" if given == len(TEXTS) else f", {given} of them whole"
+    return Finding("passed", f"{len(TEXTS)} odd texts were all answered{whole}.")
 
 
 ANY_TEXT = Check(

@@ -45,10 +45,11 @@ are not read as they were written, as {unread[0]}."
         return Finding("failed" if parser.is_native else "warning", saw, fix or "Use inference.tool_format=json.")
     if not any(text for _, text in written):
         saw = f"The template has no tool calls: they are described in the prompt, in the format {tool_format}."
-        return Finding("passed", saw)
+        return Finding("skipped", saw)
     closes = TemplateFacts.of(chat).closes_calls
     note = "" if closes else " The template does not end such a turn; episodes end where the model ends it."
-    return Finding("passed", f"{len(calls)} calls that the template writes are read as they were written.{note}")
+    count = sum(text is not None for _, text in written)
+    return Finding("passed", f"{count} calls that the template writes are read as they were written.{note}")
 
 
 async def _tools(subject: Subject) -> list[ToolDefinition]:

@@ -38,6 +38,11 @@ where {highest:g} is the most."
         fix = "Such a start cannot be solved, its answer is wrong, or the reward does not accept it: look at the \
 episodes. Or reward_range declares too much."
         return Finding("failed", saw, fix, wrong)
+    if panel.declared is None and panel.oracle.mean <= panel.bottom:
+        saw = f"The solutions of {len(episodes)} starts get {panel.oracle.mean:g} on average, no more than no skill."
+        return Finding(
+            "failed", saw, "The reward does not accept them, or they are wrong: look at the episodes.", low or episodes
+        )
     return Finding("passed", f"The solutions of {len(episodes)} starts get {panel.oracle.mean:g} on average.")
 
 

@@ -118,4 +118,5 @@ DISK = Check(
     "A run whose disk is full in the middle of a checkpoint stops, often in the night.",
     check_space,
     quick=True,
+    plays=False,
 )

@@ -14,7 +14,7 @@ from turnsmith.check.subject import Subject
 from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score, function_name
+from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score, function_name
 from turnsmith.tools.tool import tool_methods
 from turnsmith.trajectory import Trajectory
 
@@ -35,8 +35,13 @@ async def check_faults(subject: Subject) -> Finding:
             planted += 1
             if not _is_recorded(after):
                 hidden.append((fault.where, before, after))
-    if subject.reward_fn is not None and (trouble := await _reward_function(subject)):
-        return trouble
+    if subject.reward_fn is not None:
+        fault, trouble = await _reward_function(subject, subject.reward_fn)
+        if trouble is not None:
+            return trouble
+        planted += fault.times > 0
+    if not planted:
+        return Finding("skipped", "No fault could be planted: no episode used what was made to raise.")
     if not hidden:
         return Finding("passed", f"{planted} planted faults were all recorded as faults.")
     where, before, after = next((one for one in hidden if first_difference(*one[1:])), hidden[0])
@@ -85,20 +90,19 @@ def _is_recorded(episode: Trajectory) -> bool:
     return not episode.is_counted or is_told
 
 
-async def _reward_function(subject: Subject) -> Finding | None:
+async def _reward_function(subject: Subject, function: RewardFunction) -> tuple[Fault, Finding | None]:
     """Give the reward function an episode of which any use raises."""
-    assert subject.reward_fn is not None
     fault = Fault("the episode")
     broken: Any = Broken(fault)
-    name = function_name(subject.reward_fn)
     try:
-        value = await compute_score(subject.reward_fn, broken, broken, _REWARD_SECONDS)
+        value = await compute_score(function, broken, broken, _REWARD_SECONDS)
     except RewardFailure:
-        return None
+        return fault, None
     if not fault.times:
-        return None
-    saw = f"An exception inside the reward function {name} was caught, and it returned {value:g}."
-    return Finding("failed", saw, "Let it raise: an episode that cannot be scored is retried or left out.")
+        return fault, None
+    saw = f"An exception inside the reward function {function_name(function)} was caught, and it returned {value:g}."
+    fix = "Let it raise: an episode that cannot be scored is retried or left out."
+    return fault, Finding("failed", saw, fix)
 
 
 FAULTS = Check(

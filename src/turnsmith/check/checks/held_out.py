@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.opening import is_open
 from turnsmith.check.subject import Subject
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
 
@@ -18,13 +19,17 @@ _MANY = 0.5
 async def check_held_out(subject: Subject) -> Finding:
     """Compare the tasks; if there are none, what the environment shows for seeds of training and of evaluation."""
     if subject.validation_tasks:
-        return _compare(subject.tasks or (), subject.validation_tasks)
+        if not subject.tasks:
+            return Finding("skipped", "There are held-out tasks, but none of training to compare them with.")
+        return _compare(subject.tasks, subject.validation_tasks)
     if not subject.config.evaluation.every or subject.is_agent:
         return Finding("skipped", "Nothing is evaluated during training (evaluation.every, --validation).")
     if subject.tasks:
         return Finding("skipped", "The held-out tasks are not known here: pass --validation.")
     held_out = replace(subject, seed=FIRST_SEED, cache={})
     trained, evaluated = [await _openings(one) for one in (subject, held_out)]
+    if not trained or not evaluated:
+        return Finding("skipped", "No episode opens.")
     same = [text for text in evaluated if text in trained]
     if len(same) > _MANY * len(evaluated):
         saw = f"{len(same)} of {len(evaluated)} held-out starts open like one of {_STARTS} starts of training."
@@ -49,7 +54,8 @@ def _key(task: Mapping[str, Any]) -> str:
 
 async def _openings(subject: Subject) -> list[str]:
     opened = await subject.openings(subject.starts(_STARTS))
-    return ["\n".join(message["content"] for message in episode.messages) for episode in opened if episode.messages]
+    shown = [episode.messages for episode in opened if is_open(episode)]
+    return ["\n".join(message["content"] for message in messages) for messages in shown]
 
 
 HELD_OUT = Check(
@@ -58,4 +64,5 @@ HELD_OUT = Check(
     "An evaluation on what was trained on rises although the model only remembers.",
     check_held_out,
     quick=True,
+    plays=False,
 )

@@ -6,7 +6,7 @@ import asyncio
 
 from turnsmith.check.comparison import first_difference
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.scripted import Replay, scripted_episodes, starts_of
+from turnsmith.check.scripted import NO_TURN, Replay, scripted_episodes, starts_of
 from turnsmith.check.subject import Subject
 
 _WAIT_SECONDS = 5.0
@@ -17,6 +17,8 @@ async def check_interleaved(subject: Subject) -> Finding:
     if subject.is_agent:
         return Finding("skipped", "An agent decides itself what it does with the same answers.")
     alone = await scripted_episodes(subject)
+    if sum(episode.is_counted and episode.num_turns > 0 for episode in alone) < 2:
+        return Finding("skipped", NO_TURN)
     opened, all_open = set[str](), asyncio.Event()
 
     async def wait_for_all(episode_id: str, turn: int) -> None:

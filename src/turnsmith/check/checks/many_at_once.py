@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.scripted import plausible_reply
+from turnsmith.check.scripted import NO_TURN, plausible_reply, scripted_episodes
 from turnsmith.check.subject import Subject
 from turnsmith.check.usage import Usage
 
@@ -19,6 +19,8 @@ async def check_many_at_once(subject: Subject) -> Finding:
     """Play a batch of training at once, twice, and count what the second time leaves."""
     if subject.is_agent:
         return Finding("skipped", "Agents are run by `turnsmith eval --concurrency`.")
+    if not any(episode.is_counted for episode in await scripted_episodes(subject)):
+        return Finding("skipped", NO_TURN)
     number = max(2, min(subject.config.training.batch_size, MOST))
     starts = subject.starts(number)
     first = await subject.play(plausible_reply, starts, concurrency=number)

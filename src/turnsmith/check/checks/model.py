@@ -31,7 +31,10 @@ async def check_learnable(subject: Subject) -> Finding:
     for episode in result.counted:
         rewards.setdefault(episode.group_id, []).append(episode.total_reward)
     size = subject.config.training.group_size
-    low, high = constant_share(list(rewards.values()), size)
+    groups = [group for group in rewards.values() if len(group) > 1]
+    if not groups:
+        return Finding("skipped", "No start has two episodes of the model that ended without a fault.")
+    low, high = constant_share(groups, size)
     success = result.success.value
     share = f"{low:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
     saw = (

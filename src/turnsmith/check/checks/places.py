@@ -53,4 +53,5 @@ PLACES = Check(
     "A tracker that asks for a key, or a folder that other nodes do not see, stops a queued run at its start.",
     check_places,
     quick=True,
+    plays=False,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnsmith.check.comparison import first_difference
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.scripted import Replay, scripted_episodes, starts_of
+from turnsmith.check.scripted import NO_TURN, Replay, scripted_episodes, starts_of
 from turnsmith.check.subject import Subject
 from turnsmith.trajectory import Trajectory
 
@@ -14,6 +14,9 @@ async def check_same_episode(subject: Subject) -> Finding:
     if subject.is_agent:
         return Finding("skipped", "An agent decides itself what it does with the same answers.")
     first = await scripted_episodes(subject)
+    turns = sum(episode.num_turns for episode in first if episode.is_counted)
+    if not turns:
+        return Finding("skipped", NO_TURN)
     replay, second = Replay(first, subject.chat.close_id), list[Trajectory]()
     for start in starts_of(subject, first):
         second += await subject.play(replay, [start])
@@ -28,7 +31,6 @@ async def check_same_episode(subject: Subject) -> Finding:
             "draw it from the seed of `reset`, and keep time, ids and the order of sets out of observations."
         )
         return Finding("warning", saw, fix, differing[0])
-    turns = sum(episode.num_turns for episode in first)
     return Finding("passed", f"{len(first)} episodes of {turns} turns went the same way twice.")
 
 

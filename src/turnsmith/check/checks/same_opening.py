@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.opening import is_open
 from turnsmith.check.subject import Subject
 from turnsmith.trajectory import Trajectory
 
@@ -14,8 +15,8 @@ async def check_same_opening(subject: Subject) -> Finding:
     if subject.is_agent:
         return Finding("skipped", "An agent opens its conversation itself.")
     starts = subject.starts()
-    first, second = [await subject.openings(starts) for _ in range(2)]
-    failed = [episode for episode in [*first, *second] if not episode.tokens.prompt_length]
+    first, second = await subject.first_openings(), await subject.openings(starts)
+    failed = [episode for episode in [*first, *second] if not is_open(episode)]
     if failed:
         saw = f"{len(failed)} of {2 * len(starts)} resets failed. The first error: {failed[0].error}"
         return Finding("failed", saw, "Make `reset` work for every start of training.", failed[:_MOST_SHOWN])

@@ -47,4 +47,5 @@ SAMPLING = Check(
     "Log-probs of another distribution than the one sampled from make every importance ratio wrong.",
     check_sampling,
     quick=True,
+    plays=False,
 )

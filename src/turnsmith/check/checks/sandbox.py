@@ -7,7 +7,9 @@ import secrets
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from turnsmith.check.checks.call_format import sample_arguments
 from turnsmith.check.finding import Check, Finding
 from turnsmith.check.scripted import scripted_starts
 from turnsmith.check.subject import Subject
@@ -19,6 +21,9 @@ from turnsmith.trajectory import Trajectory
 
 _CODE = {"code", "script", "program", "source", "command", "cmd", "bash", "shell"}
 
+_SUM, _SHELL_SUM, _SUM_IS = "print(48271 + 39916)", "echo $((48271 + 39916))", "88187"
+"""What shows that a tool runs code at all."""
+
 
 async def check_code_tools(subject: Subject) -> Finding:
     """Ask every tool that takes code for the content of a file outside."""
@@ -27,33 +32,50 @@ async def check_code_tools(subject: Subject) -> Finding:
     found = [(spec, *one) for spec in subject.environment.each() for one in await _code_tools(subject, spec)]
     if not found:
         return Finding("skipped", "There is no tool that takes code.")
-    secret = secrets.token_hex(16)
+    secret, ran = secrets.token_hex(16), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "outside.txt"
         file.write_text(secret)
-        for spec, tool, argument in found:
-            for text in (f"print(open({str(file)!r}).read())", f"cat {file}"):
-                call = json.dumps({"name": tool, "arguments": {argument: text}})
-                episode = await _play(subject, spec, f"<tool_call>{call}</tool_call>")
-                if any(secret in str(message.get("content")) for message in episode.messages):
+        for spec, tool, arguments, argument in found:
+            for code, text in ((_SUM, f"print(open({str(file)!r}).read())"), (_SHELL_SUM, f"cat {file}")):
+                episodes = [
+                    await _play(subject, spec, {"name": tool, "arguments": {**arguments, argument: one}})
+                    for one in (code, text)
+                ]
+                ran += [tool] * _shows(episodes[0], _SUM_IS)
+                if _shows(episodes[1], secret):
                     fix = "Run code of the model with turnsmith's PythonTool or run_python, which have a sandbox."
-                    return Finding("failed", f"The tool {tool} read a file of this machine: {text}", fix, (episode,))
-    names = ", ".join(tool for _, tool, _ in found)
-    return Finding("passed", f"Code given to {names} did not reach a file outside.")
+                    return Finding("failed", f"The tool {tool} read a file of this machine: {text}", fix, episodes[1:])
+    if not ran:
+        names = ", ".join(tool for _, tool, *_ in found)
+        return Finding("skipped", f"No sum of two numbers, as Python or for a shell, was computed by {names}.")
+    return Finding("passed", f"Code given to {', '.join(dict.fromkeys(ran))} did not reach a file outside.")
 
 
-async def _code_tools(subject: Subject, spec: EnvironmentSpec) -> list[tuple[str, str]]:
-    """Tools with an argument for code, with its name."""
+async def _code_tools(subject: Subject, spec: EnvironmentSpec) -> list[tuple[str, dict[str, Any], str]]:
+    """Tools with an argument for code: their names, the arguments that they need, and the name of that argument."""
     host, [start] = open_host(spec), subject.starts(1)
     try:
         await host.reset(start.seed, start.task)
         tools = ToolRegistry([*(subject.tools or ()), *host.tools()]).definitions()
     finally:
         await host.close()
-    return [(tool.name, name) for tool in tools for name in tool.parameters.get("properties", {}) if name in _CODE]
+    return [
+        (tool.name, {one: value for one, value in sample_arguments(tool.parameters).items() if one in needed}, name)
+        for tool in tools
+        for needed in [tool.parameters.get("required", ())]
+        for name in tool.parameters.get("properties", {})
+        if name in _CODE
+    ]
 
 
-async def _play(subject: Subject, spec: EnvironmentSpec, reply: str) -> Trajectory:
+def _shows(episode: Trajectory, text: str) -> bool:
+    """Whether the model is shown a text that it did not write."""
+    return any(text in str(message.get("content")) for message in episode.messages if message["role"] != "assistant")
+
+
+async def _play(subject: Subject, spec: EnvironmentSpec, call: dict[str, Any]) -> Trajectory:
+    reply = f"<tool_call>{json.dumps(call)}</tool_call>"
     rollout = subject.rollout(environment=spec, parser=FunctionCallingParser(), reward_fn=None)
     limits = replace(rollout.limits, turns=1, prompt_tokens=10**9, tokens=10**6)
     rollout = replace(rollout, limits=limits, sampling=replace(rollout.sampling, max_tokens=10**6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.panel import constant, convene, oracle, play_tasks
+from turnsmith.check.panel import ONLY_FAULTS, constant, convene, oracle, play_tasks
 from turnsmith.check.subject import Subject
 
 _TIMES = 5
@@ -19,7 +19,10 @@ async def check_scorer_noise(subject: Subject) -> Finding:
     tasks = sorted(panel.tasks, key=lambda task: not task.solution)[:4]  # `solve` may know only some
     player = oracle if panel.oracle else constant
     rounds = [played for _ in range(_TIMES) if (played := await play_tasks(subject, player, tasks))]
-    rewards = [[one.episodes[place].total_reward for one in rounds] for place in range(len(rounds[0].tasks))]
+    places = [place for place in range(len(rounds[0].tasks)) if all(one.episodes[place].is_counted for one in rounds)]
+    if not places:
+        return Finding("skipped", ONLY_FAULTS)
+    rewards = [[one.episodes[place].total_reward for one in rounds] for place in places]
     spread = max(statistics.pstdev(of_one) for of_one in rewards)
     if spread < 1e-9:
         return Finding("passed", f"{len(rewards)} episodes got the same reward {_TIMES} times.")
@@ -28,7 +31,7 @@ async def check_scorer_noise(subject: Subject) -> Finding:
     seen = ", ".join(f"{reward:.3g}" for reward in rewards[worst])
     saw = f"The same actions from the same start got {seen}; between right and wrong there are {span:.3g}."
     fix = "Score several times and take the mean, ask a judge at temperature 0, or draw what is random from the seed."
-    episodes = [one.episodes[worst] for one in rounds]
+    episodes = [one.episodes[places[worst]] for one in rounds]
     return Finding("failed" if spread > _TOO_MUCH * abs(span) else "warning", saw, fix, episodes)
 
 

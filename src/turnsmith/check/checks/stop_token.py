@@ -16,10 +16,13 @@ async def check_stop_token(subject: Subject) -> Finding:
         return Finding("skipped", NO_TOKENIZER)
     end = chat.show([chat.close_id])
     episodes = await subject.play(lambda turn, prompt: "ok", subject.starts(2))
+    ended = [(episode, turn) for episode in episodes for turn in episode.turns if turn.stop_reason != "length"]
+    if not ended:
+        saw = f"No turn ended by itself: inference.max_tokens={subject.config.inference.max_tokens} cut each one."
+        return Finding("skipped", saw)
     untrained = [
         episode
-        for episode in episodes
-        for turn in episode.turns
+        for episode, turn in ended
         if episode.tokens.ids[turn.stop - 1] != chat.close_id or not episode.tokens.mask[turn.stop - 1]
     ]
     if untrained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turnsmith.check.byte_chat import ByteChat
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.scripted import NO_TURN
 from turnsmith.check.subject import Subject
 from turnsmith.check.template_facts import NO_TOKENIZER, THOUGHT, TemplateFacts, render
 from turnsmith.inference.chat import Chat
@@ -16,7 +17,9 @@ async def check_template(subject: Subject) -> Finding:
     if isinstance(chat, ByteChat) or subject.is_agent:
         return Finding("skipped", NO_TOKENIZER)
     facts, starts = TemplateFacts.of(chat), subject.starts(2)
-    plain = await subject.play(lambda turn, prompt: "ok", starts)
+    plain = [one for one in await subject.play(lambda turn, prompt: "ok", starts) if one.turns]
+    if not plain:
+        return Finding("skipped", NO_TURN)
     changed = [episode for episode in plain if _is_changed(episode, chat)]
     if changed:
         saw = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.opening import measured
 from turnsmith.check.scripted import model_episodes, scripted_episodes
 from turnsmith.check.subject import Subject
 from turnsmith.rollout.episode import EpisodeStart
@@ -21,21 +21,11 @@ async def check_tokens(subject: Subject) -> Finding:
         return Finding("skipped", "Tokens are those of a model: pass --model.")
     if subject.is_agent:
         return Finding("skipped", "An agent decides itself what it shows the model.")
-    limits = subject.config.inference
-    # No opening is refused here: how long it is should be said too.
-    spec = subject.rollout()
-    spec = replace(spec, limits=replace(spec.limits, prompt_tokens=10**9))
-    opened = await subject.openings(_spread(subject), rollout=spec)
-    lengths = sorted(episode.tokens.prompt_length for episode in opened)
-    long = [episode for episode in opened if episode.tokens.prompt_length > limits.max_prompt_tokens]
-    told = f"openings have {lengths[len(lengths) // 2]} tokens, at most {lengths[-1]}"
-    if long:
-        saw = (
-            f"{len(long)} of {len(opened)} starts do not fit into max_prompt_tokens={limits.max_prompt_tokens}: {told}."
-        )
-        return Finding(
-            "failed", saw, f"Set inference.max_prompt_tokens={lengths[-1]} or more, or shorten them.", long[:2]
-        )
+    told, long = await measured(subject, _spread(subject))
+    if long is not None:
+        return long
+    if not told:
+        return Finding("skipped", "No start opened.")
     played = await scripted_episodes(subject)
     if subject.engine is not None:
         played = [*played, *await model_episodes(subject)]

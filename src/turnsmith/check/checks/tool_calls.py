@@ -45,6 +45,8 @@ def _no_call(subject: Subject, episodes: list[Trajectory], names: list[str], pro
         if name != subject.config.inference.tool_format and found:
             saw = f"{len(found)} of {len(episodes)} episodes have calls in the format {name}, and none was read."
             return Finding("failed", saw, f"Set inference.tool_format={name}.", found[:_MOST_SHOWN])
+    if not any(episode.is_counted for episode in episodes):
+        return Finding("skipped", "No episode of the model ended without a fault.")
     success = EvaluationResult(episodes, subject.success_reward).success.value
     saw = (
         f"Not one of {len(episodes)} episodes called a tool ({', '.join(names[:4])}); {problems} calls could not be "
