@@ -5,7 +5,7 @@ The task is `reasoning_gym:syllogism`: two statements such as "No birds are tige
 half of the time: up to there a model learns to answer with one word, above it which word. It starts as it comes and is
 paid by the task's own scorer. Success is measured on held-out seeds before training, every few steps and at the end.
 
-    pip install 'turnsmith[reasoning-gym]'
+    pip install -e '.[reasoning-gym]'
     python -m benchmarks.reasoning_gym_learning
 """
 

@@ -69,7 +69,7 @@ def check_core(folder: Path, wheel: Path) -> None:
         sentence = printed.strip().splitlines()[-1]
         print(f"turnsmith {words:45} {sentence}")
         assert code == 2
-        assert "pip install 'turnsmith[" in sentence
+        assert f"pip install '{wheel.resolve()}[" in sentence
 
 
 class Server(BaseHTTPRequestHandler):

@@ -47,9 +47,9 @@ class MissingDependency(TurnsmithError):
     """An optional package is not installed.
 
     Example:
-        >>> raise MissingDependency("vllm is not installed: pip install 'turnsmith[vllm]'.")
+        >>> raise MissingDependency("Reading a Hugging Face dataset needs datasets: pip install datasets.")
         Traceback (most recent call last):
-        turnsmith.errors.MissingDependency: vllm is not installed: pip install 'turnsmith[vllm]'.
+        turnsmith.errors.MissingDependency: Reading a Hugging Face dataset needs datasets: pip install datasets.
     """
 
 

@@ -10,15 +10,19 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from turnsmith.errors import ConfigError
 
@@ -119,6 +123,31 @@ def installed_version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def install_line(extra: str, options: str = "") -> str:
+    """The command that adds an extra to this copy of turnsmith, in the way in which it was installed.
+
+    Example:
+        >>> install_line("mcp").endswith("[mcp]'")
+        True
+    """
+    origin, pip = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}, "pip"
+    with suppress(importlib.metadata.PackageNotFoundError):  # else its folder is on PYTHONPATH
+        installed = importlib.metadata.distribution("turnsmith")
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+        pip = "uv pip" if (installed.read_text("INSTALLER") or "").strip() == "uv" else "pip"
+    url, version_control, what = origin.get("url", ""), origin.get("vcs_info"), f"turnsmith[{extra}]"
+    if url.startswith("file:"):
+        what = f"{unquote(urlsplit(url).path)}[{extra}]"
+    elif version_control:
+        what += f" @ {version_control['vcs']}+{url}@{version_control['commit_id']}"
+    elif url:
+        what += f" @ {url}"
+    if Path(sys.prefix).parent.name.startswith(("archive-v", "environments-v")):  # made by uvx, for one command
+        return f"uvx --from {shlex.quote(what)} turnsmith"
+    editable = "-e" if origin.get("dir_info", {}).get("editable") else ""
+    return " ".join(filter(None, (pip, "install", options, editable, shlex.quote(what))))
 
 
 def add_to_path(folder: str | Path) -> None:

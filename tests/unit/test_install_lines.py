@@ -1,7 +1,11 @@
-"""Every `pip install` that users are told to type names this distribution, or a package known here, and real extras."""
+"""Every `pip install` that users are told to type works: it names a copy that they have, or what is published.
+
+turnsmith itself is on no package index, so a page names the clone, and a message what this copy was installed from.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import tomllib
@@ -10,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from turnsmith.importing import install_line
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,8 +28,9 @@ _REQUIREMENT = re.compile(r"'?([A-Za-z{.][\w.}-]*)?(?:\[([\w,-]+)\])?(?:==[\w.+]
 
 def install_lines() -> Iterator[tuple[str, str]]:
     """Each `pip install ...` in the package's messages, the docs and the project's scripts, with its place."""
-    folders = ("src", "docs", "examples", "tests/fuzz")
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".md")]
+    folders = ("src", "docs", "examples", "recipes", "tests/fuzz")
+    kinds = (".py", ".md", ".in", ".ipynb", ".yaml")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in kinds]
     for file in [*files, *ROOT.glob("*.md"), ROOT / "justfile", ROOT / ".ci" / "run"]:
         text = re.sub(r"\"\s*\n\s*f?\"", "", file.read_text())  # a message may be written as two strings
         for match in _INSTALL.finditer(text):
@@ -47,16 +54,62 @@ def requirements(words: str) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize(("place", "words"), list(install_lines()))
 def test_every_install_line_can_be_typed(place: str, words: str) -> None:
     for name, extras in requirements(words.partition(" on a ")[0].partition(" (or ")[0]):
-        assert name in {PROJECT["name"], "", ".", *OTHERS}, f"{place} names another project"
+        assert name in {"", ".", "..", *OTHERS}, f"{place} names another project; for ours, write '.[extra]'"
         for extra in extras:
             assert extra in PROJECT["optional-dependencies"], f"{place}: there is no extra {extra!r}"
 
 
 def test_every_extra_of_ours_that_is_spoken_of_exists() -> None:
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
-    named = {extra for file in files for extra in re.findall(rf"{PROJECT['name']}\[([\w,-]+)\]", file.read_text())}
-    assert {"cpu", "openai", "mcp"} <= named
-    assert {part for extra in named for part in extra.split(",")} <= PROJECT["optional-dependencies"].keys()
+    named = {
+        extra for file in files for extra in re.findall(r"install_line\('([\w,-]+)'|\.\[([\w,-]+)\]'", file.read_text())
+    }
+    extras = {part for either in named for extra in either for part in extra.split(",") if part}
+    assert {"cpu", "openai", "mcp", "flash-attn"} <= extras
+    assert extras <= PROJECT["optional-dependencies"].keys()
+
+
+WHEEL = "https://packages.example/turnsmith-9-py3-none-any.whl"
+SOURCE = {"url": "https://code.example/turnsmith", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "installer", "line"),
+    [
+        (None, "pip", "pip install 'turnsmith[mcp]'"),
+        ({"url": "file:///my%20clone", "dir_info": {"editable": True}}, "pip", "pip install -e '/my clone[mcp]'"),
+        ({"url": "file:///my%20clone", "dir_info": {}}, "uv", "uv pip install '/my clone[mcp]'"),
+        (
+            {"url": "file:///w/turnsmith-9-py3-none-any.whl", "archive_info": {}},
+            "pip",
+            "pip install '/w/turnsmith-9-py3-none-any.whl[mcp]'",
+        ),
+        ({"url": WHEEL, "archive_info": {}}, "pip", f"pip install 'turnsmith[mcp] @ {WHEEL}'"),
+        (SOURCE, "uv", "uv pip install 'turnsmith[mcp] @ git+https://code.example/turnsmith@c0ffee'"),
+    ],
+    ids=["index", "editable clone", "clone", "wheel", "wheel by URL", "version control"],
+)
+def test_an_extra_is_added_from_where_this_copy_came(
+    origin: dict[str, object] | None, installer: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "turnsmith-9.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: turnsmith\nVersion: 9\n")
+    (installed / "INSTALLER").write_text(f"{installer}\n")
+    if origin is not None:
+        (installed / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_line("mcp") == line
+    assert install_line("mcp", "--no-build-isolation") == line.replace("install", "install --no-build-isolation")
+    monkeypatch.setattr("sys.prefix", "/home/me/.cache/uv/archive-v0/xyz")
+    assert install_line("mcp").startswith("uvx --from ")
+
+
+def test_no_page_or_message_asks_an_index_for_what_is_not_on_it() -> None:
+    places = (ROOT / folder for folder in ("src", "docs", "examples", "recipes", "benchmarks"))
+    files = [file for place in places for file in place.rglob("*.*") if file.suffix in (".py", ".md", ".in", ".ipynb")]
+    asked = re.compile(r"(?:pip install|uv add|uvx(?: --from)?)(?: -\S+)* ['\"]?turnsmith\b")
+    assert [file for file in [*files, *ROOT.glob("*.md")] if asked.search(file.read_text())] == []
 
 
 def test_every_lock_that_is_named_exists() -> None:

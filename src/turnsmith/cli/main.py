@@ -26,7 +26,7 @@ from turnsmith.cli.serve import add_serve_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
 from turnsmith.errors import EnvironmentFailure, Preempted, TurnsmithError
-from turnsmith.importing import add_to_path
+from turnsmith.importing import add_to_path, install_line
 from turnsmith.terminal import print_line
 
 TRAINING_PACKAGES = frozenset(
@@ -116,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if package not in TRAINING_PACKAGES:
             raise
         print_line(
-            f"turnsmith: `turnsmith {args.command}` needs {package}, which is not installed: pip install "
-            "'turnsmith[cpu]', or 'turnsmith[vllm]' on a GPU machine.",
+            f"turnsmith: `turnsmith {args.command}` needs {package}, which is not installed: {install_line('cpu')}, or "
+            f"on a GPU machine {install_line('vllm')}.",
             sys.stderr,
         )
         return 2

@@ -19,6 +19,7 @@ import orjson
 
 from turnsmith.clocks import Bottleneck, Wait
 from turnsmith.errors import ConfigError, EngineFailure, MissingDependency
+from turnsmith.importing import install_line
 from turnsmith.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def _make_client(parts: Any, connections: int, key: str) -> httpx.AsyncClient:
     try:
         import httpx
     except ImportError as error:
-        raise MissingDependency("httpx is not installed: pip install 'turnsmith[openai]'.") from error
+        raise MissingDependency(f"httpx is not installed: {install_line('openai')}.") from error
     return httpx.AsyncClient(
         headers={"Authorization": f"Bearer {key}"} if key else {},
         # `request` bounds the time for a whole response.

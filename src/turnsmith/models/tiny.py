@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import MissingDependency
+from turnsmith.importing import install_line
 from turnsmith.models.saving import save_model
 
 CHAT_TEMPLATE = (
@@ -70,7 +71,7 @@ def _random_model(vocabulary: int, positions: int, ids: dict[str, int | None], s
         import torch
         from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
     except ImportError as error:
-        raise MissingDependency("Building the tiny model needs torch: pip install 'turnsmith[cpu]'.") from error
+        raise MissingDependency(f"Building the tiny model needs torch: {install_line('cpu')}.") from error
     special: dict[str, Any] = {f"{name}_token_id": token for name, token in ids.items()}
     config = LlamaConfig(
         vocab_size=vocabulary,

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError, MissingDependency, ToolError
+from turnsmith.importing import install_line
 from turnsmith.loop_thread import shared_loop
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
@@ -71,7 +72,7 @@ def add_mcp_server(
     try:
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
-        raise MissingDependency("MCP servers need the package mcp: pip install 'turnsmith[mcp]'.") from error
+        raise MissingDependency(f"MCP servers need the package mcp: {install_line('mcp')}.") from error
     connection = _Connection(list(command or ()), url or "", dict(env or {}), dict(headers or {}))
     return McpServer(registry, connection, prefix, time_limit, max_output_tokens)
 

@@ -13,6 +13,7 @@ import pytest
 from turnsmith import RunFolder
 from turnsmith.cli import train
 from turnsmith.cli.main import main
+from turnsmith.importing import install_line
 
 GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
@@ -84,7 +85,7 @@ def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     monkeypatch.setattr(train, "_print_settings", without_verl)
     assert main(["train", GAME, "--model", "tiny", "--dry-run"]) == 2
-    sentence = "`turnsmith train` needs omegaconf, which is not installed: pip install 'turnsmith[cpu]'"
+    sentence = "`turnsmith train` needs omegaconf, which is not installed: " + install_line("cpu")
     assert sentence in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.spaces import describe_answer, kind_of, read_action, show_observation
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 
 ACTIONS = {
     "FrozenLake": ("left", "down", "right", "up"),
@@ -119,7 +120,7 @@ def _make(env: Any, config: EnvironmentConfig) -> Any:
     try:
         gymnasium: Any = import_module("gymnasium")
     except ImportError as error:
-        raise MissingDependency("Environments of Gymnasium need it: pip install 'turnsmith[gymnasium]'.") from error
+        raise MissingDependency(f"Environments of Gymnasium need it: {install_line('gymnasium')}.") from error
     settings = config.own_settings()
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else env

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from turnsmith.errors import EnvironmentFailure, MissingDependency
+from turnsmith.importing import install_line
 
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
@@ -31,7 +32,7 @@ def is_equal(right: str, said: str) -> bool:
         EnvironmentFailure: The right one cannot be read.
     """
     if find_spec("math_verify") is None:
-        raise MissingDependency("The reward `math` needs math-verify: pip install 'turnsmith[math]'.")
+        raise MissingDependency(f"The reward `math` needs math-verify: {install_line('math')}.")
     found = _comparison.compare(right, said) if len(said) <= _MOST_CHARACTERS else ""
     if found == "unreadable":
         raise EnvironmentFailure(f"The answer {right[:80]!r} is not mathematics that math-verify can read.")

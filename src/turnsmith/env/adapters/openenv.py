@@ -27,6 +27,7 @@ from turnsmith.env.adapters.openenv_tools import (
 )
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency
+from turnsmith.importing import install_line
 from turnsmith.tools.definition import ToolDefinition
 
 _CAPACITY, _INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
@@ -244,6 +245,6 @@ def _aiohttp() -> Any:
         import aiohttp
     except ImportError as error:
         raise MissingDependency(
-            "Environments of an OpenEnv server need aiohttp: pip install 'turnsmith[openenv]'."
+            f"Environments of an OpenEnv server need aiohttp: {install_line('openenv')}."
         ) from error
     return aiohttp

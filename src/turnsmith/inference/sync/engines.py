@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.models import BUILT_MODELS, resolve
@@ -34,9 +35,7 @@ class TransformersInferenceEngine(BaseInferenceEngine):
         try:
             from turnsmith.inference.engines.transformers_engine import TransformersEngine
         except ImportError as error:
-            raise MissingDependency(
-                "transformers and torch are not installed: pip install 'turnsmith[cpu]'."
-            ) from error
+            raise MissingDependency(f"transformers and torch are not installed: {install_line('cpu')}.") from error
         path = resolve(model_path)
         tokenizer, stop_ids = load_tokenizer(path, trust_remote_code)
         engine = TransformersEngine(
@@ -160,7 +159,7 @@ def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     try:
         from transformers import AutoTokenizer, GenerationConfig
     except ImportError as error:
-        raise MissingDependency("transformers is not installed: pip install 'turnsmith[cpu]'.") from error
+        raise MissingDependency(f"transformers is not installed: {install_line('cpu')}.") from error
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     try:
         eos: Any = GenerationConfig.from_pretrained(path).eos_token_id

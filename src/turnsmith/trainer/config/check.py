@@ -7,7 +7,7 @@ import importlib.util
 from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
-from turnsmith.importing import import_object
+from turnsmith.importing import import_object, install_line
 from turnsmith.inference.auto import has_flash_attention
 from turnsmith.models import check_name
 from turnsmith.rollout.failure_policy import FailurePolicy
@@ -113,8 +113,8 @@ def _check_attention(config: ConfigStore) -> None:
         )
     if not config.ray.address and not has_flash_attention():  # the machines of a cluster may have what this one lacks
         raise MissingDependency(
-            "model.attn_implementation=flash_attention_2 needs flash-attn, which is not installed: pip install "
-            "--no-build-isolation 'turnsmith[flash-attn]', or leave the setting out."
+            "model.attn_implementation=flash_attention_2 needs flash-attn, which is not installed: "
+            f"{install_line('flash-attn', '--no-build-isolation')}, or leave the setting out."
         )
 
 

@@ -12,6 +12,7 @@ from math import lcm
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
+from turnsmith.importing import install_line
 from turnsmith.trainer.config.auto import resolve_attention, resolve_device
 
 _CPUS_OF_A_RANK = 3
@@ -182,8 +183,8 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
         )
     if resolve_attention(config) != "flash_attention_2":
         raise ConfigError(
-            f"model.sequence_parallel_size={size} needs flash attention, which is not installed or not chosen: pip "
-            "install --no-build-isolation 'turnsmith[flash-attn]', or set model.attn_implementation=flash_attention_2 "
+            f"model.sequence_parallel_size={size} needs flash attention, which is not installed or not chosen: "
+            f"{install_line('flash-attn', '--no-build-isolation')}, or set model.attn_implementation=flash_attention_2 "
             "if the machines of the cluster have it."
         )
 

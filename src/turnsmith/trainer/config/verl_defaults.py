@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.importing import install_line
 
 
 @cache
@@ -21,7 +22,7 @@ def defaults() -> Any:
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependency(
-            "verl is not installed: pip install 'turnsmith[cpu]' (or turnsmith[gpu] on a GPU machine)."
+            f"verl is not installed: {install_line('cpu')} (on a GPU machine: {install_line('vllm')})."
         )
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
