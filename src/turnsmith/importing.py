@@ -132,7 +132,8 @@ def install_line(extra: str, options: str = "") -> str:
         >>> install_line("mcp").endswith("[mcp]'")
         True
     """
-    origin, pip = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}, "pip"
+    origin: dict[str, Any] = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}
+    pip = "pip"
     with suppress(importlib.metadata.PackageNotFoundError):  # else its folder is on PYTHONPATH
         installed = importlib.metadata.distribution("turnsmith")
         origin = json.loads(installed.read_text("direct_url.json") or "{}")
