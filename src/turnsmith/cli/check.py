@@ -79,6 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     checks = chosen_checks(args.only or (), audit=args.audit)
     spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment).isolated()
     check_isolation(spec)
+    spec.check_tasks(read_data(args) or ())
     print_line(f"{spec.name} · {args.model or 'no model'} · {len(checks)} checks", sys.stdout)
     cache: dict[str, Any] = {}
     results = _results(args, config, spec, checks, cache)

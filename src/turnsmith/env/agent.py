@@ -15,7 +15,7 @@ import shlex
 import shutil
 import signal
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -100,6 +100,11 @@ class AgentEnvironment:
             from turnsmith.env.adapters.question_answer import QuestionAnswer
 
             self.scoring = QuestionAnswer(answer=answer, reward=reward)
+
+    def check_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> None:
+        """Raise a ConfigError if the answer to a task could not be scored."""
+        if self.scoring is not None:
+            self.scoring.check_tasks(tasks, has_prompt=False)
 
     def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
         """Keep the task for the agent."""

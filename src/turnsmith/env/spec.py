@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -163,6 +163,11 @@ class EnvironmentSpec:
         is_elsewhere = isinstance(self.target, str) and "://" in self.target  # a server runs its code
         is_ours = is_elsewhere or module.partition(".")[0] == "turnsmith"
         return replace(self, isolation="thread" if is_ours else "process")
+
+    def check_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> None:
+        """Let an environment that has a method `check_tasks` raise a ConfigError for rows that it could not play."""
+        if len(self.each()) == 1 and hasattr(self.load(), "check_tasks"):
+            self.build().check_tasks(tasks)
 
     def maker(self) -> Callable[..., Any]:
         """What is called for a fresh environment: the class, the factory or, for an agent, the class that runs it."""

@@ -153,6 +153,11 @@ class CustomEnvironmentDataset:
             self.position += 1
             yield self[self.position - 1]
 
+    def first_tasks(self, most: int = 1000) -> list[dict[str, Any]]:
+        """The tasks of the first rows, as they were given; a curriculum has none before it is asked."""
+        rows = [] if self._table is None else [self._table[number] for number in range(min(most, len(self._table)))]
+        return [row["task"] for row in rows if row.get("task") is not None]
+
     @property
     def has_tasks(self) -> bool:
         """Whether starts differ in more than the seed."""

@@ -93,6 +93,8 @@ made of whole groups. Set batch_size to 24 or 32.
         self.callbacks = list(callbacks)
         self.validation = Validation.of(validation, self.environment)
         self.validation.check(config, self.dataset)
+        for starts in (self.dataset, self.validation.starts):
+            self.environment.check_tasks(starts.first_tasks())
         self.run: RunFolder | None = None
         """The run folder, once training has started."""
         self._cluster: Cluster | None = None

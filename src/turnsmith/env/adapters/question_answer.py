@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
-from turnsmith.env.adapters.answers import SHIPPED
-from turnsmith.env.adapters.scorers import VERL_DEFAULT, Scored, find_scorer
+from turnsmith.env.adapters.batch_rewards import check_alone
+from turnsmith.env.adapters.scorers import VERL_DEFAULT, Scored, find_scorer, score
 from turnsmith.env.base import BaseEnvironment
-from turnsmith.errors import EnvironmentFailure
-from turnsmith.step_result import StepResult
+from turnsmith.errors import ConfigError, EnvironmentFailure
 
-PROMPTS = ("prompt", "question", "problem", "instruction", "input")
+PROMPTS = ("prompt", "question", "problem", "instruction", "input", "messages")
 ANSWERS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "target", "label")
 
 
@@ -23,11 +23,12 @@ class QuestionAnswer(BaseEnvironment):
     Args:
         config: May also have `system`, a system prompt for rows without one.
         prompt: The column of the question, a text or a list of messages; empty: the first of `prompt`, `question`,
-            `problem`, `instruction` and `input` that a row has.
+            `problem`, `instruction`, `input` and `messages` that a row has.
         answer: The column of the right answer, with dots for columns in columns; empty: the first of `answer`,
-            `reward_model.ground_truth`, `ground_truth`, `solution`, `target` and `label` that a row has.
+            `reward_model.ground_truth`, `ground_truth`, `solution`, `target` and `label` that a row has, or the
+            assistant's message at the end of the prompt.
         reward: `exact`, `number`, `math`, `choice`, `regex`, `json_schema` or `tests`; a function of your own, or
-            `module:function`, with TRL's or verl's parameters or `(response, answer)`; or several, whose rewards are
+            `module:function`, with `(response, answer)` or verl's or TRL's parameters; or several, whose rewards are
             added up. Empty: what verl scores the row's `data_source` with, if it has one, else `exact`.
 
     Example:
@@ -46,29 +47,52 @@ class QuestionAnswer(BaseEnvironment):
         reward: Any = (),
     ) -> None:
         super().__init__(config)
-        self.prompt_columns = (prompt,) if prompt else PROMPTS
-        self.answer_columns = (answer,) if answer else ANSWERS
+        self.prompt_column, self.answer_column = prompt, answer
         rewards: list[Any] = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
         self.scorers = [find_scorer(one) for one in rewards if one]
         self.scored_by = {one for one in rewards if isinstance(one, str)}
-        self.needs_answer = not self.scorers or any(one in SHIPPED for one in rewards if isinstance(one, str))
         self.system = str(self.config.get("system", ""))
 
-    def reset(self, task: Mapping[str, Any] | None = None) -> str:
-        """The question of the row."""
+    def reset(self, task: Mapping[str, Any] | None = None) -> str | list[dict[str, str]]:
+        """The question of the row; a list of messages if it shows the model examples."""
         if not task:
             raise EnvironmentFailure("QuestionAnswer plays the rows of a dataset, and there is none: pass --data FILE.")
-        prompt = question = _column(task, self.prompt_columns, "prompt")
-        if not isinstance(prompt, str):
-            self.system, question = _read_messages(prompt, self.system)
-        self.take_answer(task)
-        return question
+        messages = self.take_answer(task, has_prompt=True)
+        if messages[0]["role"] == "system":
+            self.system = messages.pop(0)["content"]
+        if all(message["role"] == "user" for message in messages):
+            return "\n\n".join(message["content"] for message in messages)
+        return messages
 
-    def take_answer(self, task: Mapping[str, Any]) -> None:
-        """Keep the row and its right answer. Its prompt may be missing: an agent asks as it likes."""
+    def take_answer(self, task: Mapping[str, Any], *, has_prompt: bool = False) -> list[dict[str, str]]:
+        """Keep what there is to score; returns the prompt, which may be missing where an agent asks as it likes."""
         self.task = task
-        self.prompt = _column(task, self.prompt_columns, "prompt", is_needed=False) or ""
-        self.answer = _column(task, self.answer_columns, "answer", is_needed=self.needs_answer)
+        self.scoring = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in task else "exact")]
+        prompt = _column(task, self.prompt_column, PROMPTS, "prompt", is_needed=has_prompt) or ""
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _read_messages(prompt)
+        last = messages.pop()["content"] if messages[-1]["role"] == "assistant" else None
+        if last is not None:
+            prompt = list(prompt)[:-1]
+        is_needed = last is None and any(scorer.needs_answer for scorer in self.scoring)
+        answer = _column(task, self.answer_column, ANSWERS, "answer", is_needed=is_needed)
+        self.scored = Scored(prompt, "", last if answer is None else answer, task, bool(self.answer_column))
+        for scorer in self.scoring:
+            scorer.check(self.scored)
+        return messages
+
+    def check_tasks(self, tasks: Iterable[Mapping[str, Any]], *, has_prompt: bool = True) -> None:
+        """Raise a ConfigError if a row cannot be played, or if a reward depends on what else it is called with."""
+        is_checked = set[tuple[str, Any]]()
+        for number, task in enumerate(tasks):
+            try:
+                self.take_answer(task, has_prompt=has_prompt)
+                for scorer in self.scoring:
+                    kind = scorer.name, str(task.get("data_source"))
+                    if kind not in is_checked:
+                        is_checked.add(kind)
+                        check_alone(scorer, self.scored)
+            except (ConfigError, EnvironmentFailure) as error:
+                raise ConfigError(f"Row {number} of the data: {error}") from None
 
     def get_prompt_prefix(self) -> str:
         """The system prompt."""
@@ -76,38 +100,17 @@ class QuestionAnswer(BaseEnvironment):
 
     def step(self, action: str) -> Any:
         """Score the answer."""
-        scored = Scored(self.prompt, action, self.answer, self.task)
-        scorers = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in self.task else "exact")]
-        values = [score(scored) for score in scorers]
-        if any(inspect.isawaitable(value) for value in values):
-            return _finish(values)
-        return _result(values)
+        return score(self.scoring, replace(self.scored, response=action))
 
     def solve(self) -> str | None:
         """The row's answer, if it is what a model would say: not a regular expression, a JSON schema or a program."""
-        if self.scored_by & {"regex", "json_schema", "tests"}:
+        if self.scored_by & {"regex", "json_schema", "tests"} or self.scored.answer is None:
             return None
-        return None if self.answer is None else str(self.answer)
+        return str(self.scored.answer)
 
 
-async def _finish(values: Sequence[Any]) -> StepResult:
-    return _result([await value if inspect.isawaitable(value) else value for value in values])
-
-
-def _result(values: Sequence[Any]) -> StepResult:
-    total, info = 0.0, dict[str, Any]()
-    for value in values:
-        if isinstance(value, Mapping):  # verl: {"score": 1.0, "acc": True}
-            info |= {str(name): one for name, one in value.items() if name != "score"}
-            value = value.get("score")
-        if value is None:
-            raise EnvironmentFailure("The reward function returned no reward for this row.")
-        total += float(value)
-    return StepResult("", total, terminated=True, info=info)
-
-
-def column_of(task: Mapping[str, Any], name: str) -> Any:
-    """A column of a row, with dots for columns in columns; None if it has none.
+def column_of(task: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """A column of a row, with dots for columns in columns; the default if it has none.
 
     Example:
         >>> column_of({"reward_model": {"ground_truth": "4"}}, "reward_model.ground_truth")
@@ -115,32 +118,51 @@ def column_of(task: Mapping[str, Any], name: str) -> Any:
     """
     found: Any = task
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
+        found = found.get(part, default) if isinstance(found, Mapping) else default
     return found
 
 
-def _column(task: Mapping[str, Any], names: Sequence[str], what: str, *, is_needed: bool = True) -> Any:
-    for name in names:
-        found = column_of(task, name)
-        if found is not None:
+def _column(task: Mapping[str, Any], named: str, usual: Sequence[str], what: str, *, is_needed: bool = True) -> Any:
+    """The value in the column that was named, or in the first of the usual ones that the row has."""
+    for name in (named,) if named else usual:
+        found = column_of(task, name, _ABSENT)
+        if found is not _ABSENT and (found is not None or (named and not is_needed)):
             return found
-    if not is_needed:
+    if not is_needed and not named:
         return None
-    looked = " or ".join(map(repr, names))
-    raise EnvironmentFailure(
-        f"The row has no column {looked} for its {what}; it has {', '.join(task)}. Pass --{what} COLUMN."
-    )
+    nested = [f"{name}.{inner}" for name, value in task.items() if isinstance(value, Mapping) for inner in value]
+    close = get_close_matches(named, [*task, *nested], n=1) if named else []
+    looked = " or ".join(map(repr, (named,) if named else usual))
+    advice = f"Did you mean {close[0]!r}?" if close else f"Pass --{what} COLUMN."
+    raise EnvironmentFailure(f"The row has no column {looked} for its {what}; it has {', '.join(task)}. {advice}")
 
 
-def _read_messages(messages: Any, system: str) -> tuple[str, str]:
-    """The system prompt and the question in a list of messages."""
+_ABSENT: Any = object()
+
+
+def _read_messages(messages: Any) -> list[dict[str, str]]:
+    """The messages of a prompt, with a system message at most at the beginning."""
     if not isinstance(messages, Sequence) or not messages or not all(isinstance(one, Mapping) for one in messages):
         raise EnvironmentFailure(f"The prompt {str(messages)[:80]!r} is neither a text nor a list of messages.")
-    roles = [str(one.get("role")) for one in messages]
-    first = roles[0] == "system"
-    if set(roles[first:]) != {"user"}:
+    roles = ["system" if one.get("role") == "developer" else str(one.get("role")) for one in messages]
+    later = roles[roles[0] == "system" :]
+    if set(later) - {"user", "assistant"} or "user" not in later:
         raise EnvironmentFailure(
-            f"The prompt has messages of {', '.join(roles)}: a system message and those of the user can be played."
+            f"The prompt has messages of {', '.join(roles)}: a system message and then those of user and assistant can "
+            "be played."
         )
-    texts = [str(one.get("content", "")) for one in messages]
-    return (texts[0] if first else system), "\n\n".join(texts[first:])
+    read = [{"role": role, "content": _text(one.get("content"))} for role, one in zip(roles, messages, strict=True)]
+    return read if read[0]["content"] or roles[0] != "system" else read[1:]
+
+
+def _text(content: Any) -> str:
+    """A message's content, which OpenAI's format may split into parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, Sequence) else [content]
+    kinds = {str(part.get("type")) if isinstance(part, Mapping) else type(part).__name__ for part in parts}
+    if kinds - {"text"}:
+        raise EnvironmentFailure(
+            f"A message of the prompt has parts of {', '.join(sorted(kinds))}: only text can be played."
+        )
+    return "".join(str(part.get("text") or "") for part in parts)

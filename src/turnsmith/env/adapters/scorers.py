@@ -1,10 +1,10 @@
-"""Calls a scoring function in the way that it was written for: turnsmith's, TRL's or verl's.
+"""Calls a scoring function with what the names of its parameters ask for: turnsmith's, verl's and TRL's.
 
-- turnsmith: `score(response, answer)`; `task`, the whole row, too if it has such a parameter
-- TRL: `reward(prompts, completions, **columns)`, all of them lists, of one here
+- turnsmith: `score(response, answer)`, in any order and under other usual names; `task`, the whole row
 - verl: `compute_score(data_source, solution_str, ground_truth, extra_info)`
+- TRL: `reward(prompts, completions, **columns)`, all of them lists, of one here; verl's batches are lists too
 
-Which of them it is follows from the names of its parameters. Any may be async.
+Any other name is a column of the row. What cannot be filled is refused. Any function may be async.
 """
 
 from __future__ import annotations
@@ -12,14 +12,39 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property, partial
 from typing import Any
 
 from turnsmith.env.adapters.answers import shipped_scorer
-from turnsmith.errors import EnvironmentFailure
+from turnsmith.env.adapters.unsafe_scorers import is_verls, module_of, why_unsafe
+from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.importing import import_object
+from turnsmith.step_result import StepResult, to_reward
 
 VERL_DEFAULT = "verl.utils.reward_score:default_compute_score"
 """verl's own choice of a scoring function by `data_source`."""
+RESPONSES = ("response", "completion", "solution_str", "prediction", "pred", "output", "model_output", "predict_str")
+ANSWERS = ("answer", "ground_truth", "gold", "gt", "target", "label", "solution", "reference", "golden_answers")
+PROMPTS = ("prompt", "question", "problem", "instruction")
+_LISTS = {
+    "prompts": "prompt",
+    "completions": "completion",
+    "completion_ids": "completion_ids",
+    "data_sources": "data_source",
+    "solution_strs": "solution_str",
+    "ground_truths": "ground_truth",
+    "extra_infos": "extra_info",
+}
+"""Parameters that are lists with an item for each response, and what an item is."""
+_NEVER = {
+    "completion_ids": "write a `reward_fn(trajectory)` instead, which has `trajectory.tokens`",
+    "trainer_state": "it belongs to TRL's trainer",
+    "environments": "they belong to TRL's trainer",
+}
+_LOGS = ("log_extra", "log_metric")
+_KNOWN = ("response", "answer", "prompt", "task", "data_source", "solution_str", "ground_truth", "extra_info", *_LISTS)
+_MISSING: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,56 +55,213 @@ class Scored:
     """As the row has it: a text, or a list of messages."""
     response: str
     answer: Any
+    """None: the row has none."""
     task: Mapping[str, Any]
+    is_named: bool = True
+    """Whether the user named the answer's column: then no other column is the answer, whatever it is called."""
 
 
-def find_scorer(reward: Any) -> Callable[[Scored], Any]:
+@dataclass(frozen=True)
+class Scorer:
+    """A scoring function, and what it is called with.
+
+    Example:
+        >>> Scorer("gold_first", lambda gold, pred: gold == pred)(Scored("1 + 1?", "2", "2", {}))
+        (1.0, {})
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    def __call__(self, scored: Scored) -> Any:
+        """The reward and the info of one answer, see `read`; to be awaited if the function is async."""
+        logged: dict[str, Any] = {}
+        returned = self.call([scored], logged)
+        return self._read_later(returned, logged) if inspect.isawaitable(returned) else self._read_one(returned, logged)
+
+    @cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Those of the function, without `*args` and `**kwargs`."""
+        every = _signature(self.function).parameters
+        return {name: one for name, one in every.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it takes and returns lists; only TRL calls a function of nothing but `**kwargs`."""
+        return not self.parameters or any(name in _LISTS for name in self.parameters)
+
+    @property
+    def is_verls(self) -> bool:
+        """Whether it is verl's, or written for verl."""
+        return "solution_str" in self.parameters or is_verls(module_of(self.function))
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether it cannot be called without the right answer."""
+        return any(self._is_required(name) and _LISTS.get(name, name) in ANSWERS[:2] for name in self.parameters)
+
+    def check_parameters(self) -> None:
+        """Raise a ConfigError if it can be called for no row at all."""
+        takes = f"The reward {self.name}({', '.join(self.parameters)})"
+        for name in filter(self._is_required, _NEVER):
+            raise ConfigError(f"{takes} needs `{name}`, which a reward of rows does not have: {_NEVER[name]}.")
+        says = any(_LISTS.get(name, name) in RESPONSES for name in self.parameters)
+        if not says and not (self.is_batch and self._takes_any()):
+            raise ConfigError(f"{takes} has no parameter for the model's answer: call it `response`.")
+
+    def check(self, scored: Scored) -> None:
+        """Raise a ConfigError if it cannot be called for this row, or should not be."""
+        _refuse_unsafe(self.name, module_of(self.function), scored.task.get("data_source"))
+        self._arguments(scored)
+
+    def call(self, batch: Sequence[Scored], logged: dict[str, Any]) -> Any:
+        """What the function itself returns for several answers, or for one if it does not take lists."""
+        each = [self._arguments(scored) for scored in batch]
+        given = {name: [one.get(name) for one in each] for name in each[0]} if self.is_batch else each[0]
+        logs = {"log_extra": partial(_log_extra, logged), "log_metric": logged.__setitem__}
+        return self.function(**given, **{name: log for name, log in logs.items() if self._takes(name)})
+
+    def read(self, returned: Any, count: int) -> list[tuple[float | None, dict[str, Any]]]:
+        """The reward and the info of each answer in what the function returned; no reward: it does not
+        apply, which only TRL's functions may say."""
+        if not self.is_batch:
+            return [self._read_value(returned)]
+        values: Any = returned.tolist() if hasattr(returned, "tolist") else returned  # an array or a tensor
+        if not isinstance(values, (list, tuple)) or len(values) != count:
+            what = f"a list with {'one reward' if count == 1 else f'{count} rewards'}"
+            raise EnvironmentFailure(f"The reward {self.name} returned {str(returned)[:80]}, not {what}.")
+        return list(map(self._read_value, values))
+
+    def _read_value(self, value: Any) -> tuple[float | None, dict[str, Any]]:
+        info: dict[str, Any] = {}
+        if isinstance(value, Mapping):  # verl: {"score": 1.0, "acc": True}
+            info = {str(name): one for name, one in value.items() if name != "score"}
+            value = value.get("score", "a dict without `score`")
+        elif isinstance(value, tuple) and value:  # verl: (True, "what was compared")
+            value = value[0]
+        if value is None and self.is_batch:
+            return None, info
+        reward, wrong = to_reward(value)
+        if wrong:
+            raise EnvironmentFailure(f"The reward {self.name} returned {str(value)[:80]!r}; it must return {wrong}.")
+        return reward, info
+
+    def _read_one(self, returned: Any, logged: Mapping[str, Any]) -> tuple[float | None, dict[str, Any]]:
+        ((reward, info),) = self.read(returned, 1)
+        return reward, {**logged, **info}
+
+    async def _read_later(self, returned: Awaitable[Any], logged: Mapping[str, Any]) -> Any:
+        return self._read_one(await returned, logged)
+
+    def _arguments(self, scored: Scored) -> dict[str, Any]:
+        """What each parameter is for one answer."""
+        names = dict.fromkeys(self.parameters)
+        if self.is_batch and self._takes_any():
+            names |= dict.fromkeys(("prompts", "completions", *scored.task))
+            names = {name: None for name in names if name not in ("prompt", "completion")}  # as TRL has it
+        given = {name: self._value(name, scored) for name in names if name not in _LOGS}
+        for name in (name for name, value in given.items() if value is _MISSING and self._is_required(name)):
+            raise ConfigError(self._cannot_fill(name, scored))
+        return {name: value for name, value in given.items() if value is not _MISSING}
+
+    def _value(self, name: str, scored: Scored) -> Any:
+        item, row = _LISTS.get(name, name), scored.task
+        if item in _NEVER:
+            return _MISSING
+        if item in RESPONSES:
+            is_chat = name == "completions" and not isinstance(scored.prompt, str)
+            return [{"role": "assistant", "content": scored.response}] if is_chat else scored.response
+        if item in ("prompt", "task"):
+            return scored.prompt if item == "prompt" else row
+        is_answer = item in ANSWERS and scored.answer is not None
+        if is_answer and scored.is_named and item in ANSWERS[:2]:
+            return scored.answer
+        # verl passes four things; `score` or `method` in a row are not meant for a function's options.
+        if item in row and (self._is_required(name) or item in ("data_source", "extra_info") or not self.is_verls):
+            return row[item]
+        if is_answer or item in PROMPTS:
+            return scored.answer if is_answer else scored.prompt
+        return {} if item == "extra_info" else _MISSING
+
+    def _cannot_fill(self, name: str, scored: Scored) -> str:
+        columns = list(scored.task)
+        if name in _KNOWN:
+            item = _LISTS.get(name, name)
+            return f"The reward {self.name} needs the column {item}, which the rows ({', '.join(columns)}) do not have."
+        close = get_close_matches(name, [*columns, *_KNOWN], n=1)
+        hint = f" Did you mean `{close[0]}`?" if close else ""
+        return (
+            f"The reward {self.name} has a parameter `{name}`, which is no column of the rows ({', '.join(columns)}) "
+            f"and none of {', '.join(_KNOWN)}.{hint}"
+        )
+
+    def _is_required(self, name: str) -> bool:
+        parameter = self.parameters.get(name)
+        return parameter is not None and parameter.default is inspect.Parameter.empty
+
+    def _takes_any(self) -> bool:
+        return any(one.kind is one.VAR_KEYWORD for one in _signature(self.function).parameters.values())
+
+    def _takes(self, name: str) -> bool:
+        return name in self.parameters or (self.is_batch and self._takes_any())
+
+
+def find_scorer(reward: Any) -> Scorer:
     """What scores an answer, from a function, `module:function`, or the name of one that ships with turnsmith.
 
     Example:
         >>> find_scorer("exact")(Scored("Name a colour.", "red", "red", {}))
-        1.0
+        (1.0, {})
         >>> find_scorer(lambda completions, **_: [len(one) for one in completions])(Scored("", "red", None, {}))
-        3
+        (3.0, {})
+        >>> find_scorer(lambda a, b: a == b)
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: The reward <lambda>(a, b) has no parameter for the model's answer: call it \
+`response`.
     """
     function: Any = reward
     if isinstance(reward, str):
+        _refuse_unsafe(reward, reward.partition(":")[0])  # before what it needs is imported
         function = import_object(reward) if ":" in reward else shipped_scorer(reward)
-    parameters = inspect.signature(function).parameters
-    if "completions" in parameters:
-        return lambda scored: _call_trl(function, scored, parameters)
-    if "solution_str" in parameters:
-        return lambda scored: _call_verl(function, scored)
-    if "task" in parameters:
-        return lambda scored: function(scored.response, scored.answer, task=scored.task)
-    return lambda scored: function(scored.response, scored.answer)
+    name = getattr(function, "__name__", type(function).__name__)
+    _refuse_unsafe(name, module_of(function))
+    scorer = Scorer(reward if isinstance(reward, str) else name, function)
+    scorer.check_parameters()
+    return scorer
 
 
-def _call_trl(function: Any, scored: Scored, parameters: Mapping[str, inspect.Parameter]) -> Any:
-    is_conversation = not isinstance(scored.prompt, str)
-    completion = [{"role": "assistant", "content": scored.response}] if is_conversation else scored.response
-    given = {**scored.task, "prompts": scored.prompt, "completions": completion}
-    given.pop("prompt", None)
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        given = {name: value for name, value in given.items() if name in parameters}
-    returned = function(**{name: [value] for name, value in given.items()})
-    return _first_later(returned) if inspect.isawaitable(returned) else _first(returned)
+def score(scorers: Sequence[Scorer], scored: Scored) -> StepResult | Awaitable[StepResult]:
+    """The end of an episode, with the sum of the rewards that apply."""
+    values = [scorer(scored) for scorer in scorers]
+    return _finish(values) if any(map(inspect.isawaitable, values)) else _sum(values)
 
 
-async def _first_later(returned: Awaitable[Any]) -> Any:
-    return _first(await returned)
+async def _finish(values: Sequence[Any]) -> StepResult:
+    return _sum([await value if inspect.isawaitable(value) else value for value in values])
 
 
-def _first(rewards: Any) -> Any:
-    if not isinstance(rewards, Sequence) or len(rewards) != 1:
-        raise EnvironmentFailure(f"The reward function returned {str(rewards)[:80]}, not a list with one reward.")
-    return rewards[0]
+def _sum(values: Sequence[tuple[float | None, dict[str, Any]]]) -> StepResult:
+    rewards = [reward for reward, _ in values if reward is not None]
+    if not rewards:
+        raise EnvironmentFailure("The reward function returned no reward for this row.")
+    info = {name: value for _, about in values for name, value in about.items()}
+    return StepResult("", sum(rewards), terminated=True, info=info)
 
 
-def _call_verl(function: Any, scored: Scored) -> Any:
-    return function(
-        data_source=scored.task.get("data_source"),
-        solution_str=scored.response,
-        ground_truth=scored.answer,
-        extra_info=scored.task.get("extra_info"),
-    )
+def _refuse_unsafe(name: str, module: str, data_source: Any = None) -> None:
+    unsafe = why_unsafe(module, data_source)
+    if unsafe:
+        rows = "" if data_source is None else f" for rows of {data_source}"
+        raise ConfigError(f"The reward {name} is not called{rows}: it {unsafe}.")
+
+
+def _signature(function: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(f"The reward {name} does not say what its parameters are: wrap it in a function.") from None
+
+
+def _log_extra(logged: dict[str, Any], column: str, values: Sequence[Any]) -> None:
+    logged[column] = values[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import zlib
@@ -132,6 +133,7 @@ async def run_evaluation(
     """Play the episodes of a plan, `plan.concurrency` at a time; a failure costs only its own episode.
 
     Raises:
+        ConfigError: The environment can say before it plays that a task cannot be played.
         EnvironmentFailure: All of the first attempts, at least 8 at 3 episodes, failed in the same way, and so did one
             that began a second later.
 
@@ -159,6 +161,9 @@ async def run_evaluation(
     spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
     is_whole = starts is None  # else the others of its processes may do better
     starts = plan.starts() if starts is None else starts
+    if is_whole and plan.tasks:
+        tasks = [task for task in plan.tasks[:1000] if task is not None]
+        await asyncio.to_thread(spec.environment.check_tasks, tasks)  # calls rewards, which may block
 
     failing = SameFailure()
 

@@ -34,7 +34,7 @@ def play(row: dict[str, Any], response: str, **settings: Any) -> Any:
 
 def trl_reward(completions: list[Any], solution: list[str], **kwargs: Any) -> list[float]:
     """As in TRL's documentation."""
-    assert set(kwargs) == {"prompts"}
+    assert set(kwargs) == {"prompts", "log_extra", "log_metric"}
     contents = [completion[0]["content"] for completion in completions]
     return [1.0 if content == right else 0.0 for content, right in zip(contents, solution, strict=True)]
 
@@ -86,7 +86,7 @@ def test_rows_and_a_scoring_function_of_verl() -> None:
 def test_a_function_of_ones_own() -> None:
     assert play({"prompt": "?", "answer": "4", "bonus": 2}, "4", reward=with_task)[2].reward == 3.0
     assert play({"prompt": "?", "answer": "4"}, "4", reward=lambda response, answer: 7)[2].reward == 7.0
-    assert play({"prompt": "?"}, "4", reward=lambda response, answer: float(answer is None))[2].reward == 1.0
+    assert play({"prompt": "?"}, "4", reward=lambda response, answer=None: float(answer is None))[2].reward == 1.0
 
 
 async def test_an_async_function_is_awaited() -> None:
@@ -101,11 +101,33 @@ async def test_an_async_function_is_awaited() -> None:
     assert (await environment.step("a")).reward == 1.75
 
 
+def messages(*said: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in said]
+
+
+def test_contents_in_parts_are_their_text() -> None:
+    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
+    prompt = messages(("system", [{"type": "text", "text": "Be short."}]), ("user", parts))
+    assert play({"prompt": prompt, "answer": "4"}, "4")[:2] == ("Be short.", "2 + 2?")
+    assert play({"prompt": messages(("system", None), ("user", "?")), "answer": "4"}, "4")[:2] == ("", "?")
+    with pytest.raises(EnvironmentFailure, match="has parts of image_url, text: only text can be played"):
+        play({"prompt": messages(("user", [*parts, {"type": "image_url"}])), "answer": "4"}, "")
+
+
+def test_chat_files_of_openai_end_in_the_answer() -> None:
+    chat = messages(("developer", "Be short."), ("user", "2 + 2?"), ("assistant", "4"))
+    assert play({"messages": chat}, "4")[:2] == ("Be short.", "2 + 2?")
+    assert [play({"messages": chat}, said)[2].reward for said in ("4", "5")] == [1.0, 0.0]
+    shown = messages(("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?"))
+    prefix, first, result = play({"prompt": [*chat[:1], *shown], "answer": "4"}, "4")
+    assert (prefix, first, result.reward) == ("Be short.", shown, 1.0)
+
+
 def test_prompts_that_cannot_be_played_are_told_in_words() -> None:
-    with pytest.raises(EnvironmentFailure, match="messages of user, assistant, user: a system message and those of"):
-        play({"prompt": [{"role": role, "content": ""} for role in ("user", "assistant", "user")]}, "")
+    with pytest.raises(EnvironmentFailure, match="messages of user, tool: a system message and then those of user and"):
+        play({"prompt": messages(("user", ""), ("tool", "")), "answer": ""}, "")
     with pytest.raises(EnvironmentFailure, match="The prompt '7' is neither a text nor a list of messages"):
-        play({"prompt": 7}, "")
+        play({"prompt": 7, "answer": ""}, "")
 
 
 def test_it_is_evaluated_like_any_environment(tiny_folder: str) -> None:
