@@ -69,7 +69,8 @@ class QuestionAnswer(BaseEnvironment):
         self.task = task
         self.scoring = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in task else "exact")]
         prompt = _column(task, self.prompt_column, PROMPTS, "prompt", is_needed=has_prompt) or ""
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _read_messages(prompt)
+        is_plain = isinstance(prompt, str) or not has_prompt
+        messages = [{"role": "user", "content": prompt}] if is_plain else _read_messages(prompt)
         last = messages.pop()["content"] if messages[-1]["role"] == "assistant" else None
         if last is not None:
             prompt = list(prompt)[:-1]

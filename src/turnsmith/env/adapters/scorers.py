@@ -123,7 +123,8 @@ class Scorer:
 
     def read(self, returned: Any, count: int) -> list[tuple[float | None, dict[str, Any]]]:
         """The reward and the info of each answer in what the function returned; no reward: it does not
-        apply, which only TRL's functions may say."""
+        apply, which only TRL's functions may say.
+        """
         if not self.is_batch:
             return [self._read_value(returned)]
         values: Any = returned.tolist() if hasattr(returned, "tolist") else returned  # an array or a tensor

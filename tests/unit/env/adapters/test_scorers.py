@@ -20,8 +20,8 @@ VERL = "verl.utils.reward_score"
 CALL = '<think>a</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
 
 
-def play(row: dict[str, Any], response: str, reward: Any, **columns: str) -> Any:
-    environment = QuestionAnswer(reward=reward, **columns)
+def play(row: dict[str, Any], response: str, reward: Any, *, answer: str = "") -> Any:
+    environment = QuestionAnswer(reward=reward, answer=answer)
     environment.check_tasks([row])
     environment.reset(row)
     return environment.step(response)
