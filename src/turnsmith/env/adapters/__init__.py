@@ -1,8 +1,8 @@
 """Tasks and environments that come in another shape than a class with `reset` and `step`.
 
 - `question_answer`: rows with a question and an answer, played in one turn
-- `scorers`: calls a scoring function with what the names of its parameters ask for: ours, TRL's or verl's; `batch_rewards` finds out whether one looks at its batch, `unsafe_scorers`
-  has those that are never called
+- `scorers`: calls a scoring function with what the names of its parameters ask for: ours, TRL's or verl's
+- `batch_rewards`: finds out whether one looks at its batch; `unsafe_scorers`: those that are never called
 - `answers`: the scoring functions that ship with turnsmith; `mathematics` compares for one of them
 - `gymnasium`, `spaces`: Gymnasium's environments, in words
 - `openenv`: environments behind an OpenEnv server; `openenv_tools`: what its MCP tools look like on the wire
