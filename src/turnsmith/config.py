@@ -90,6 +90,9 @@ class ModelConfig(_Section):
     """Scale of the LoRA adapter."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+    chat_template: str | None = None
+    """How conversations are written, in place of the model's own template: `plain`, `chatml`, `llama2`, a file with a
+    Jinja template, or its text. None: the model's own, or `plain` if it has none."""
 
 
 @dataclass

@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace) -> int:
     """Let a person play one episode, and record it. Exits with 1 if the environment failed, with 130 after Ctrl-C."""
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.inference.chat import thinking_settings
+    from turnsmith.inference.chat import set_template, thinking_settings
     from turnsmith.inference.sync.engines import load_tokenizer
     from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
@@ -76,6 +76,7 @@ def _run(args: argparse.Namespace) -> int:
     spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment)
     model = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
+    set_template(tokenizer, config.model.chat_template)
     chat = RecordingChat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking))
     engine = HumanEngine(chat, raw=args.raw)
     if isinstance(sys.stdin, io.TextIOWrapper):

@@ -6,8 +6,10 @@ The process hides torch from transformers: importing it takes most of the time, 
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,7 @@ from typing import Self
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
+from turnsmith.inference.chat.formats import USES_PLAIN
 from turnsmith.models import cache_folder, closest_model
 
 _MARK = "turnsmith refuses this model: "
@@ -30,21 +33,41 @@ class ModelCheck:
         tool_format: `inference.tool_format`; a user's own parser is not checked.
         trust_remote_code: Whether code that comes with the model may run.
         thinking: `inference.thinking`, which the chat template must have a switch for.
+        chat_template: `model.chat_template`.
+        say: Called with what the user should know of a model that can be used.
 
     Raises:
         ConfigError: At the end of the block: the model is not there, or cannot be used.
     """
 
-    def __init__(self, path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> None:
-        self._is_needed = thinking is not None or Path(path).parent != cache_folder()
-        self._arguments = [path, tool_format, str(int(trust_remote_code)), _THINKING[thinking]]
+    def __init__(
+        self,
+        path: str,
+        tool_format: str,
+        *,
+        trust_remote_code: bool,
+        thinking: bool | None = None,
+        chat_template: str | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        is_ours = Path(path).parent == cache_folder()
+        self._is_needed = thinking is not None or chat_template is not None or not is_ours
+        self._arguments = [path, tool_format, str(int(trust_remote_code)), _THINKING[thinking], chat_template or ""]
+        self._say = say
         self._process: subprocess.Popen[str] | None = None
 
     @classmethod
-    def of(cls, config: ConfigStore, path: str) -> ModelCheck:
+    def of(cls, config: ConfigStore, path: str, say: Callable[[str], None] = lambda sentence: None) -> ModelCheck:
         """The check of a run's model, which is loaded from `path`."""
-        trusted, inference = config.model.trust_remote_code, config.inference
-        return cls(path, inference.tool_format, trust_remote_code=trusted, thinking=inference.thinking)
+        model, inference = config.model, config.inference
+        return cls(
+            path,
+            inference.tool_format,
+            trust_remote_code=model.trust_remote_code,
+            thinking=inference.thinking,
+            chat_template=model.chat_template,
+            say=say,
+        )
 
     def __enter__(self) -> Self:
         if self._is_needed:
@@ -68,13 +91,22 @@ class ModelCheck:
         _, refused, reason = said.rpartition(_MARK)
         if refused and error is None:
             raise ConfigError(reason.strip())
+        if USES_PLAIN in said:
+            self._say(USES_PLAIN)
 
 
-def find_fault(path: str, tool_format: str, *, trust_remote_code: bool, thinking: bool | None = None) -> str:
+def find_fault(
+    path: str,
+    tool_format: str,
+    *,
+    trust_remote_code: bool,
+    thinking: bool | None = None,
+    chat_template: str | None = None,
+) -> str:
     """Why the model cannot be used, in a sentence; empty if nothing was found."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from turnsmith.inference.chat import Chat, thinking_settings
+    from turnsmith.inference.chat import Chat, set_template, thinking_settings
     from turnsmith.tools.parsing.formats import parser_for
 
     tokenizer = None
@@ -88,6 +120,7 @@ def find_fault(path: str, tool_format: str, *, trust_remote_code: bool, thinking
             reason = " ".join(str(error).split())
             return f"The {kind} of the model {path!r} cannot be read: {reason}{closest_model(path)}"
     try:
+        set_template(tokenizer, chat_template)
         Chat(tokenizer, template_settings=thinking_settings(tokenizer, thinking))
         if ":" not in tool_format:
             parser_for(tool_format, tokenizer)
@@ -96,13 +129,17 @@ def find_fault(path: str, tool_format: str, *, trust_remote_code: bool, thinking
     return ""
 
 
-def report_fault(path: str, tool_format: str, trusted: str, thinking: str = "") -> None:
-    """Print why the model cannot be used; whatever else goes wrong here is for the run itself to tell."""
+def report_fault(path: str, tool_format: str, trusted: str, thinking: str = "", chat_template: str = "") -> None:
+    """Print our warnings, and why the model cannot be used; whatever else goes wrong is for the run itself to tell."""
+    logging.getLogger("turnsmith").addHandler(logging.StreamHandler(sys.stdout))
     if trusted == "0":
         sys.modules["torch"] = None  # type: ignore[assignment]
     with suppress(ImportError):
         setting = next(value for value, word in _THINKING.items() if word == thinking)
-        fault = find_fault(path, tool_format, trust_remote_code=trusted == "1", thinking=setting)
+        template = chat_template or None
+        fault = find_fault(
+            path, tool_format, trust_remote_code=trusted == "1", thinking=setting, chat_template=template
+        )
         sys.stdout.write(f"{_MARK}{fault}" if fault else "")
 
 

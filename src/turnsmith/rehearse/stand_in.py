@@ -43,7 +43,10 @@ def stand_in_for(config: ConfigStore, folder: Path) -> tuple[StandIn | None, Fin
     name = config.model.local_path or config.model.model_name
     source = resolve(config.model.model_name, config.model.local_path)
     trust, inference = config.model.trust_remote_code, config.inference
-    fault = find_fault(source, inference.tool_format, trust_remote_code=trust, thinking=inference.thinking)
+    template = config.model.chat_template
+    fault = find_fault(
+        source, inference.tool_format, trust_remote_code=trust, thinking=inference.thinking, chat_template=template
+    )
     if fault and not Path(source).is_dir() and any(word in fault for word in _UNREACHABLE):
         saw = f"{name} is not within reach from here, so `tiny`'s tokenizer and template stand for its own: tokens, \
 template and tool format were not looked at. Download it once, or name its folder."
@@ -92,10 +95,11 @@ def _config_of(config: ConfigStore, source: str) -> Any:
 def _loaded(config: ConfigStore, path: str, source: str | None) -> StandIn:
     from transformers import AutoTokenizer
 
-    from turnsmith.inference.chat import Chat, thinking_settings
+    from turnsmith.inference.chat import Chat, set_template, thinking_settings
     from turnsmith.tools.parsing.formats import parser_for
 
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=config.model.trust_remote_code)
+    set_template(tokenizer, config.model.chat_template)
     thinking = None if source is None else config.inference.thinking
     chat = Chat(tokenizer, template_settings=thinking_settings(tokenizer, thinking))
     tool_format = "function_calling" if source is None else config.inference.tool_format

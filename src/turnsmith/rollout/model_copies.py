@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnsmith.inference.chat import Chat
+from turnsmith.inference.chat import Chat, set_template
 from turnsmith.inference.engine import Engine
 from turnsmith.threads import shared_threads
 
@@ -25,13 +25,15 @@ class ModelFolder:
     path: str
     dtype: str = "float32"
     trust_remote_code: bool = False
+    chat_template: str | None = None
+    """In place of its own, as `model.chat_template`."""
 
     @classmethod
     def named(cls, name: str, like: ModelFolder | None) -> ModelFolder:
         """The model with this name, folder or id."""
         from turnsmith.models import resolve
 
-        return replace(like or cls(""), path=resolve(name))
+        return replace(like or cls(""), path=resolve(name), chat_template=None)
 
 
 @dataclass(slots=True)
@@ -90,5 +92,6 @@ def _load(folder: ModelFolder, like: Chat) -> _Copy:
     from turnsmith.inference.sync.engines import load_tokenizer
 
     tokenizer, _ = load_tokenizer(folder.path, folder.trust_remote_code)
+    set_template(tokenizer, folder.chat_template)
     engine = TransformersEngine(folder.path, dtype=folder.dtype, trust_remote_code=folder.trust_remote_code)
     return _Copy(engine, Chat(tokenizer, template_settings=like.template_settings))

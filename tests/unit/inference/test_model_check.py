@@ -13,6 +13,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
+from turnsmith.inference.chat.formats import USES_PLAIN
 from turnsmith.inference.model_check import ModelCheck, find_fault
 from turnsmith.models import resolve
 from turnsmith.trainer import RayPPOTrainer
@@ -51,9 +52,21 @@ def test_a_template_that_cannot_be_used_is_found(model: Path) -> None:
     assert told.startswith(f"The model '{model}' cannot be trained: The chat template cannot be used for multi-turn")
 
 
-def test_a_model_without_a_template_is_found(model: Path) -> None:
+def test_a_model_without_a_template_is_taken_and_told_in_one_sentence(model: Path) -> None:
     (model / "chat_template.jinja").unlink()
-    assert "The tokenizer has no chat template." in verdict(model)
+    told: list[str] = []
+    with ModelCheck(str(model), "native", trust_remote_code=False, say=told.append):
+        pass
+    assert told == [USES_PLAIN]
+    assert "model.chat_template" in told[0]
+
+
+def test_a_template_that_is_set_is_checked_in_place_of_the_models_own(model: Path) -> None:
+    def fault(template: str) -> str:
+        return find_fault(str(model), "native", trust_remote_code=False, chat_template=template)
+
+    assert fault("llama2") == fault("chatml") == fault("plain") == ""
+    assert "does not show each message once" in fault("{{ bos_token }}")
 
 
 def test_a_tokenizer_that_is_not_there_is_found(model: Path) -> None:

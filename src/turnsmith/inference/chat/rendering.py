@@ -21,6 +21,7 @@ from typing import Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.control_tokens import ControlTokens
+from turnsmith.inference.chat.formats import set_template
 from turnsmith.inference.chat.template import (
     ChatTemplate,
     MaskedTools,
@@ -39,7 +40,7 @@ _MAX_LAYOUTS = 256
 
 class Chat:
     """Converts between a conversation and its tokens, for one tokenizer. Created once per process and shared by all
-    episodes; safe to use from many asyncio tasks.
+    episodes; safe to use from many asyncio tasks. A tokenizer without a chat template gets a plain one, with a warning.
 
     Two properties hold for every template it accepts (it rejects the others on creation):
 
@@ -59,6 +60,7 @@ class Chat:
     """
 
     def __init__(self, tokenizer: Any, *, template_settings: Mapping[str, Any] | None = None) -> None:
+        set_template(tokenizer)
         self._tokenizer = tokenizer
         # The Rust tokenizer inside a Hugging Face one, which is ten times faster per call.
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
@@ -160,7 +162,8 @@ class Chat:
         if close is None or self._tokenizer.decode(ids[:close]).strip():
             raise ConfigError(
                 "The chat template does not end the model's turn with a control token such as <|im_end|>, so the end "
-                "of a turn cannot be detected. Use the instruct version of the model, or another template."
+                "of a turn cannot be detected. Set model.chat_template to another (plain needs only an end-of-text "
+                "token), or use the instruct version of the model."
             )
         return replace(layout, close_length=close + 1, close_id=ids[close])
 

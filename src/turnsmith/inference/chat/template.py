@@ -53,11 +53,6 @@ class ChatTemplate:
     """
 
     def __init__(self, tokenizer: Any, settings: Mapping[str, Any]) -> None:
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                "The tokenizer has no chat template. Use the instruct version of the model, "
-                "or set tokenizer.chat_template."
-            )
         self._tokenizer = tokenizer
         self._settings = dict(settings)
         reason = self._why_unstable(())

@@ -78,7 +78,7 @@ class BaseInferenceEngine:
 
     @cached_property
     def chat(self) -> Chat:
-        """Converts conversations to tokens; raises ConfigError for a model without a chat template."""
+        """Converts conversations to tokens."""
         return Chat(self.tokenizer, template_settings=self.template_settings)
 
     def generate(

@@ -11,6 +11,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.importing import import_object
 from turnsmith.inference.auto import auto_backend, auto_device
+from turnsmith.inference.chat import read_template, set_template
 from turnsmith.inference.engines.openai_engine import OpenAIEngine
 from turnsmith.inference.engines.sglang_engine import SGLangEngine
 from turnsmith.inference.engines.vllm_engine import VLLMEngine
@@ -49,6 +50,7 @@ def create_inference_engine(
             and transformers on a CPU), or an engine of your own as `module:name`: a class that is called with the
             model and its settings, and has `Engine.generate`.
         config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
+            Every backend takes `chat_template`, as `model.chat_template`.
             With an engine of your own, `tokenizer` names the tokenizer, if it is not the model's.
 
     Raises:
@@ -66,8 +68,17 @@ def create_inference_engine(
     """
     if backend == "auto":
         backend = "openai" if is_url(model_path) else auto_backend(auto_device())
+    settings = dict(config or {})
+    template = read_template(settings.pop("chat_template", None))
+    engine = _engine(model_path, backend, settings)
+    if template is not None:  # else `Chat` asks for it: `generate` needs none
+        set_template(engine.tokenizer, template)
+    return engine
+
+
+def _engine(model_path: str, backend: str, settings: dict[str, Any]) -> BaseInferenceEngine:
     if ":" in backend:
-        return _user_engine(model_path, backend, dict(config or {}))
+        return _user_engine(model_path, backend, settings)
     if backend not in _ENGINES:
         known = ", ".join([*_ENGINES, "auto"])
         raise ConfigError(f"There is no backend {backend!r}: choose one of {known}, or module:name of your own.")
@@ -78,7 +89,6 @@ def create_inference_engine(
             f"SGLang runs as a server: start one with `python -m sglang.launch_server --model-path {model_path}` and "
             "pass its URL as the model, or use backend='vllm'."
         )
-    settings = dict(config or {})
     for name in settings:
         if name not in _settings_of(backend):
             raise ConfigError(_unknown_setting(backend, str(name)))
@@ -88,9 +98,10 @@ def create_inference_engine(
 def engine_settings(config: ConfigStore, backend: str) -> dict[str, Any]:
     """What `create_inference_engine` takes of a run's settings."""
     model, inference = config.model, config.inference
+    settings: dict[str, Any] = {} if model.chat_template is None else {"chat_template": model.chat_template}
     if ":" in backend:  # an engine of the user's own, which has its own defaults
-        return {}
-    settings: dict[str, Any] = {
+        return settings
+    settings |= {
         "max_concurrency": inference.max_concurrency,
         "trust_remote_code": model.trust_remote_code,
     }
@@ -120,7 +131,7 @@ def _settings_of(backend: str) -> list[str]:
     classes: list[Callable[..., Any]] = [_ENGINES[backend], *_ASYNC_ENGINES.get(backend, ())]
     parameters = [one for engine in classes for one in inspect.signature(engine).parameters.values()]
     names = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    return list(dict.fromkeys(names))
+    return [*dict.fromkeys(names), "chat_template"]
 
 
 def _unknown_setting(backend: str, name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.errors import RecordError
 from turnsmith.importing import installed_version
+from turnsmith.inference.chat import read_template
 from turnsmith.records.checkpoint_manifest import MANIFEST, Checksum, checksums
 from turnsmith.records.checkpoints import (
     Checkpoint,
@@ -24,7 +25,7 @@ from turnsmith.records.checkpoints import (
     write_state,
 )
 from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
-from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_weights
+from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_template, write_weights
 from turnsmith.trainer.config.layout import storage_units, trainer_ranks
 
 GROUPS_UNDER_WAY = "groups_under_way"
@@ -42,6 +43,8 @@ class CheckpointPolicy:
     keep_last_n: int
     with_model: bool
     trust_remote_code: bool
+    chat_template: str | None = None
+    """The text of `model.chat_template`."""
 
     @classmethod
     def of(cls, config: ConfigStore, steps_in_epoch: int) -> CheckpointPolicy:
@@ -52,6 +55,7 @@ class CheckpointPolicy:
             keep_last_n=checkpoint.keep_last_n,
             with_model=checkpoint.save_model,
             trust_remote_code=config.model.trust_remote_code,
+            chat_template=read_template(config.model.chat_template),
         )
 
 
@@ -78,6 +82,7 @@ def complete(
             "shared folder."
         )
     hashed = on_every_rank(partial(finish_rank, checkpoint, ranks, saving))
+    write_template(actor / "huggingface", saving.chat_template)
     if saving.with_model:
         finish_model(actor, actor / "huggingface")
     write_state(checkpoint, {**state, "versions": _versions()})

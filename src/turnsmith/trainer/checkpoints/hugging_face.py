@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import RecordError
+from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.models.saving import tensors_in
 from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shard, read_shards, saved_ranks, shard_path
 
@@ -90,6 +91,14 @@ def finish_model(actor: Path, target: Path) -> None:
         (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     _copy_rest(actor / "huggingface", target)
     _readable(target)
+
+
+def write_template(folder: Path, template: str | None) -> None:
+    """Write the chat template of a run beside the tokenizer, which was saved with its own, or with none."""
+    file = folder / "chat_template.jinja"
+    has_own = file.is_file() or '"chat_template"' in (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    if template is not None or not has_own:
+        file.write_text(template or FORMATS["plain"], encoding="utf-8")
 
 
 def write_adapter(actor: Path, target: Path, *, base_model: str) -> None:

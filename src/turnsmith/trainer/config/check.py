@@ -9,6 +9,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object, install_line
 from turnsmith.inference.auto import has_flash_attention
+from turnsmith.inference.chat import read_template
 from turnsmith.models import check_name
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.players import Players
@@ -25,6 +26,7 @@ def check(config: ConfigStore) -> None:
     training = config.training
     to_dict(config)  # checks names, types and fixed choices
     _check_smallest(config)
+    read_template(config.model.chat_template)
     if config.model.local_path is None:
         check_name(config.model.model_name)
     get_estimator(training.adv_estimator).check_credit(training.credit)

@@ -18,6 +18,8 @@ class EpisodePlan:
     tool_format: str = "function_calling"
     thinking: bool | None = None
     """`inference.thinking`."""
+    chat_template: str | None = None
+    """The text of `model.chat_template`."""
     estimator: str = "grpo"
     """`training.adv_estimator`."""
     credit: str = "episode"

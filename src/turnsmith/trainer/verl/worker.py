@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.inference.chat import Chat, thinking_settings
+from turnsmith.inference.chat import Chat, set_template, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.stacks import enable_stack_dump
@@ -45,6 +45,7 @@ class EpisodeWorker(_VerlWorker):
         """The first error with which an episode could not be played or handed over at all; the run has to stop."""
         # verl logs each group that is to be replaced as an error, with a traceback.
         logging.getLogger(AgentLoopWorkerTQ.__module__).addFilter(_is_error)
+        set_template(self.tokenizer, plan.chat_template)
         parser = plan.rollout.parser or parser_for(plan.tool_format, self.tokenizer)
         rollout = replace(plan.rollout, parser=parser)
         chat = Chat(self.tokenizer, template_settings=thinking_settings(self.tokenizer, plan.thinking))
