@@ -84,6 +84,7 @@ from .tools.tool import Tool as Tool
 from .tools.tool import current_episode as current_episode
 from .tools.tool import tool as tool
 from .tools.tool import tools_of as tools_of
+from .trainer import CustomRayPPOTrainer as CustomRayPPOTrainer
 from .trainer import RayPPOTrainer as RayPPOTrainer
 from .trainer import create_trainer as create_trainer
 from .trainer.advantages import AdvantageInputs as AdvantageInputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from turnsmith.errors import ConfigError
 from turnsmith.other_names import known_elsewhere
@@ -44,6 +44,8 @@ Stragglers = Literal["wait", "drop"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 _STEPS_IN_ENDLESS_EPOCH = 10
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+"""Estimators that compare no groups."""
 
 
 class _Section:
@@ -57,6 +59,19 @@ class _Section:
             hint = known_elsewhere(name) or hint
             raise ConfigError(f"{type(self).__name__} has no setting {name}. {hint}")
         super().__setattr__(name, value)
+
+
+class _GroupSize:
+    """`training.group_size`: as it was set, else what fits the estimator, whichever of the two is set first."""
+
+    def __get__(self, training: TrainingConfig | None, _: Any = None) -> Any:
+        if training is None:  # the default in `__init__`
+            return None
+        chosen = vars(training)["group_size"]
+        return chosen if chosen is not None else 1 if training.adv_estimator in _WITHOUT_GROUPS else 8
+
+    def __set__(self, training: TrainingConfig, chosen: int | None) -> None:
+        vars(training)["group_size"] = chosen
 
 
 @dataclass
@@ -164,8 +179,9 @@ class TrainingConfig(_Section):
     """Learning rate of the critic, when there is one."""
     batch_size: int = 32
     """Episodes per training step."""
-    group_size: int = 8
-    """Episodes per group: they begin from the same start, and GRPO compares them with each other."""
+    group_size: int = cast("int", _GroupSize())
+    """Episodes per group: they begin from the same start, and GRPO compares them with each other. With `gae` and
+    `reinforce_plus_plus`, which compare none, the default is 1."""
     filter_groups: bool = False
     """Replace each group whose episodes all got the same reward by a group from another start, until the batch is full
     (DAPO's dynamic sampling). Such a group gives no gradient."""

@@ -100,7 +100,7 @@ reinforce_plus_plus, reinforce_plus_plus_baseline, gae, or module:name of your o
         elif section in _OPEN_SECTIONS:  # The user put a config class of their own here.
             tree[section] = _copied(vars(value))
         else:
-            tree[section] = {name: _checked(section, name, setting) for name, setting in vars(value).items()}
+            tree[section] = {name: _checked(section, name, getattr(value, name)) for name in vars(value)}
     return tree
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class Outcome(StrEnum):
@@ -233,6 +233,14 @@ class Trajectory:
     """What the failure policy did with it. A fault that no policy has handled is not used either, see `is_counted`."""
     attempt: int = 0
     """How many attempts at this episode were abandoned before this one."""
+
+    if not TYPE_CHECKING:  # for which every attribute would exist
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name in ("batch", "non_tensor_batch"):
+                hint = ": a reward function gets one episode, and not verl's DataProto. Read trajectory.actions"
+            raise AttributeError(f"'Trajectory' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
         outcome = None if self.outcome is None else self.outcome.value

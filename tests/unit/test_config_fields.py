@@ -182,6 +182,7 @@ OBSERVED = {
     "model.sequence_parallel_size": Seen(2, key(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"), GPU),
     "model.lora_rank": Seen(4, key(f"{MODEL}.lora_rank")),
     "model.lora_alpha": Seen(4, key(f"{MODEL}.lora_alpha")),
+    "model.chat_template": Seen("plain", plan(lambda it: it.chat_template), ("model.model_name=tiny",)),
     "model.trust_remote_code": Seen(True, key(f"{MODEL}.trust_remote_code")),
     "inference.backend": Seen("vllm", key(f"{ROLLOUT}.name")),
     "inference.max_tokens": Seen(9, rollout(lambda it: it.sampling.max_tokens)),

@@ -41,7 +41,7 @@ SETTINGS = {
 }
 FIELDS = {"Trajectory": "states actions rewards dones"}
 ELSEWHERE = """
-CustomEnvDataset CustomRayPPOTrainer CustomRewardManager DataParallelPPOActor InferenceEngine PPOBatch PPOTrainer
+CustomEnvDataset CustomRewardManager DataParallelPPOActor InferenceEngine PPOBatch PPOTrainer
 PolicyValueModel RLHFDataset VERLRayPPOTrainer VLLMRolloutSPMD advantage_estimation batch_generation collate_fn
 compute_gae_advantages compute_kl_penalty compute_log_prob compute_ppo_loss compute_reward compute_reward_async
 core_algos estimate_advantages extract_action generate_sequences kl_penalty metrics_history multi_turn_engine reward_fn

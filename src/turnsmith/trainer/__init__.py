@@ -4,6 +4,6 @@ Start reading in `ray_ppo_trainer`. Only `trainer.verl` imports verl.
 """
 
 from turnsmith.trainer.create import create_trainer
-from turnsmith.trainer.ray_ppo_trainer import RayPPOTrainer
+from turnsmith.trainer.ray_ppo_trainer import CustomRayPPOTrainer, RayPPOTrainer
 
-__all__ = ["RayPPOTrainer", "create_trainer"]
+__all__ = ["CustomRayPPOTrainer", "RayPPOTrainer", "create_trainer"]

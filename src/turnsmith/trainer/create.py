@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks
 from turnsmith.trainer.ray_ppo_trainer import RayPPOTrainer
@@ -21,16 +20,11 @@ def create_trainer(
     tools: ToolRegistry | None = None,
     validation: Any = None,
 ) -> RayPPOTrainer:
-    """Make a `RayPPOTrainer`. The model's own tokenizer is always used; if `tokenizer` is passed it must be that one.
+    """Make a `RayPPOTrainer`.
 
     Example:
         >>> from turnsmith import ConfigStore
         >>> create_trainer(ConfigStore(), "turnsmith.env.examples:GuessNumber").environment.name
         'GuessNumber'
     """
-    named = getattr(tokenizer, "name_or_path", None)
-    if named and named not in (config.model.model_name, config.model.local_path):
-        raise ConfigError(
-            f"The tokenizer comes from {named!r}, but the model is {config.model.model_name!r}: leave tokenizer out."
-        )
-    return RayPPOTrainer(config, environment, reward_fn, dataset, tools, validation)
+    return RayPPOTrainer(config, environment, reward_fn, dataset, tools, validation, tokenizer=tokenizer)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Protocol, TypedDict
 
 import msgspec
 
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
 from turnsmith.records.files import read_file, write_text
-from turnsmith.trainer.task_file import TaskFile, read_tasks
+from turnsmith.trainer.task_file import TaskFile, counted, read_tasks
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -64,9 +64,17 @@ class _About(TypedDict):
     state: _State
 
 
-Tasks = Iterable[Mapping[str, Any]] | str | Path
-"""Mappings (a list, a Hugging Face dataset), or the path of a `.jsonl`, `.json`, `.csv` or `.parquet` file or of a
-saved Hugging Face dataset."""
+class Rows(Protocol):
+    """What a PyTorch dataset has."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+Tasks = Iterable[Mapping[str, Any]] | Rows | str | Path
+"""Mappings (a list, a Hugging Face or a PyTorch dataset), or the path of a `.jsonl`, `.json`, `.csv` or `.parquet` file
+or of a saved Hugging Face dataset."""
 Curriculum = Callable[[int, tuple[FinishedGroup, ...]], Mapping[str, Any]]
 """`curriculum(index, history)` returns `{"task": {...}}`, `{"seed": 5}` or both. If it depends on nothing else,
 resuming is exact."""
@@ -121,7 +129,7 @@ class CustomEnvironmentDataset:
         if tasks is not None:
             self._table = TaskFile.of({"task": task} for task in read_tasks(tasks))
         elif seeds is not None:
-            self._table = TaskFile.of({"seed": int(seed)} for seed in seeds)
+            self._table = TaskFile.of({"seed": int(seed)} for seed in counted(seeds))
 
     @classmethod
     def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:

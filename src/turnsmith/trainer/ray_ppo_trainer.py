@@ -9,7 +9,7 @@ from typing import Any
 
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import TrainingFailure
+from turnsmith.errors import ConfigError, TrainingFailure
 from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
 from turnsmith.records.files import using
@@ -17,9 +17,11 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.rollout.rewards.reward_function import check_reward_function
 from turnsmith.rollout.spec import check_tools
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.trainer.arguments import check_tokenizer, environment_of, one_of
 from turnsmith.trainer.callbacks import TrainerCallback
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
 from turnsmith.trainer.config.auto import resolve_device
@@ -49,7 +51,7 @@ class RayPPOTrainer:
     Args:
         config: All settings; every one has a default.
         environment: The environment's class, `"module:Name"`, an instance (which stands for its class and config), or
-            an `EnvironmentMix` of several.
+            an `EnvironmentMix` of several; None: that of the `CustomEnvironmentDataset`.
         reward_fn: `reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async: the reward of a whole
             episode; None: the rewards that the environment's `step` returns, each on its own turn.
         dataset: A `CustomEnvironmentDataset`, or tasks, passed to `reset(task=...)` in turn; None: only seeds differ.
@@ -59,6 +61,10 @@ class RayPPOTrainer:
             training does not use.
         parser: Reads the model's tool calls; None: the parser that `inference.tool_format` names.
         callbacks: Called in this process after each step, evaluation and checkpoint.
+        train_dataset: `dataset`, by verl's name for it.
+        val_dataset: `validation`, by verl's name for it.
+        tokenizer: The model's own, which is always used; another one is an error.
+        multi_turn_engine: An error, which says what does the same.
 
     Example:
         >>> from turnsmith import ConfigStore, RayPPOTrainer
@@ -73,15 +79,32 @@ made of whole groups. Set batch_size to 24 or 32.
     def __init__(
         self,
         config: ConfigStore,
-        environment: Any,
+        environment: Any = None,
         reward_fn: Callable[..., Any] | None = None,
         dataset: CustomEnvironmentDataset | Tasks | None = None,
         tools: ToolRegistry | None = None,
         validation: Any = None,
         parser: ActionParser | None = None,
         callbacks: Sequence[TrainerCallback] = (),
+        *,
+        train_dataset: CustomEnvironmentDataset | Tasks | None = None,
+        val_dataset: Any = None,
+        tokenizer: Any = None,
+        multi_turn_engine: Any = None,
     ) -> None:
+        if multi_turn_engine is not None:
+            raise ConfigError(
+                "multi_turn_engine is not taken: training plays episodes of several turns with an engine of its own, "
+                "to which it sends new weights. Leave it out; inference.max_turns limits the turns, and the "
+                "environment's get_prompt_prefix is the system prompt."
+            )
+        dataset = one_of(dataset=dataset, train_dataset=train_dataset)
+        validation = one_of(validation=validation, val_dataset=val_dataset)
+        if environment is None:
+            environment = environment_of(dataset)
         check(config)
+        check_tokenizer(tokenizer, config)
+        check_reward_function(reward_fn)
         self.config = config
         self.environment = EnvironmentSpec.of(environment, config.environment)
         check_isolation(self.environment.isolated(), reward_fn)
@@ -386,3 +409,12 @@ made of whole groups. Set batch_size to 24 or 32.
         if self.run is None:
             raise TrainingFailure("The run has no folder yet: call fit() first.")
         return self.run
+
+
+class CustomRayPPOTrainer(RayPPOTrainer):
+    """The specification's other name for `RayPPOTrainer`.
+
+    Example:
+        >>> from turnsmith import ConfigStore
+        >>> CustomRayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber").run
+    """

@@ -11,12 +11,14 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.records.files import atomic_write
+
+_MOST_WITHOUT_LENGTH = 1_000_000
 
 
 class TaskFile:
@@ -74,12 +76,32 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
                 "folder of a saved Hugging Face dataset."
             )
         source = read(path)
+    else:
+        source = counted(source)
     for number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise ConfigError(
                 f"Row {number} of the dataset is {str(row)[:60]!r}, not a mapping. (Of a DatasetDict, pass one split.)"
             )
         yield dict(row)
+
+
+def counted(source: Any) -> Iterator[Any]:
+    """The elements of an iterable or a PyTorch dataset: as many as `len()` says, else until it ends."""
+    if not hasattr(source, "__len__"):
+        return _limited(source)
+    length = len(source)
+    return islice(source if hasattr(source, "__iter__") else map(source.__getitem__, range(length)), length)
+
+
+def _limited(source: Iterable[Any]) -> Iterator[Any]:
+    for number, row in enumerate(source):
+        if number == _MOST_WITHOUT_LENGTH:
+            raise ConfigError(
+                f"The dataset has no length, and no end after {number:,} rows: give it a __len__, or pass "
+                "CustomEnvironmentDataset(curriculum=...), which may go on for ever."
+            )
+        yield row
 
 
 def _read_lines(path: Path) -> Iterator[Any]:
@@ -135,9 +157,16 @@ _READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 }
 
 
+def _as_list(value: Any) -> Any:
+    """An array or a tensor as numbers."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return value.tolist()
+
+
 def _line(number: int, row: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(row, ensure_ascii=False)
+        return json.dumps(row, ensure_ascii=False, default=_as_list)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"Row {number} of the dataset has no JSON form ({error}): use strings, numbers, lists and mappings."

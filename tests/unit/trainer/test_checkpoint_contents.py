@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from transformers import AutoTokenizer
 
 from turnsmith import ConfigStore, RayPPOTrainer
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import RecordError
+from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.records.checkpoints import Checkpoint, PendingCheckpoint, read_state, write_state
 from turnsmith.records.signing_key import key_path
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, complete, find_checkpoint
 from turnsmith.trainer.checkpoints.fsdp_shards import shard_path
+from turnsmith.trainer.checkpoints.hugging_face import write_template
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +164,18 @@ def test_a_rank_whose_part_is_elsewhere_is_noticed_when_saving(tmp_path: Path) -
     assert saving == CheckpointPolicy(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
     with pytest.raises(RecordError, match=r"weights of rank 1 are not in .* must be a shared folder"):
         complete(tmp_path / "global_step_3", saving, {}, lambda finish: [])
+
+
+def test_a_checkpoint_keeps_the_template_that_the_run_used(tiny_folder: str, tmp_path: Path) -> None:
+    def template(name: str, *, own: bool, used: str | None) -> str:
+        folder = tmp_path / name
+        tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+        tokenizer.chat_template = "its own" if own else None
+        tokenizer.save_pretrained(folder)
+        write_template(folder, used)
+        return AutoTokenizer.from_pretrained(folder).chat_template
+
+    assert template("own", own=True, used=None) == "its own"
+    assert template("chosen", own=True, used="chosen") == "chosen"
+    assert template("none", own=False, used=None) == FORMATS["plain"]
+    assert template("given", own=False, used="given") == "given"

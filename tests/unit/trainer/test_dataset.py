@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from turnsmith.env.examples import SupportDesk
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.trainer import task_file
 from turnsmith.trainer.dataset import ENDLESS, REMEMBERED, CustomEnvironmentDataset, FinishedGroup
 
 TASKS = [{"question": f"{number} + {number}", "answer": 2 * number} for number in range(5)]
@@ -129,6 +132,43 @@ def test_a_curriculum_is_told_of_the_last_groups_only() -> None:
         dataset.start(index)
     dataset.record(dict.fromkeys(indices, 0.0))
     assert dataset.start(9999)["seed"] == REMEMBERED
+
+
+class Questions:
+    """A PyTorch map-style dataset: it has a length, and no IndexError says where it ends."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"question": index, "input_ids": np.arange(index + 1)}
+
+
+class Stream:
+    """An iterable-style one, whose length is all that says where it ends."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"number": number} for number in count())
+
+
+def test_a_pytorch_dataset_has_as_many_rows_as_its_length() -> None:
+    tasks = [{"question": 0, "input_ids": [0]}, {"question": 1, "input_ids": [0, 1]}]
+    assert [row["task"] for row in CustomEnvironmentDataset(tasks=Questions())] == tasks
+    assert [row["task"] for row in CustomEnvironmentDataset(tasks=Stream(3))] == [{"number": n} for n in range(3)]
+
+
+def test_a_source_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_file, "_MOST_WITHOUT_LENGTH", 1000)
+    assert len(CustomEnvironmentDataset(tasks=({"number": number} for number in range(1000)))) == 1000
+    for endless in ({"tasks": ({"number": number} for number in count())}, {"seeds": count()}):
+        with pytest.raises(ConfigError, match=r"no length, and no end after 1,000 rows: give it a __len__, or pass"):
+            CustomEnvironmentDataset(**endless)
 
 
 def test_mistakes_are_told_in_words(tmp_path: Path) -> None:

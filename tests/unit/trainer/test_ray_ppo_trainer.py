@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
+from transformers import AutoTokenizer
 
-from turnsmith.config import ConfigStore
+from turnsmith.config import ConfigStore, Estimator, TrainingConfig
+from turnsmith.config_sources import from_dict, to_dict
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer import RayPPOTrainer, create_trainer
+from turnsmith.trainer import CustomRayPPOTrainer, RayPPOTrainer, create_trainer
+from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.callbacks import TrainerCallback
 from turnsmith.trainer.config.build import run_header, training_sampling
+from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trajectory import Trajectory
 
 
 def trainer(**settings: object) -> RayPPOTrainer:
@@ -93,12 +101,89 @@ def test_loading_what_is_not_there_is_an_error_before_anything_starts(tmp_path: 
     assert made.run is None
 
 
-def test_create_trainer_takes_the_models_own_tokenizer_only() -> None:
+def test_the_models_own_tokenizer_is_taken_however_it_is_named(tiny_folder: str) -> None:
     config = ConfigStore()
-    config.model.model_name = "tiny"
-    assert create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="tiny")).config is config
-    with pytest.raises(ConfigError, match="tokenizer comes from 'gpt2', but the model is 'tiny'"):
-        create_trainer(config, GuessNumber, tokenizer=SimpleNamespace(name_or_path="gpt2"))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    for name, path in (("tiny", None), ("gone/gone", tiny_folder), ("gone/gone", f"{tiny_folder}/")):
+        config.model.model_name, config.model.local_path = name, path
+        assert create_trainer(config, GuessNumber, tokenizer=tokenizer).config is config
+        RayPPOTrainer(config, GuessNumber, tokenizer=tokenizer)
+    tokenizer.add_tokens("<mine>")
+    with pytest.raises(ConfigError, match=r"has other tokens than that of the model .*: leave tokenizer out"):
+        create_trainer(config, GuessNumber, tokenizer=tokenizer)
+
+
+def test_a_tokenizer_with_another_chat_template_leads_to_the_setting(tiny_folder: str) -> None:
+    config = ConfigStore()
+    config.model.local_path = tiny_folder
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer.chat_template = FORMATS["plain"]
+    with pytest.raises(ConfigError, match=r"set model\.chat_template to its text"):
+        RayPPOTrainer(config, GuessNumber, tokenizer=tokenizer)
+    config.model.chat_template = "plain"
+    RayPPOTrainer(config, GuessNumber, tokenizer=tokenizer)
+
+
+def test_a_folder_may_be_a_path(tiny_folder: str) -> None:
+    config = ConfigStore()
+    config.model.local_path = Path(tiny_folder)  # type: ignore[assignment]
+    RayPPOTrainer(config, GuessNumber)
+
+
+def test_verls_names_of_the_datasets_are_taken() -> None:
+    made = RayPPOTrainer(ConfigStore(), GuessNumber, train_dataset=[{"a": 1}], val_dataset=[{"a": 2}])
+    assert made.dataset[0]["task"] == {"a": 1}
+    assert made.validation.starts[0]["task"] == {"a": 2}
+    with pytest.raises(ConfigError, match="dataset and train_dataset are two names for the same: pass one"):
+        RayPPOTrainer(ConfigStore(), GuessNumber, dataset=[{"a": 1}], train_dataset=[{"a": 1}])
+
+
+def test_the_environment_may_be_that_of_the_dataset() -> None:
+    made = CustomRayPPOTrainer(config=ConfigStore(), train_dataset=CustomEnvironmentDataset(GuessNumber))
+    assert made.environment.name == "GuessNumber"
+    with pytest.raises(ConfigError, match=r"no environment to train in: pass environment=\.\.\."):
+        CustomRayPPOTrainer(config=ConfigStore(), train_dataset=[{"a": 1}])
+
+
+def test_an_engine_of_the_users_is_refused_with_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"multi_turn_engine is not taken.*inference\.max_turns"):
+        CustomRayPPOTrainer(..., multi_turn_engine=object())
+
+
+def test_a_reward_function_for_verls_batches_is_refused_with_what_to_write() -> None:
+    class DataProto:
+        pass
+
+    class CustomRewardManager:
+        def __call__(self, data: DataProto) -> float:
+            return 0.0
+
+    def by_name(data: "verl.DataProto") -> float:  # noqa: F821, UP037
+        return 0.0
+
+    for reward_fn in (CustomRewardManager(), by_name):
+        with pytest.raises(ConfigError, match=r"takes verl's DataProto.*write reward_fn\(trajectory\)"):
+            RayPPOTrainer(ConfigStore(), GuessNumber, reward_fn=reward_fn)
+
+
+def test_a_batch_asked_of_an_episode_leads_to_what_it_has() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'batch': .*DataProto\. Read trajectory\.actions"):
+        _ = Trajectory().batch  # type: ignore[attr-defined]
+    assert not hasattr(Trajectory(), "bach")
+
+
+@pytest.mark.parametrize("estimator", get_args(Estimator))
+def test_groups_have_one_episode_where_none_are_compared(estimator: Estimator) -> None:
+    config = ConfigStore()
+    config.training.batch_size = 4
+    config.training.adv_estimator = estimator
+    usual = 8 if get_estimator(estimator).compares_groups else 1
+    assert config.training.group_size == usual
+    assert from_dict(to_dict(config)).training.group_size == copy.deepcopy(config).training.group_size == usual
+    if usual == 1:
+        RayPPOTrainer(config, GuessNumber)
+    config.training.group_size = 2
+    assert config.training.group_size == TrainingConfig(adv_estimator=estimator, group_size=2).group_size == 2
 
 
 def test_a_held_out_set_that_is_never_used_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
-from turnsmith.errors import EnvironmentFailure, Overloaded, describe_failure
+from turnsmith.errors import ConfigError, EnvironmentFailure, Overloaded, describe_failure
 from turnsmith.step_result import to_reward
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
@@ -71,6 +71,33 @@ async def compute_score(
     except Exception as error:
         raise RewardFailure(describe_failure(name, error)) from error
     return finite_reward(name, value)
+
+
+def check_reward_function(function: RewardFunction | None) -> None:
+    """Raise a ConfigError for a reward function that is written for verl's batches, by its first parameter.
+
+    Example:
+        >>> def reward_fn(data: "DataProto"): ...
+        >>> check_reward_function(reward_fn)
+        Traceback (most recent call last):
+        turnsmith.errors.ConfigError: reward_fn takes verl's DataProto, but a reward function gets one episode: write \
+reward_fn(trajectory) or reward_fn(trajectory, environment) and return its reward, a number. trajectory.actions has \
+the model's responses, trajectory.rewards what `step` returned.
+    """
+    if function is None:
+        return
+    function = cast("RewardFunction", getattr(function, "reward_fn", function))  # in an EnvironmentRewardWrapper
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):
+        return
+    annotation = getattr(first, "annotation", None)
+    if "DataProto" in str(getattr(annotation, "__name__", annotation)):
+        raise ConfigError(
+            f"{function_name(function)} takes verl's DataProto, but a reward function gets one episode: write "
+            "reward_fn(trajectory) or reward_fn(trajectory, environment) and return its reward, a number. "
+            "trajectory.actions has the model's responses, trajectory.rewards what `step` returned."
+        )
 
 
 def _itself(value: Any) -> Any:

@@ -95,8 +95,10 @@ def finish_model(actor: Path, target: Path) -> None:
 
 def write_template(folder: Path, template: str | None) -> None:
     """Write the chat template of a run beside the tokenizer, which was saved with its own, or with none."""
-    file = folder / "chat_template.jinja"
-    has_own = file.is_file() or '"chat_template"' in (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    file, tokenizer = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if not tokenizer.is_file():
+        return
+    has_own = file.is_file() or json.loads(tokenizer.read_text(encoding="utf-8")).get("chat_template")
     if template is not None or not has_own:
         file.write_text(template or FORMATS["plain"], encoding="utf-8")
 
