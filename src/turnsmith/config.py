@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, cast
@@ -277,13 +278,17 @@ class TrainingConfig(_Section):
         return _STEPS_IN_ENDLESS_EPOCH if starts is None else -(-starts * self.group_size // self.batch_size)
 
 
-class EnvironmentConfig:
+class EnvironmentConfig(MutableMapping[str, Any]):
     """Settings of the environment, `max_steps` and any of your own; and where it runs.
+
+    As attributes, or as a mapping of those that have been set.
 
     Example:
         >>> config = EnvironmentConfig(max_steps=5, board_size=3)
-        >>> config.max_steps, config.board_size, config.get("colour", "red")
+        >>> config.max_steps, config["board_size"], config.get("colour", "red")
         (5, 3, 'red')
+        >>> dict(config), "colour" in config
+        ({'max_steps': 5, 'board_size': 3}, False)
     """
 
     max_steps: int
@@ -317,7 +322,25 @@ class EnvironmentConfig:
         return getattr(self, name, default)
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(str(error)) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        del vars(self)[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"The environment has no setting called {name!r}: pass environment.{name}=... to set it.")
@@ -331,7 +354,9 @@ class EnvironmentConfig:
         return {name: value for name, value in vars(self).items() if name not in EnvironmentConfig.__annotations__}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EnvironmentConfig) and self.as_dict() == other.as_dict()
+        if isinstance(other, EnvironmentConfig):
+            return self.as_dict() == other.as_dict()
+        return isinstance(other, Mapping) and dict(self) == dict(other)
 
     def __repr__(self) -> str:
         return f"EnvironmentConfig({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

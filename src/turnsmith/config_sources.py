@@ -162,7 +162,7 @@ def _copied(value: Any) -> Any:
 def _set_environment(environment: EnvironmentConfig, name: str, value: Any) -> None:
     first, *rest = name.split(".")
     fixed = _settings("environment")
-    is_taken = hasattr(EnvironmentConfig, first) and first not in fixed
+    is_taken = first in vars(EnvironmentConfig) and first not in fixed
     if not first.isidentifier() or first.startswith("_") or is_taken or (first in fixed and rest):
         raise ConfigError(f"environment.{name} cannot be used as a setting: {first!r} is reserved.")
     if first in fixed:

@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from operator import attrgetter
@@ -31,6 +31,22 @@ _FROM_FILE = "turnsmith_user_"
 
 _file_lock = threading.RLock()
 """Another thread must not find a module in `sys.modules` that is still being loaded."""
+
+
+def face(package: str, names: str) -> Callable[[str], Any]:
+    """A package's `__getattr__` for public names that the specification has there, wherever they are defined.
+
+    Example:
+        >>> face("turnsmith.tools", "MultiTurnManager")("MultiTurnManager").__module__
+        'turnsmith.rollout.harness'
+    """
+
+    def load(name: str) -> Any:
+        if name in names.split():
+            return getattr(importlib.import_module("turnsmith"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return load
 
 
 def import_object(name: str) -> Any:

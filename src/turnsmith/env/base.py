@@ -50,7 +50,7 @@ class BaseEnvironment(ABC):
     def __init__(self, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
         if config is None:
             config = EnvironmentConfig()
-        elif isinstance(config, Mapping):
+        elif not isinstance(config, EnvironmentConfig):
             config = EnvironmentConfig(**config)
         self.config = config
         self.max_steps = config.max_steps

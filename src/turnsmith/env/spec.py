@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -78,7 +79,14 @@ class EnvironmentSpec:
             spec = cls(environment, config)
         else:
             spec = cls(type(environment), _config_of(environment) or config)
-        return spec.checked(_INSTANCE_HINT if spec.target is type(environment) else "")
+        spec = spec.checked(_INSTANCE_HINT if spec.target is type(environment) else "")
+        if spec.target is type(environment) and (lost := _lost(environment, spec)):
+            warnings.warn(
+                f"Every episode gets a fresh {spec.name}, made from its config, so {', '.join(lost)} of yours is lost: "
+                "put it into the config, or pass a function that makes the environment.",
+                stacklevel=2,
+            )
+        return spec
 
     def with_config(self, config: EnvironmentConfig | None) -> EnvironmentSpec:
         """The same spec, with these settings if it has none of its own."""
@@ -211,9 +219,30 @@ def _is_gymnasium(found: type) -> bool:
 
 def _config_of(environment: object) -> EnvironmentConfig | None:
     config = getattr(environment, "config", None)
-    if isinstance(config, Mapping):
-        return EnvironmentConfig(**config)
-    return config if isinstance(config, EnvironmentConfig) else None
+    if isinstance(config, EnvironmentConfig):
+        return config
+    return EnvironmentConfig(**config) if isinstance(config, Mapping) else None
+
+
+def _lost(environment: object, spec: EnvironmentSpec) -> list[str]:
+    """What an object was made with, or was given later, that one made from its config does not have."""
+    settings, mine = vars(spec.config or EnvironmentConfig()), getattr(environment, "__dict__", {})
+    lost = [name for name, value in settings.items() if _differ(mine.get(name, value), value)]
+    names = [parameter.name for parameter in _parameters(type(environment)) if parameter.name in mine]
+    if more := [name for name in names if name != "config" and name not in settings]:
+        made = spec.build()
+        lost += [name for name in more if _differ(mine[name], getattr(made, name, None))]
+    return [f"{name}={mine[name]!r:.40}" for name in lost]
+
+
+def _differ(mine: object, other: object) -> bool:
+    """Whether two values differ; objects that have no equality of their own do if they are of different classes."""
+    if type(mine) is not type(other) or type(mine).__eq__ is object.__eq__:
+        return type(mine) is not type(other)
+    try:
+        return bool(mine != other)
+    except Exception:  # an array has no single truth value
+        return False
 
 
 @lru_cache(maxsize=256)

@@ -32,6 +32,8 @@ from turnsmith.trajectory import Trajectory
 class MultiTurnChatHarness:
     """Plays an environment's episodes with an engine, from synchronous code.
 
+    Without `sampling`, at temperature 0.7 and with at most 128 tokens a turn.
+
     Example:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith import Chat, ScriptedEngine, resolve
@@ -59,14 +61,17 @@ class MultiTurnChatHarness:
         self.rollout = RolloutSpec(
             environment=EnvironmentSpec.of(environment),
             limits=limits or Limits(turns=max_turns),
-            sampling=sampling or Sampling(),
+            sampling=sampling or Sampling(max_tokens=128, temperature=0.7),
             tools=tools,
             parser=parser,
         )
         check_tools(self.rollout.environment, tools)
 
     def run_episode(self, initial_prompt: str = "", seed: int = 0) -> dict[str, Any]:
-        """Play one episode; the prompt is prepended to the environment's first observation."""
+        """Play one episode; the prompt is prepended to the environment's first observation.
+
+        A failure is no exception: `outcome` and `error` say what it was.
+        """
         return run_blocking(self._play(initial_prompt, seed))
 
     def run_batch(self, prompts: Sequence[str]) -> list[dict[str, Any]]:
@@ -96,6 +101,7 @@ def as_mapping(trajectory: Trajectory, prompt: str = "") -> dict[str, Any]:
         "total_reward": trajectory.total_reward,
         "num_turns": trajectory.num_turns,
         "outcome": trajectory.outcome,
+        "error": trajectory.error,
     }
 
 

@@ -152,7 +152,8 @@ class CustomEnvironmentDataset:
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Row `index`; with an environment and a tokenizer also `state`, `prompt`, `input_ids`, `attention_mask`."""
         start = self.start(index)
-        return {**start, **self._opening(start)}
+        known = {name: value for name, value in start.items() if value is not None}  # PyTorch's loaders take no None
+        return {**known, **self._opening(start)}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """From the current position to the end of the pass; `state_dict` may be called in between."""

@@ -79,7 +79,8 @@ def test_the_config_of_an_object_may_be_a_dict():
     class Own(Plain):
         config: ClassVar = {"size": 5}
 
-    assert EnvironmentSpec.of(Own(size=1)).build().size == 5
+    with pytest.warns(UserWarning, match="size=1 of yours is lost"):
+        assert EnvironmentSpec.of(Own(size=1)).build().size == 5
 
 
 def test_a_plain_class_gets_settings_by_name():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -32,7 +32,12 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class InferenceOutput:
-    """The responses to a list of prompts, one entry per prompt."""
+    """The responses to a list of prompts, one entry per prompt; indexing and iterating give their texts.
+
+    Example:
+        >>> list(InferenceOutput(["a", "b"], np.zeros((2, 1), np.int64), [[0], [0]], [[0.0], [0.0]], ["stop", "stop"]))
+        ['a', 'b']
+    """
 
     sequences: list[str]
     """The texts, without the prompts and without special tokens."""
@@ -46,6 +51,15 @@ class InferenceOutput:
     """`stop` (a stop token was sampled) or `length` (`max_tokens` was reached)."""
     exact: bool = True
     """Whether ids and log-probs are exactly those sampled; False if a server returned only text."""
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, index: int) -> str:
+        return self.sequences[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sequences)
 
 
 class BaseInferenceEngine:
@@ -88,17 +102,18 @@ class BaseInferenceEngine:
         temperature: float = 0.7,
         top_p: float = 0.9,
         seed: int | None = None,
+        max_new_tokens: int | None = None,
     ) -> InferenceOutput:
         """Continue each prompt.
 
         Args:
             prompts: Texts, or token ids where they must be exact.
-            max_tokens: Maximum tokens to sample for each prompt.
+            max_tokens: Maximum tokens to sample for each prompt. `max_new_tokens` is another name for it.
             temperature: Sampling temperature; 0 is greedy decoding.
             top_p: Nucleus sampling: sample from the most likely tokens whose probabilities add up to this.
             seed: The same seed and prompts give the same responses; equal prompts within a call get different ones.
         """
-        sampling = make_sampling(max_tokens, temperature, top_p, seed)
+        sampling = make_sampling(max_new_tokens or max_tokens, temperature, top_p, seed)
         return self.run(self.generate_all(prompts, sampling))
 
     def compute_log_probs(self, prompts: Sequence[TextOrIds], responses: Sequence[TextOrIds]) -> torch.Tensor:

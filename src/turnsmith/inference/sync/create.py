@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -50,6 +51,7 @@ def create_inference_engine(
             and transformers on a CPU), or an engine of your own as `module:name`: a class that is called with the
             model and its settings, and has `Engine.generate`.
         config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
+            Those of another backend are left out, with a warning.
             Every backend takes `chat_template`, as `model.chat_template`.
             With an engine of your own, `tokenizer` names the tokenizer, if it is not the model's.
 
@@ -86,12 +88,17 @@ def _engine(model_path: str, backend: str, settings: dict[str, Any]) -> BaseInfe
         raise ConfigError(f"The {backend} engine loads a model and takes no URL: use backend='openai' or 'sglang'.")
     if backend == "sglang" and not is_url(model_path):
         raise ConfigError(
-            f"SGLang runs as a server: start one with `python -m sglang.launch_server --model-path {model_path}` and "
-            "pass its URL as the model, or use backend='vllm'."
+            "SGLang runs as a server, in an environment of its own (locks/sglang.txt). Start it there, `python -m "
+            f"sglang.launch_server --model-path {model_path} --port 30000`, and write create_inference_engine("
+            f"'http://127.0.0.1:30000', backend='sglang'), or use backend='vllm', which loads {model_path} itself."
         )
-    for name in settings:
-        if name not in _settings_of(backend):
+    for name in [name for name in settings if name not in _settings_of(backend)]:
+        others = [other for other in _ENGINES if name in _settings_of(other)]
+        if not others:
             raise ConfigError(_unknown_setting(backend, str(name)))
+        del settings[name]
+        owners = " and ".join(others)
+        warnings.warn(f"The {backend} engine does not use the setting {name}, which is for {owners}.", stacklevel=3)
     return _ENGINES[backend](model_path, **settings)
 
 
@@ -138,6 +145,4 @@ def _unknown_setting(backend: str, name: str) -> str:
     known = _settings_of(backend)
     close = get_close_matches(name, known, 1)
     hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known)}."
-    other = next((other for other in _ENGINES if name in _settings_of(other)), "")
-    owner = f" (the {other} engine has)" if other else ""
-    return f"The {backend} engine has no setting {name}{owner}. {hint}"
+    return f"The {backend} engine has no setting {name}. {hint}"

@@ -161,6 +161,8 @@ def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     except ImportError as error:
         raise MissingDependency(f"transformers is not installed: {install_line('cpu')}.") from error
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
     try:
         eos: Any = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:  # the model has no generation_config.json

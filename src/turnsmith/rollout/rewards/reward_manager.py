@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.rewards.reward_function import finite_reward
+from turnsmith.rollout.rewards.reward_function import RewardFailure, finite_reward
 from turnsmith.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -100,7 +100,11 @@ class RewardManager:
         return math.fsum(trajectory.reward_shares.values())
 
     def compute_trajectory_reward(self, trajectory: Trajectory | Mapping[str, Any]) -> float:
-        """The reward of one episode: a trajectory, or a mapping with `rewards`, `infos` and `num_turns`."""
+        """The reward of one episode: a trajectory, or a mapping with `rewards`, `infos` and `num_turns`.
+
+        Raises:
+            RewardFailure: The episode failed, so it has no reward.
+        """
         return math.fsum(self.shares(trajectory).values())
 
     def compute_batch_rewards(self, trajectories: Sequence[Trajectory | Mapping[str, Any]]) -> torch.Tensor:
@@ -113,6 +117,8 @@ class RewardManager:
         if environment is None:
             environment = self.environment
         episode = trajectory if isinstance(trajectory, Trajectory) else _from_mapping(trajectory)
+        if episode.outcome is not None and not episode.outcome.is_behaviour:
+            raise RewardFailure(f"The episode has no reward, because it failed: {episode.error} Leave it out.")
         return {term.name: term.share(episode, environment) for term in self.terms}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,6 +137,8 @@ def _from_mapping(episode: Mapping[str, Any]) -> Trajectory:
         rewards=[float(reward) for reward in episode["rewards"]],
         dones=list(episode.get("dones", ())),
         infos=[info or {} for info in episode.get("infos", ())],
+        outcome=episode.get("outcome"),
+        error=episode.get("error", ""),
     )
 
 

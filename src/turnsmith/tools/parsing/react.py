@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ReActActionParser"]
 
 ACTION, INPUT, FINAL = "Action:", "Action Input:", "Final Answer:"
+SHORT_INPUT = "Input:"
 THOUGHT, OBSERVATION = "Thought:", "Observation:"
 FORMAT_HINT = "write a line `Action: <tool>` and a line `Action Input: {...}` with one JSON object"
 _MARKUP = " \t*#>-`"
@@ -27,9 +28,9 @@ _NEAR = 24
 class ReActActionParser(TextParser):
     """Parses `Action: name` and `Action Input: {...}`, any number of times, and `Final Answer: ...`.
 
-    A label counts at the start of a line. An input that is not a JSON object becomes the argument `input`, as plain
-    text. Text after an `Observation:` that the model wrote itself is ignored, because the model invented it. The
-    reasoning (before `</think>`) is skipped.
+    A label counts at the start of a line; `Input:` is one too. An input that is not a JSON object becomes the argument
+    `input`, as plain text. Text after an `Observation:` that the model wrote itself is ignored, because the model
+    invented it. The reasoning (before `</think>`) is skipped.
 
     Example:
         >>> completion = 'Thought: I look it up.\\nAction: search\\nAction Input: {"query": "rain"}'
@@ -103,7 +104,7 @@ def _read_action(builder: ActionBuilder, start: int, position: int) -> int:
     while start > builder.position and text[start - 1] in "*#>-`":
         start -= 1
     line_end = _line_end(text, position)
-    label = text.find(INPUT, position, line_end + 1 + _NEAR + len(INPUT))
+    label, label_end = _find_input(text, position, line_end + 1 + _NEAR + len(INPUT))
     name = text[position : line_end if label < 0 or label > line_end else label].strip(" \t\r*`\"'[]")
     if name.startswith("{") or not name:
         opened = _skip_fence(text, position)
@@ -117,10 +118,19 @@ def _read_action(builder: ActionBuilder, start: int, position: int) -> int:
         builder.add_calls({"name": name, "arguments": {}}, "")
         builder.cut_out(start, line_end)
         return line_end
-    opened = _skip_fence(text, label + len(INPUT))
+    opened = _skip_fence(text, label_end)
     if text.startswith("{", opened):
         return _read_json(builder, start, opened, name)
     return _read_plain(builder, start, opened, name)
+
+
+def _find_input(text: str, position: int, stop: int) -> tuple[int, int]:
+    """Where the label of the input begins and ends, `Input:` at the start of a line too; -1 if there is none."""
+    label = text.find(INPUT, position, stop)
+    if label >= 0:
+        return label, label + len(INPUT)
+    label = text.find(SHORT_INPUT, position, stop)
+    return (label, label + len(SHORT_INPUT)) if label >= 0 and _starts_line(text, label) else (-1, -1)
 
 
 def _read_json(builder: ActionBuilder, start: int, opened: int, name: str = "") -> int:
