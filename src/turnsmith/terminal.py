@@ -50,6 +50,8 @@ def can_draw_live(file: Any) -> bool:
 def hide_progress_bars() -> None:
     """Have libraries that load models show none, which would garble our lines; tqdm reads this when it is imported."""
     os.environ.setdefault("TQDM_DISABLE", "1")
+    # With tokenizers alone, transformers would say that PyTorch was not found.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def print_line(text: str, file: TextIO, *, is_styled: bool = False) -> None:

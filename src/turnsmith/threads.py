@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -300,7 +301,7 @@ def cores() -> int:
         >>> cores() >= 1
         True
     """
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def default_threads() -> int:

@@ -18,6 +18,7 @@ NOT_FIGURES = (
     "SmolLM2",
     "float32",
     "Python 3.11 or 3.12",
+    "Python 3.11 or newer",
     "Python 3.13",
     "(version 1.16)",
     "November 2026",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _CLOSE, _ROLE = 256, 257
@@ -22,11 +22,11 @@ class ByteChat:
     renders_tools = False
     takes_tool_role = True
 
-    def open(self, messages: Sequence[dict[str, Any]], tools: Any = None) -> list[int]:
+    def open(self, messages: Sequence[Mapping[str, object]], tools: Any = None) -> list[int]:
         """The first prompt."""
         return [*self._messages(messages), *self._head("assistant")]
 
-    def bridge(self, new_messages: Sequence[dict[str, Any]], *, closed: bool) -> list[int]:
+    def bridge(self, new_messages: Sequence[Mapping[str, object]], *, closed: bool) -> list[int]:
         """What follows the model's turn."""
         return [*(() if closed else (_CLOSE,)), *b"\n", *self._messages(new_messages), *self._head("assistant")]
 
@@ -54,10 +54,10 @@ class ByteChat:
         """The bytes of a text."""
         return list(text.encode(errors="replace"))
 
-    def _messages(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def _messages(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         ids: list[int] = []
         for message in messages:
-            ids += [*self._head(message["role"]), *self.encode(str(message["content"])), _CLOSE, *b"\n"]
+            ids += [*self._head(str(message["role"])), *self.encode(str(message["content"])), _CLOSE, *b"\n"]
         return ids
 
     def _head(self, role: str) -> list[int]:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat, Message, ToolSchema
 from turnsmith.inference.engine import Generation, Sampling
@@ -18,21 +19,27 @@ from turnsmith.terminal import can_draw_live, print_line, printable
 _COLOURS = {"system": "35", "user": "36", "tool": "33"}
 
 
-class RecordingChat(Chat):
+class RecordingChat:
     """A chat that keeps the messages last added to the prompt, so that they can be shown to a person."""
 
-    new_messages: Sequence[Message] = ()
-    new_tools: Sequence[ToolSchema] | None = None
+    def __init__(self, chat: Chat | ByteChat) -> None:
+        self._chat = chat
+        self.new_messages: Sequence[Message] = ()
+        self.new_tools: Sequence[ToolSchema] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the chat's own."""
+        return getattr(self._chat, name)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
         """See `Chat.open`."""
         self.new_messages, self.new_tools = list(messages), tools
-        return super().open(messages, tools)
+        return self._chat.open(messages, tools)
 
     def bridge(self, new_messages: Sequence[Message], *, closed: bool) -> list[int]:
         """See `Chat.bridge`."""
         self.new_messages, self.new_tools = list(new_messages), None
-        return super().bridge(new_messages, closed=closed)
+        return self._chat.bridge(new_messages, closed=closed)
 
 
 class HumanEngine:

@@ -7,12 +7,13 @@ import io
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
 
 if TYPE_CHECKING:
-    from turnsmith.cli.human_engine import HumanEngine
+    from turnsmith.check.byte_chat import ByteChat
+    from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.config import ConfigStore
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.chat import Chat
@@ -50,7 +51,7 @@ def add_play_command(commands: Any) -> None:
     add = parser.add_argument
     add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as environment.max_steps=5")
-    model = "model whose chat template and tokenizer to use (default: that of --config, or else tiny)"
+    model = "the model whose prompt to see, token for token (default: that of --config, or else none)"
     add("--model", metavar="MODEL", help=model)
     add("--row", metavar="N", type=int, default=0, help="row of --data to play, counted from 0 (default: 0)")
     add("--seed", metavar="S", type=int, default=0, help="seed passed to `reset` (default: 0)")
@@ -65,19 +66,14 @@ def _run(args: argparse.Namespace) -> int:
     """Let a person play one episode, and record it. Exits with 1 if the environment failed, with 130 after Ctrl-C."""
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.inference.chat import set_template, thinking_settings
-    from turnsmith.inference.sync.engines import load_tokenizer
-    from turnsmith.models import resolve
     from turnsmith.tools.parsing.formats import parser_for
 
     split_agent_options(args)
     config = _play_config(args)
     start = _start(args)
     spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment)
-    model = resolve(config.model.model_name, config.model.local_path)
-    tokenizer, _ = load_tokenizer(model, config.model.trust_remote_code)
-    set_template(tokenizer, config.model.chat_template)
-    chat = RecordingChat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking))
+    own, tokenizer = _chat(config)
+    chat = RecordingChat(own)
     engine = HumanEngine(chat, raw=args.raw)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # an invalid byte becomes U+FFFD and does not end the episode
@@ -107,12 +103,30 @@ def _start(args: argparse.Namespace) -> EpisodeStart:
     return EpisodeStart(f"seed-{args.seed}-0", f"seed-{args.seed}", args.seed, task)
 
 
+def _chat(config: ConfigStore) -> tuple[Chat | ByteChat, Any]:
+    """The chat to play in, and its tokenizer: the model's, or plain bytes, which need no extra and load at once."""
+    if not (config.model.model_name or config.model.local_path):
+        from turnsmith.check.byte_chat import ByteChat
+
+        return ByteChat(), None
+    from turnsmith.inference.chat import Chat, set_template, thinking_settings
+    from turnsmith.inference.sync.engines import load_tokenizer
+    from turnsmith.models import resolve
+
+    folder = resolve(config.model.model_name, config.model.local_path)
+    tokenizer, _ = load_tokenizer(folder, config.model.trust_remote_code)
+    set_template(tokenizer, config.model.chat_template)
+    return Chat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking)), tokenizer
+
+
 def _play_config(args: argparse.Namespace) -> ConfigStore:
     """Read the settings: defaults, then the file, then limits that no person reaches, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
 
-    config = read_config(args.config, args.model or (None if args.config else "tiny"), [])
+    config = read_config(args.config, args.model, [])
+    if not (args.model or args.config):
+        config.model.model_name = ""
     for name, value in _LIMITS.items():
         setattr(config.inference, name, value)
     config.checkpoint.run_name = args.name
@@ -122,7 +136,7 @@ def _play_config(args: argparse.Namespace) -> ConfigStore:
 
 def _run_episode(
     engine: HumanEngine,
-    chat: Chat,
+    chat: RecordingChat,
     config: ConfigStore,
     spec: EnvironmentSpec,
     start: EpisodeStart,
@@ -141,7 +155,7 @@ def _run_episode(
             start,
             environment=spec,
             engine=engine,
-            chat=chat,
+            chat=cast("Chat", chat),
             limits=Limits.of(config.inference),
             sampling=sampling_from_config(config),
             parser=parser,

@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
     with listener:
         server = EnvironmentServer(
             listener,
-            Isolation.of(settings),
+            Isolation.of(settings, "process"),
             str(spec.target),
             token=token,
             idle_seconds=args.idle_seconds,

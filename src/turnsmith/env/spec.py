@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+<<<<<<< HEAD
 import warnings
+=======
+import sys
+>>>>>>> 6a608e8 (check, play and report without torch or a tokenizer, on any Python from 3.11 and without Linux's own functions; the wheel is checked so in every CI run)
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -155,7 +159,8 @@ class EnvironmentSpec:
         return int(getattr(self.config, "threads", EnvironmentConfig.threads))
 
     def isolated(self) -> EnvironmentSpec:
-        """The same spec with `auto` decided: environments that do not ship with turnsmith run in worker processes.
+        """The same spec with `auto` decided: environments that do not ship with turnsmith run in worker processes,
+        which need Linux.
 
         Example:
             >>> EnvironmentSpec.of("turnsmith.env.examples:GuessNumber").isolated().mode
@@ -170,7 +175,7 @@ class EnvironmentSpec:
         module = self.target.partition(":")[0] if isinstance(self.target, str) else self.target.__module__
         is_elsewhere = isinstance(self.target, str) and "://" in self.target  # a server runs its code
         is_ours = is_elsewhere or module.partition(".")[0] == "turnsmith"
-        return replace(self, isolation="thread" if is_ours else "process")
+        return replace(self, isolation="thread" if is_ours or sys.platform != "linux" else "process")
 
     def check_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> None:
         """Let an environment that has a method `check_tasks` raise a ConfigError for rows that it could not play."""

@@ -6,12 +6,14 @@ import json
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnsmith.errors import ConfigError
 from turnsmith.records.files import read_file, write_text
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.driver.memory import RunWatch
+
+if TYPE_CHECKING:
+    from turnsmith.trainer.driver.memory import RunWatch
 
 FIRST_STEPS = 3
 _SECONDS = 2.0
@@ -52,6 +54,8 @@ class ForecastCheck:
         """
         write_text(run.path / "forecast.json", json.dumps(self.forecast, indent=1) + "\n")
         if memory:
+            from turnsmith.trainer.driver.memory import RunWatch  # psutil comes with the extras for training
+
             self._watch = RunWatch(every=_SECONDS)
             self._watch.__enter__()
 

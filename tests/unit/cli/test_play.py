@@ -11,6 +11,7 @@ import pytest
 from turnsmith import Outcome, RunFolder, Trajectory, read_episodes
 from turnsmith.cli.human_engine import HumanEngine, RecordingChat
 from turnsmith.cli.main import main
+from turnsmith.inference.chat import Chat
 from turnsmith.records.run_state import RunState
 from turnsmith.viewer.run_view import read_run
 
@@ -64,7 +65,7 @@ def test_tools_work_as_for_the_model_and_lines_can_be_continued(play) -> None:
 
 
 def test_raw_shows_the_exact_prompt(play) -> None:
-    _, printed, episode = play("8\n", GAME, "--raw")
+    _, printed, episode = play("8\n", GAME, "--raw", "--model", "tiny")
     assert printed.startswith("<|im_start|>system\nYou guess a number.")
     assert "<|im_start|>user\nGuess my number, from 1 to 16.<|im_end|>\n<|im_start|>assistant\n" in printed
     assert "\n<|im_start|>user\nHigher than 8.<|im_end|>\n<|im_start|>assistant\n" in printed
@@ -165,7 +166,7 @@ def test_an_agent_and_questions_are_played_with_a_person_as_the_model(play, task
 def test_tools_that_the_template_itself_offers_are_shown(tiny_folder: str) -> None:
     from transformers import AutoTokenizer
 
-    chat = RecordingChat(AutoTokenizer.from_pretrained(tiny_folder))
+    chat = RecordingChat(Chat(AutoTokenizer.from_pretrained(tiny_folder)))
     chat.open([{"role": "user", "content": "Hi"}], [{"type": "function", "function": {"name": "refund"}}])
     shown = HumanEngine(chat, out=io.StringIO())._describe_new()
     assert shown.startswith("--- tool offered ---\n{")

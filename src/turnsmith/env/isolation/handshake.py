@@ -10,6 +10,7 @@ import hmac
 import os
 import secrets
 import socket
+import sys
 from pathlib import Path
 
 from turnsmith.env.isolation import messages as m
@@ -19,7 +20,8 @@ from turnsmith.errors import ConfigError, WorkerLost
 _LEAST_TOKEN = 16
 _MOST_BYTES = 256
 """Limit on a message of somebody who has not shown the token yet."""
-_KEEPALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+_IDLE = socket.TCP_KEEPALIVE if sys.platform == "darwin" else socket.TCP_KEEPIDLE
+_KEEPALIVE = {_IDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
 def read_token(path: str, *, create: bool = False) -> bytes:

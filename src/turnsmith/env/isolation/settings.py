@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,11 @@ tcp://host:port.
         if mode not in ("auto", *HERE, "process"):
             raise ConfigError(
                 f"environment.isolation={mode!r} is unknown: use auto, {', '.join(HERE)}, process or tcp://host:port."
+            )
+        if mode == "process" and sys.platform != "linux":
+            raise ConfigError(
+                "environment.isolation=process needs Linux, whose kernel ends a worker with all that it started: "
+                "use environment.isolation=thread, or tcp://host:port of a `turnsmith serve-env` on Linux."
             )
         return cls(mode, workers, memory, processes=int(processes))
 

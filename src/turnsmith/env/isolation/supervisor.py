@@ -73,6 +73,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Wait until the worker ends or has to be ended; returns the exit code."""
+        assert sys.platform == "linux"
         poll = select.poll()
         poll.register(self.connection, select.POLLRDHUP)
         try:

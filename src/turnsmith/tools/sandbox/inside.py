@@ -12,6 +12,7 @@ def set_limits(seconds: int, memory: int, disk: int) -> None:
     """Lower the resource limits of this process for good; any failure ends it before it has read the program."""
     import resource
 
+    assert sys.platform == "linux"
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),

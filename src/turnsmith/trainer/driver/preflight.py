@@ -6,6 +6,7 @@ Without this, a layout that does not fit is a run that starts for minutes, or fo
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass
 from math import ceil
@@ -41,10 +42,12 @@ def logical_cpus(config: ConfigStore) -> int:
 
 
 def check_machine(config: ConfigStore) -> None:
-    """Raise a ConfigError if the run is to start Ray on this machine, and the machine has too few GPUs.
+    """Raise a ConfigError if this is not Linux, or if the run is to start Ray here, and the machine has too few GPUs.
 
     CPUs, and on a CPU also GPUs, are logical in a Ray of our own: there are always enough.
     """
+    if sys.platform != "linux":
+        raise ConfigError("Training needs Linux; `turnsmith check`, `play`, `eval` and `report` work here, too.")
     if config.ray.address or _is_cpu(config):
         return
     import ray
