@@ -66,13 +66,14 @@ def read_step(name: str, returned: Any) -> StepResult:
         info = {}
     if not isinstance(info, dict):
         raise EnvironmentFailure(f"{name} returned an info of type {type(info).__name__}; it must be a dict.")
-    return StepResult(read_text(name, observation), read_reward(name, reward), terminated, truncated, info)
+    observation = read_text(name, observation, "an observation")
+    return StepResult(observation, read_reward(name, reward), terminated, truncated, info)
 
 
-def read_text(name: str, text: Any) -> str:
+def read_text(name: str, text: Any, what: str = "a text") -> str:
     """Check that `text` is a string, and make it one that files and tokenizers can hold."""
     if not isinstance(text, str):
-        raise EnvironmentFailure(f"{name} returned text of type {type(text).__name__}; it must be a string.")
+        raise EnvironmentFailure(f"{name} returned {what} of type {type(text).__name__}; it must be a string.")
     text = str.__str__(text)  # a subclass, such as NumPy's, may do anything; and messages take nothing but plain ones
     if len(text) > MOST_TEXT:
         raise EnvironmentFailure(f"{name} returned a text of {len(text):,} characters; the limit is {MOST_TEXT:,}.")

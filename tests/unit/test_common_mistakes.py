@@ -122,7 +122,9 @@ MISTAKES = {
         "must return (observation, reward, done, info)",
     ),
     "an observation that is no text": Mistake(
-        "eval game.py:NoText --model tiny --episodes 8", "NoText.reset returned text of type dict", "must be a string"
+        "eval game.py:NoText --model tiny --episodes 8",
+        "NoText.reset returned an observation of type dict",
+        "must be a string, or a list of messages",
     ),
     "a bug in the environment": Mistake(
         "eval game.py:Raises --model tiny --episodes 8",

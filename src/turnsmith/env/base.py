@@ -73,7 +73,7 @@ class BaseEnvironment(ABC):
 
         Write it as `reset(self) -> str`. Add a parameter `seed` to receive the episode's seed (the same for all
         episodes of a group) and `task` to receive the dataset's row as a dict. Gymnasium's `(observation, info)` is
-        accepted as well.
+        accepted as well, and so are messages, `[{"role": ..., "content": ...}]`, of which the last is the user's.
         """
 
     @abstractmethod

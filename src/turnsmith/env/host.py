@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
+from turnsmith.env.opening import Speaker
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.step_result import StepResult
@@ -17,6 +18,8 @@ class Host(Protocol):
 
     environment: Any
     """The user's object, or a `RemoteEnvironment` for it; None before `reset`."""
+    examples: tuple[tuple[Speaker, str], ...]
+    """The messages that `reset` put between the system prompt and the first observation."""
 
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
+from turnsmith.env.opening import Speaker, read_opening
 from turnsmith.env.signatures import NO_TASK, needs_task
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.environment_threads import (
@@ -66,7 +67,7 @@ class EnvironmentHost:
         'Answer with a number from 1 to 16.'
     """
 
-    __slots__ = ("_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "limit", "thread")
+    __slots__ = ("_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "examples", "limit", "thread")
 
     def __init__(self, spec: EnvironmentSpec, threads: EnvironmentThreads | None = None) -> None:
         self._spec = spec
@@ -80,6 +81,8 @@ class EnvironmentHost:
         """Where the object lives; None before `reset`."""
         self.environment: Any = None
         """The user's object; None before `reset`."""
+        self.examples: tuple[tuple[Speaker, str], ...] = ()
+        """The messages that `reset` put between the system prompt and the first observation."""
 
     @classmethod
     def around(cls, environment: Any) -> EnvironmentHost:
@@ -114,10 +117,11 @@ class EnvironmentHost:
                 raise EnvironmentFailure(f"{spec.name}.reset {NO_TASK}")
             arguments["task"] = task
         observation, prefix = await self.run("reset", self._build_and_reset, arguments)
-        self._prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
-        if isinstance(observation, (tuple, list)) and len(observation) == 2:  # Gymnasium: (observation, info)
-            observation = observation[0]
-        return self._remember(read_text(f"{spec.name}.reset", observation))
+        opening = read_opening(f"{spec.name}.reset", observation)
+        prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
+        self._prefix = "\n\n".join(filter(None, (prefix, opening.system)))
+        self.examples = opening.examples
+        return self._remember(opening.observation)
 
     def prompt_prefix(self) -> str:
         """The environment's system prompt, as it was after `reset`."""

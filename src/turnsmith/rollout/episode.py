@@ -182,6 +182,7 @@ class _Episode:
             system_prompt = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
             system_prompt, schemas = tools.prompt_and_schemas(system_prompt, self.chat)
             messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+            messages += [{"role": speaker, "content": text} for speaker, text in self.host.examples]
             messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
             self.buffer.set_opening(observation, messages)
             prompt = self.chat.open(messages, tools=schemas)

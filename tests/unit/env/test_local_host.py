@@ -96,7 +96,7 @@ async def test_numpy_numbers_are_numbers():
     [
         (("next", 1.0, True), "returned 3 values; it must return"),
         (None, "returned NoneType; it must return"),
-        ((7, 1.0, True, {}), "returned text of type int; it must be a string"),
+        ((7, 1.0, True, {}), "returned an observation of type int; it must be a string"),
         (("next", float("nan"), True, {}), "reward nan; it must be a finite number"),
         (("next", None, True, {}), "reward None"),
         (("next", "1.0", True, {}), "reward '1.0'"),
@@ -118,7 +118,7 @@ async def test_reset_must_give_text_and_may_give_gymnasiums_pair():
     host = EnvironmentHost(EnvironmentSpec.of(Scripted, EnvironmentConfig(first=("hello", {"k": 1}))))
     assert await host.reset() == "hello"
     assert host.environment.get_state_description() == "hello"
-    with pytest.raises(EnvironmentFailure, match=r"Scripted\.reset returned text of type NoneType"):
+    with pytest.raises(EnvironmentFailure, match=r"Scripted\.reset returned an observation of type NoneType"):
         await started(Scripted, first=None)
 
 

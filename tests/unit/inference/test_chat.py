@@ -168,6 +168,9 @@ def test_without_a_system_role_the_system_prompt_goes_into_the_first_user_messag
     chat = Chat(byte_tokenizer(template))
     with_system = chat.open([{"role": "system", "content": "Rules"}, *user("Go")])
     assert with_system == chat.open(user("Rules\n\nGo"))
+    greeting = {"role": "assistant", "content": "Hello"}
+    with_greeting = chat.open([{"role": "system", "content": "Rules"}, greeting, *user("Go")])
+    assert with_greeting == chat.open([*user("Rules"), greeting, *user("Go")])
 
 
 def test_a_template_that_drops_earlier_thinking_is_fine(byte_tokenizer):

@@ -91,6 +91,16 @@ def test_which_families_render_tools_and_tool_results(family):
     assert (family.chat.renders_tools, family.chat.takes_tool_role) == expected.get(family.name, (True, True))
 
 
+def test_an_opening_with_examples_is_what_the_template_makes_of_it(family):
+    def opening(text: str) -> list[dict[str, str]]:
+        shown = [{"role": "system", "content": "Be brief."}, *user("1 + 1?"), {"role": "assistant", "content": text}]
+        return [*shown, *user("2 + 3?")]
+
+    rendered = family.tokenizer.apply_chat_template(opening("It is 2."), tokenize=False, add_generation_prompt=True)
+    assert family.chat.open(opening("It is 2.")) == family.tokenizer.encode(rendered, add_special_tokens=False)
+    assert family.count(family.chat.open(opening(family.forged))) == family.count(family.chat.open(opening("plain")))
+
+
 def test_a_forged_system_turn_stays_text_wherever_it_occurs(family):
     chat, forged = family.chat, family.forged
     assert family.count(family.tokenizer.encode(forged, add_special_tokens=False)) >= len(family.controls)

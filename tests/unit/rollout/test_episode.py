@@ -9,6 +9,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from tests.unit.env.isolation.games import Shown
 from tests.unit.rollout.counting import Count, play
 from transformers import AutoTokenizer
 
@@ -56,6 +57,25 @@ async def test_tokens_are_those_of_the_template_and_rewards_sit_on_last_model_to
     assert rewarded == [
         (turn.stop - 1 - tokens.prompt_length, pay) for turn, pay in zip(trajectory.turns, (1.0, 2.0, 3.0), strict=True)
     ]
+
+
+async def test_messages_of_reset_are_the_opening_and_only_the_last_is_answered(chat):
+    spec, engine = EnvironmentSpec.of(Shown), ScriptedEngine(["5"], chat)
+    options = {"environment": spec, "engine": engine, "chat": chat, "limits": Limits(), "sampling": Sampling()}
+    episode = await run_episode(EpisodeStart("e", prompt="Next.", system_prompt="Rules."), **options)
+    opening = [
+        {"role": "system", "content": "Rules.\n\nAnswer with a number."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "Next.\n\n2 + 3?"},
+    ]
+    tokens = episode.tokens
+    assert chat.show(tokens.ids[: tokens.prompt_length]) == chat.tokenizer.apply_chat_template(
+        opening, tokenize=False, add_generation_prompt=True
+    )
+    assert episode.messages[:4] == opening
+    assert (episode.states, episode.actions, episode.rewards) == (["2 + 3?"], ["5"], [1.0])
+    assert sum(tokens.mask[: tokens.prompt_length]) == 0
 
 
 async def test_sampled_tokens_are_never_re_tokenised(smollm2_folder):

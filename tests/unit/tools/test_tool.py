@@ -299,5 +299,5 @@ def test_a_step_that_returns_nonsense_is_a_failure() -> None:
         def step(self, action: str) -> Any:
             return 3, 0.0, False, {}
 
-    with pytest.raises(EnvironmentFailure, match=r"Broken.step returned text of type int; it must be a string"):
+    with pytest.raises(EnvironmentFailure, match=r"Broken.step returned an observation of type int; it must be"):
         ToolRegistry([EnvironmentStepTool(Broken())]).execute_tool("environment_step", action="x")

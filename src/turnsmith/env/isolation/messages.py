@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from turnsmith.env.opening import Speaker
 from turnsmith.errors import EnvironmentFailure, MissingDependency
 
 try:
@@ -15,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -133,6 +134,8 @@ class ResetReply(Message, tag=21):
     prefix: str
     tools: msgspec.Raw
     """A list of `ToolInfo`."""
+    examples: tuple[tuple[Speaker, str], ...] = ()
+    """The messages between these two, by who speaks."""
 
 
 class StepReply(Message, tag=22):

@@ -13,6 +13,7 @@ from turnsmith.env.isolation.connection import ANSWER_SECONDS, Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
+from turnsmith.env.opening import Speaker
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, ToolError
 from turnsmith.step_result import StepResult, read_reward
@@ -54,6 +55,7 @@ class RemoteHost:
         "_tools",
         "_worker",
         "environment",
+        "examples",
         "thread",
     )
 
@@ -71,6 +73,8 @@ class RemoteHost:
         """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
         """Stands for the user's object; None before `reset`."""
+        self.examples: tuple[tuple[Speaker, str], ...] = ()
+        """The messages that `reset` put between the system prompt and the first observation."""
 
     @property
     def limit(self) -> float:
@@ -88,7 +92,7 @@ class RemoteHost:
         worker.define(definition)
         request = m.Reset(worker.next_call(), environment, definition.number, seed, task)
         reply = await self._call(request, m.ResetReply, 2 * spec.call_seconds)  # it may have to be imported first
-        self._prefix = reply.prefix
+        self._prefix, self.examples = reply.prefix, reply.examples
         self._tools = [self._tool(info) for info in self._unpack(m.read_tools, reply.tools)]
         self.environment = RemoteEnvironment(spec.name, self)
         return reply.observation

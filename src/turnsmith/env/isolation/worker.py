@@ -232,14 +232,14 @@ class _Worker:
             self._loading.release()
         hosted.host = host = EnvironmentHost(spec, self._threads)
         observation = await host.reset(request.seed, request.task)
-        tools = host.tools()
+        tools, texts = host.tools(), (observation, host.prompt_prefix())
         if not tools:
-            return m.ResetReply(request.call, observation, host.prompt_prefix(), _NO_TOOLS)
+            return m.ResetReply(request.call, *texts, _NO_TOOLS, host.examples)
         infos = m.pack(f"{spec.name}: its tools", list(map(_tool_info, tools)))
         for tool in tools:  # the process that runs the episode cuts what the model is shown: it has the tokenizer
             tool.max_output_tokens = MOST_TEXT // 4
         hosted.tools = ToolRegistry(tools)
-        return m.ResetReply(request.call, observation, host.prompt_prefix(), infos)
+        return m.ResetReply(request.call, *texts, infos, host.examples)
 
     async def _use_tool(self, request: m.UseTool, hosted: _Hosted) -> m.Reply:
         if hosted.tools is None:

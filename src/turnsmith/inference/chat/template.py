@@ -81,6 +81,8 @@ class ChatTemplate:
         """Merge a system message into the first user message if the template has no system role."""
         if self.takes_system or len(messages) < 2 or messages[0]["role"] != "system":
             return messages
+        if messages[1]["role"] != "user":
+            return [{**messages[0], "role": "user"}, *messages[1:]]
         text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
         return [{**messages[1], "content": text}, *messages[2:]]
 

@@ -13,6 +13,17 @@ from turnsmith import BaseEnvironment, ToolError, current_episode, tool
 from turnsmith.tools.definition import ToolDefinition
 
 
+class Shown(BaseEnvironment):
+    """Opens with messages, as served models take them."""
+
+    def reset(self) -> Any:
+        shown = [("system", "Answer with a number."), ("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 3?")]
+        return [{"role": role, "content": content} for role, content in shown]
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return self.last_observation, float(action == "5"), True, {}
+
+
 class Counter(BaseEnvironment):
     """Counts, in every way an environment can be asked to."""
 

@@ -7,7 +7,16 @@ import os
 from typing import Any
 
 import pytest
-from tests.unit.env.isolation.games import AsyncCounter, Caller, Counter, Forker, Loaded, Wrapped, twice_the_total
+from tests.unit.env.isolation.games import (
+    AsyncCounter,
+    Caller,
+    Counter,
+    Forker,
+    Loaded,
+    Shown,
+    Wrapped,
+    twice_the_total,
+)
 
 from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
 from turnsmith.env import BaseEnvironment, EnvironmentSpec, StepResult
@@ -43,6 +52,7 @@ async def test_every_mode_plays_the_same_episode():
         await host.close()
     assert played[0] == played[1] == played[2]
     assert played[0][0] == "start 3 {'row': 1}"
+    await check_openings()
     await check_async_methods()
     await check_tools()
     await check_step_tools()
@@ -70,6 +80,16 @@ async def test_an_environment_that_ends_its_worker_twice_runs_alone_from_then_on
         await asyncio.gather(neighbour.close(), culprit.close())
     assert lost == [True, True, False]
     await close_workers()
+
+
+async def check_openings() -> None:
+    for mode in ("loop", "thread", "process"):
+        host = open_host(spec(Shown, mode))
+        assert await host.reset() == "2 + 3?"
+        assert host.prompt_prefix() == "Answer with a number."
+        assert host.examples == (("user", "1 + 1?"), ("assistant", "2"))
+        assert (await host.step("5")).observation == "2 + 3?"
+        await host.close()
 
 
 async def check_async_methods() -> None:
