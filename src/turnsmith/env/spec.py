@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-<<<<<<< HEAD
-import warnings
-=======
 import sys
->>>>>>> 6a608e8 (check, play and report without torch or a tokenizer, on any Python from 3.11 and without Linux's own functions; the wheel is checked so in every CI run)
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
