@@ -319,13 +319,16 @@ class EnvironmentConfig(MutableMapping[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The setting called `name`, or `default`."""
-        return getattr(self, name, default)
+        return getattr(self, name) if self._has(name) else default
 
     def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, name)
-        except AttributeError as error:
-            raise KeyError(str(error)) from None
+        if not self._has(name):
+            raise KeyError(f"The environment has no setting called {name!r}: pass environment.{name}=... to set it.")
+        return getattr(self, name)
+
+    def _has(self, name: str) -> bool:
+        """Whether it has been set or has a default; a method of this class, such as `items`, is no setting."""
+        return name in vars(self) or name in EnvironmentConfig.__annotations__
 
     def __setitem__(self, name: str, value: Any) -> None:
         setattr(self, name, value)

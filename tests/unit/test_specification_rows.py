@@ -85,6 +85,8 @@ def test_row_8_the_config_is_a_mapping() -> None:
     assert (config.size, config["size"]) == (3, 3)
     with pytest.raises(KeyError, match="no setting called 'colour'"):
         _ = config["colour"]
+    assert config.get("items", []) == [], "a method of the mapping is no setting"
+    assert EnvironmentConfig(items=["lamp"]).items == ["lamp"]
 
 
 def test_row_12_sglang_is_told_what_to_start_and_what_to_write() -> None:
