@@ -1,4 +1,4 @@
-"""One optimizer step of verl's FSDP2 engine on the same batch through three forward passes, in one process of its own:
+"""One optimizer step of verl's FSDP2 engine on the same batch through four forward passes, in one process of its own:
 `python -m tests.unit.trainer.optimizer_steps MODEL`. Prints how far gradient and loss of each are from verl's padded.
 """
 
@@ -7,8 +7,10 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from functools import partial
 from typing import Any
 
@@ -27,10 +29,13 @@ from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
 GROUPS = [(40, (4, 6, 2, 9)), (25, (3, 8, 5, 7))]
-PATHS: dict[str, tuple[type, bool]] = {
-    "padded": (FSDPEngineWithLMHead, False),
-    "concatenated": (FSDPEngineWithLMHead, True),
-    "shared": (SharedPromptEngine, False),
+# The kind of engine, whether episodes are concatenated, and whether log-probs are fused: the last, because verl then
+# replaces the forward pass of the model's class.
+PATHS: dict[str, tuple[type, bool, bool]] = {
+    "padded": (FSDPEngineWithLMHead, False, False),
+    "concatenated": (FSDPEngineWithLMHead, True, False),
+    "shared": (SharedPromptEngine, False, False),
+    "fused": (SharedPromptEngine, False, True),
 }
 
 
@@ -50,14 +55,14 @@ def batch(concatenated: bool) -> Any:
     data["advantages"] = nested(torch.randn)
     data["old_log_probs"] = nested(lambda length: -4 - torch.rand(length))
     more = {"global_batch_size": len(lengths), "micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False}
-    tu.assign_non_tensor(data, **more, use_fused_kernels=False, calculate_entropy=True)
+    tu.assign_non_tensor(data, **more, calculate_entropy=True)
     return data
 
 
-def step(kind: type, concatenated: bool, theirs: Any) -> tuple[torch.Tensor, float]:
+def step(kind: type, concatenated: bool, fused: bool, theirs: Any) -> tuple[torch.Tensor, float]:
     """Gradient and loss of an optimizer step."""
     theirs = copy.deepcopy(theirs)
-    theirs.model.use_remove_padding = concatenated
+    theirs.model.use_remove_padding, theirs.model.use_fused_kernels = concatenated, fused
     actor, model = (omega_conf_to_dataclass(part) for part in (theirs.actor, theirs.model))
     actor.engine.use_remove_padding = concatenated
     engine: Any = kind(
@@ -67,13 +72,27 @@ def step(kind: type, concatenated: bool, theirs: Any) -> tuple[torch.Tensor, flo
         checkpoint_config=actor.checkpoint,
     )
     engine.initialize()
+    data = batch(concatenated)
+    tu.assign_non_tensor(data, use_fused_kernels=fused)
     before = [one.full_tensor().clone() for one in engine.module.parameters()]
     with engine.train_mode():
-        output = engine.train_batch(batch(concatenated), partial(ppo_loss, config=actor))
+        output = engine.train_batch(data, partial(ppo_loss, config=actor))
         gradient = torch.cat([one.grad.full_tensor().flatten() for one in engine.module.parameters()])
     after = [one.full_tensor() for one in engine.module.parameters()]
     assert not all(map(torch.equal, after, before))
     return gradient, float(sum(output["loss"]))
+
+
+def untie(model: str, folder: str) -> str:
+    """The same model with a head of its own, as large models have it: FSDP2 then shards it apart."""
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    one: Any = AutoModelForCausalLM.from_pretrained(model)
+    one.config.tie_word_embeddings = False
+    one.lm_head.weight = torch.nn.Parameter(one.lm_head.weight + 0.01)
+    one.save_pretrained(folder)
+    return folder
 
 
 def main(model: str) -> None:
@@ -83,9 +102,12 @@ def main(model: str) -> None:
     torch.distributed.init_process_group("gloo")
     config = ConfigStore()
     config.model.model_name, config.model.device = "tiny", "cpu"
+    config.training.entropy_coef = 0.01
     theirs = verl_config(config, model_path=model, run_dir="unused", steps=1).actor_rollout_ref
     theirs.actor.optim.total_training_steps = 1
-    found = {name: step(*path, theirs) for name, path in PATHS.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.model.path = untie(model, folder)
+        found = {name: step(*path, theirs) for name, path in PATHS.items()}
     wanted, loss = found["padded"]
     print(
         json.dumps(

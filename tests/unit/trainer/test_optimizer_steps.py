@@ -1,4 +1,4 @@
-"""A step through verl's own forward pass, in both layouts that a GPU takes, has the gradient of shared prompts."""
+"""A step through verl's own forward pass, in the layouts that a GPU takes, has the gradient of shared prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(tiny_folder: str) -> dict[str, dict[str, float]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("path", ["concatenated", "shared"])
+@pytest.mark.parametrize("path", ["concatenated", "shared", "fused"])
 def test_one_optimizer_step_of_verls_engine_has_the_same_gradient_and_loss(
     path: str, steps: dict[str, dict[str, float]]
 ) -> None:

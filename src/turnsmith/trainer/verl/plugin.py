@@ -37,6 +37,7 @@ def register_with_verl() -> None:
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
+        _shard_a_fused_head_with_the_whole_model()
         _register_vllm()
         _let_each_group_meet_in_its_own_file()
         if "ports" not in LOADED:
@@ -92,6 +93,23 @@ def _load_value_heads_with_the_chosen_attention() -> None:
         )
 
     model.load_valuehead_model = load_valuehead_model
+
+
+def _shard_a_fused_head_with_the_whole_model() -> None:
+    # verl's fused forward reads `lm_head.weight` without calling lm_head. FSDP2 gathers the weights of what it wrapped
+    # when that is called, so of a head that verl wraps by itself (untied weights) it would be this rank's part only.
+    from verl.utils import fsdp_utils
+
+    select = fsdp_utils._select_fsdp2_wrap_targets
+    if select.__module__ == __name__:
+        return
+
+    def without_fused_head(model: Any, layer_classes: list[str]) -> list[Any]:
+        is_fused = getattr(model, "_verl_fused_kernels_backend", None) is not None
+        head = model.get_output_embeddings() if is_fused else None
+        return [module for module in select(model, layer_classes) if module is not head]
+
+    fsdp_utils._select_fsdp2_wrap_targets = without_fused_head
 
 
 def _let_each_group_meet_in_its_own_file() -> None:

@@ -146,6 +146,19 @@ def load_valuehead_model() -> None:
     holds(critic.config._attn_implementation in ("sdpa", "eager"))
 
 
+@seam("_shard_a_fused_head_with_the_whole_model in trainer/verl/plugin.py")
+def fused_head() -> None:
+    """FSDP2 should ask _select_fsdp2_wrap_targets(model, classes) what to shard apart, and a fused forward be noted"""
+    from verl.models.transformers import dense_common, monkey_patch
+    from verl.utils import fsdp_utils
+
+    same(fsdp_utils._select_fsdp2_wrap_targets.__module__, "turnsmith.trainer.verl.plugin")
+    holds("_select_fsdp2_wrap_targets(model, fsdp" in inspect.getsource(fsdp_utils.apply_fsdp2))
+    patch = inspect.getsource(monkey_patch.patch_forward_with_backends)
+    holds("model._verl_fused_kernels_backend = fused_kernels_backend" in patch)
+    holds("vocab_weights=self.lm_head.weight" in inspect.getsource(dense_common.forward_with_torch_backend))
+
+
 @seam("trainer/verl/plugin.py and transformers/replica.py")
 def rollout_registries() -> None:
     """Both registries of rollouts should give our classes for the name `transformers`, with no method missing"""
