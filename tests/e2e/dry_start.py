@@ -190,7 +190,7 @@ def main(folder: str, nodes: int, gpus: int, tensor: int) -> None:
         config.ray.address = address
         trainer = RayPPOTrainer(config, ThreeLetters)
         try:
-            trainer._start(1, 1)
+            trainer._start(1)
             found = ray.get(trainer._runner.describe.remote())
             found |= {"all": ray.cluster_resources(), "free": ray.available_resources()}
         finally:

@@ -12,6 +12,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, TrainingFailure
 from turnsmith.inference.model_check import ModelCheck
 from turnsmith.records import stacks
+from turnsmith.records.checkpoints import read_state
 from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import this_process
@@ -36,6 +37,7 @@ from turnsmith.trainer.driver.remote_errors import record_end, to_training_failu
 from turnsmith.trainer.driver.runner_client import train_until, wait_for_call
 from turnsmith.trainer.driver.stop_signals import ignore_preemption, preemptible
 from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.forecast_check import ForecastCheck
 from turnsmith.trainer.mix_dataset import run_dataset
 from turnsmith.trainer.recipe import RunInputs
@@ -133,6 +135,7 @@ made of whole groups. Set batch_size to 24 or 32.
             )
         self._horizon = 0
         self._steps_made = 0
+        self._epochs = Epochs()
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
         self._is_training = False
 
@@ -174,13 +177,17 @@ made of whole groups. Set batch_size to 24 or 32.
         mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
         trainer = cls(stopped.config, *mine, callbacks)
         trainer.run, trainer._stopped, trainer._steps_made = stopped.run, stopped, stopped.step
+        trainer._epochs = stopped.recipe.epochs
         for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
             trainer._view.note(sentence)
         return trainer
 
     @property
     def metrics_history(self) -> list[dict[str, Any]]:
-        """The metrics of each optimizer step so far, read from the run folder: a long run has too many for memory."""
+        """The metrics so far, one row for each optimizer step, with its `step` and `epoch`; docs/run-folder.md has all.
+
+        Read from the run folder: a long run has too many for memory.
+        """
         return self.run.read_metrics() if self.run else []
 
     @property
@@ -194,26 +201,28 @@ made of whole groups. Set batch_size to 24 or 32.
 
         Ctrl-C stops every process of the run and leaves its folder readable. SIGTERM and SIGUSR1, with which schedulers
         announce that they take the machine away, also save a checkpoint, and raise Preempted. A second call continues
-        from the first (not with `training.lr_schedule=cosine`, which ends with the first). In a resumed run, a call
-        without arguments trains for the remaining steps.
+        from the first with the next epoch (not with `training.lr_schedule=cosine`, which ends with the first). In a
+        resumed run, a call without arguments trains for the remaining steps.
         """
         self._refuse_while_training("fit")
-        steps, epoch_steps = self._steps_to_make(num_epochs, num_iters_per_epoch)
+        self._refuse_after_cleanup()
+        steps, epochs = self._steps_to_make(num_epochs, num_iters_per_epoch)
         if steps <= 0:  # only in a resumed run
             self._view.note(f"All {self._steps_made} steps of {self._folder().path} are done.")
             return self.metrics_history
         self._check_horizon(steps)
-        began = time.monotonic()
+        began, self._epochs = time.monotonic(), epochs
         try:
-            self._view.start(self._steps_made + steps, run_header(self.config, self.environment.name))
-            self._start(epoch_steps, self._steps_made + steps)
+            header = run_header(self.config, self.environment.name)
+            self._view.start(self._steps_made + steps, header, self._steps_made)
+            self._start(self._steps_made + steps)
             last = self._watch(self._runner.step.remote()) + steps
             with using(self._folder().path):
-                self._inputs().write_recipe(self._folder(), last, epoch_steps)
+                self._inputs().write_recipe(self._folder(), last, epochs)
                 self._folder().append_event("training", steps=last, **this_process())
             self._is_training = True
             grace = self.config.checkpoint.grace_seconds
-            is_whole = train_until(last, self._runner, self._watch, grace, self._view.note)
+            is_whole = train_until(last, epochs, self._runner, self._watch, grace, self._view.note)
             self._is_training = False
             end = last if is_whole else self._steps_made
             with using(self._folder().path):
@@ -251,6 +260,7 @@ made of whole groups. Set batch_size to 24 or 32.
     def save_checkpoint(self, path: str | Path) -> Path:
         """Save model, optimizer and data position under `path`; return the checkpoint's own folder."""
         self._refuse_while_training("save_checkpoint")
+        self._refuse_after_cleanup()
         if self._runner is None:
             raise TrainingFailure("There is nothing to save yet: call fit() or load_checkpoint() first.")
         return Path(self._watch(self._runner.save.remote(str(Path(path).absolute()))))
@@ -266,14 +276,19 @@ made of whole groups. Set batch_size to 24 or 32.
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
         epoch_steps = steps_in_epoch(self.config, self.dataset)
-        self._start(epoch_steps, 0, checkpoint.step + self.config.training.num_epochs * epoch_steps)
-        step = int(self._watch(self._runner.load.remote(str(checkpoint.path))))
+        epoch = read_state(checkpoint.path).get("epoch", (checkpoint.step - 1) // epoch_steps)
+        self._epochs = Epochs(epoch_steps, checkpoint.step, int(epoch) + 1)
+        self._start(0, checkpoint.step + self.config.training.num_epochs * epoch_steps)
+        step = self._steps_made = int(self._watch(self._runner.load.remote(str(checkpoint.path))))
         with using(self._folder().path):
             self._folder().append_event("loaded", step=step, content=str(checkpoint.path))
         return step
 
     def cleanup(self) -> None:
-        """Stop Ray and every process of the run, and free their memory. Safe to call twice."""
+        """Stop Ray and every process of the run, and free their memory. Safe to call twice.
+
+        The run is then over for this trainer; `resume` goes on with it.
+        """
         if self._forecast is not None:
             self._forecast.close()
         if self._cluster is not None:
@@ -292,12 +307,13 @@ made of whole groups. Set batch_size to 24 or 32.
             except RayError:
                 pass  # the task runner may be what failed
 
-    def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, int]:
-        """Number of steps, and of steps per epoch."""
+    def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, Epochs]:
+        """Number of steps, and their epochs."""
         if self._stopped is not None and epochs is None and epoch_steps is None:
-            return self._stopped.recipe.steps - self._stopped.step, self._stopped.recipe.steps_in_epoch
+            return self._stopped.recipe.steps - self._stopped.step, self._epochs
         epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
-        return (epochs or self.config.training.num_epochs) * epoch_steps, epoch_steps
+        steps = (epochs or self.config.training.num_epochs) * epoch_steps
+        return steps, self._epochs.next(epoch_steps, self._steps_made)
 
     def _check_horizon(self, steps: int) -> None:
         if self._runner is not None:
@@ -309,7 +325,7 @@ made of whole groups. Set batch_size to 24 or 32.
             self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation, self.parser
         )
 
-    def _start(self, epoch_steps: int, last_step: int, horizon: int | None = None) -> None:
+    def _start(self, last_step: int, horizon: int | None = None) -> None:
         """Start every process, if there is none yet; `horizon`: the learning rate's last step, if not `last_step`."""
         if self._runner is not None:
             return
@@ -331,7 +347,7 @@ made of whole groups. Set batch_size to 24 or 32.
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
         with using(self.run.path):
             inputs.write(self.run, theirs, is_new=self._stopped is None)
-            inputs.write_recipe(self.run, last_step, epoch_steps)
+            inputs.write_recipe(self.run, last_step, self._epochs)
             self.run.append_event("starting", **this_process())
         if self._forecast is not None:
             self._forecast.begin(self.run, memory=resolve_device(config) == "cpu" and not config.ray.address)
@@ -350,8 +366,8 @@ made of whole groups. Set batch_size to 24 or 32.
                 theirs,
                 inputs.episode_plan(run_dir, model_path),
                 num_actors=episode_workers(config),
-                saving=CheckpointPolicy.of(config, epoch_steps),
-                steps_in_epoch=epoch_steps,
+                saving=CheckpointPolicy.of(config),
+                epochs=self._epochs,
                 evaluating=self.validation.schedule(config, self.reward_fn, self.tools),
                 tracker_variables=tracker_variables(run_dir),
             )
@@ -404,6 +420,13 @@ made of whole groups. Set batch_size to 24 or 32.
     def _refuse_while_training(self, method: str) -> None:
         if self._is_training:
             raise TrainingFailure(f"A callback cannot call {method}() while the run trains: do it in on_train_end.")
+
+    def _refuse_after_cleanup(self) -> None:
+        if self.run is not None and self._steps_made and self._runner is None and self._stopped is None:
+            raise TrainingFailure(
+                f"This trainer's run ended after step {self._steps_made}, with cleanup() or an error: "
+                f"RayPPOTrainer.resume({str(self.run.path)!r}) goes on with it, a new RayPPOTrainer begins another."
+            )
 
     def _folder(self) -> RunFolder:
         if self.run is None:

@@ -38,6 +38,7 @@ from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.config.auto import resolve_dtype
 from turnsmith.trainer.config.build import training_sampling
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import Validation
 
 if TYPE_CHECKING:
@@ -111,11 +112,13 @@ class RunInputs:
         if self.config.evaluation.every:
             self.validation.save(folder.path)
 
-    def write_recipe(self, folder: RunFolder, last_step: int, steps_in_epoch: int) -> None:
+    def write_recipe(self, folder: RunFolder, last_step: int, epochs: Epochs) -> None:
         """Write what else resuming needs."""
         recipe = Recipe(
             last_step,
-            steps_in_epoch,
+            epochs.steps,
+            epochs.after,
+            epochs.first,
             extensions=extensions_in(self.config),
             import_path=list(dict.fromkeys(map(os.path.abspath, ("", *sys.path[:2])))),
         )
@@ -138,6 +141,10 @@ class Recipe:
     steps: int = 0
     """Optimizer steps that were asked for, in all."""
     steps_in_epoch: int = 1
+    epochs_after: int = 0
+    """The step after which the last `fit` began."""
+    first_epoch: int = 0
+    """The number of its first epoch."""
     environment: str | None = None
     environment_settings: dict[str, Any] | None = None
     """Where they are not those of config.yaml."""
@@ -157,6 +164,11 @@ class Recipe:
     """Parts that cannot be imported again, and what they are."""
     import_path: list[str] = field(default_factory=list)
     """Folders that modules were imported from."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """Those of the last `fit`."""
+        return Epochs(self.steps_in_epoch, self.epochs_after, self.first_epoch)
 
     def name(self, part: str, value: Any) -> str | None:
         """The name to import `value` by; if it has none, that is noted."""

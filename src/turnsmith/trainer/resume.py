@@ -85,6 +85,7 @@ def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, t
     if (training.num_epochs, training.steps_per_epoch) != planned:
         recipe.steps_in_epoch = steps_in_epoch(config, dataset)
         recipe.steps = training.num_epochs * recipe.steps_in_epoch
+        recipe.epochs_after = recipe.first_epoch = 0
     warnings: list[str] = []
     with lock_run(run.path, _LOCK_SECONDS):
         checkpoint = None

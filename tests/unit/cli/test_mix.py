@@ -16,6 +16,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import RecordError
 from turnsmith.records.episodes import read_episodes
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.mix_dataset import MixDataset
 from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.resume import Parts, reopen
@@ -89,7 +90,7 @@ def started(tmp_path: Path, given: EnvironmentMix) -> RunFolder:
     mix: Any = EnvironmentSpec.of(given, config.environment)
     dataset = MixDataset.of_mix(mix)
     dataset.save(run.path, seed=4)
-    RunInputs(config, mix, None, dataset, None, Validation.of(None, mix)).write_recipe(run, 8, 2)
+    RunInputs(config, mix, None, dataset, None, Validation.of(None, mix)).write_recipe(run, 8, Epochs(2))
     return run
 
 

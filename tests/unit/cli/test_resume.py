@@ -21,6 +21,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.trainer import RayPPOTrainer, resume
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.recipe import Recipe, RunInputs
 from turnsmith.trainer.resume import Parts, reopen
 from turnsmith.trainer.validation import Validation
@@ -62,7 +63,9 @@ def stopped_run(
     dataset = CustomEnvironmentDataset()
     dataset.save(run.path, seed=0)
     spec = EnvironmentSpec.of(environment, config.environment)
-    RunInputs(config, spec, reward_fn, dataset, tools, Validation.of(None, spec), parser).write_recipe(run, 8, 2)
+    RunInputs(config, spec, reward_fn, dataset, tools, Validation.of(None, spec), parser).write_recipe(
+        run, 8, Epochs(2)
+    )
     for step in range(1, 6):
         run.append_metrics({"step": step})
         (run.episodes_dir / f"step-{step:08d}-0.parquet").write_bytes(b"")
@@ -86,7 +89,7 @@ def test_a_run_goes_back_to_its_newest_checkpoint(tmp_path: Path, capsys: pytest
     assert not list(run.checkpoints_dir.glob(".*"))
     assert trainer.run == run
     assert trainer.config.training.steps_per_epoch == 2
-    assert trainer._steps_to_make(None, None) == (4, 2)
+    assert trainer._steps_to_make(None, None) == (4, Epochs(2))
     assert capsys.readouterr().out == f"Resuming {run.path} after step 4.\n"
     assert run.read_events()[-1]["kind"] == "resumed"
 
@@ -136,7 +139,7 @@ def test_with_only_damaged_checkpoints_nothing_is_deleted(tmp_path: Path) -> Non
 def test_more_steps_can_be_asked_for(tmp_path: Path) -> None:
     run = stopped_run(tmp_path)
     trainer = RayPPOTrainer.resume(run.path, overrides=["training.num_epochs=10"])
-    assert trainer._steps_to_make(None, None) == (16, 2)
+    assert trainer._steps_to_make(None, None) == (16, Epochs(2))
 
 
 def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

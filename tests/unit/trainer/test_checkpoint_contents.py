@@ -160,8 +160,8 @@ def test_the_state_names_the_versions(tmp_path: Path) -> None:
 
 def test_a_rank_whose_part_is_elsewhere_is_noticed_when_saving(tmp_path: Path) -> None:
     actor(tmp_path / "global_step_3", ranks=3, missing=1)
-    saving = CheckpointPolicy.of(ConfigStore(), steps_in_epoch=10)
-    assert saving == CheckpointPolicy(every=10, keep_last_n=2, with_model=True, trust_remote_code=False)
+    saving = CheckpointPolicy.of(ConfigStore())
+    assert saving == CheckpointPolicy(every=1, keep_last_n=2, with_model=True, trust_remote_code=False)
     with pytest.raises(RecordError, match=r"weights of rank 1 are not in .* must be a shared folder"):
         complete(tmp_path / "global_step_3", saving, {}, lambda finish: [])
 

@@ -82,6 +82,10 @@ def test_the_panel_shows_what_a_person_asks_for() -> None:
         assert part in text
 
 
+def test_steps_that_a_resumed_run_made_before_are_done() -> None:
+    assert "step 3/6" in "\n".join(drawn(Panel(6, "x", done=3), 100))
+
+
 def test_a_constant_reward_is_pointed_out() -> None:
     panel = Panel(40, "x")
     panel.add_step({**METRICS, "reward/std": 0.0})

@@ -74,7 +74,7 @@ def test_the_dataset_is_read_once_and_copied() -> None:
     made = RayPPOTrainer(ConfigStore(), GuessNumber, dataset=iter(tasks))
     tasks[0]["question"] = 9
     assert [row["task"] for row in made.dataset] == [{"question": 1}, {"question": 2}]
-    assert RayPPOTrainer(ConfigStore(), GuessNumber).dataset[3] == {"index": 3, "seed": 3, "task": None}
+    assert RayPPOTrainer(ConfigStore(), GuessNumber).dataset[3] == {"index": 3, "seed": 3}
 
 
 def test_sampling_is_that_of_the_settings() -> None:

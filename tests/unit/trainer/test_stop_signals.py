@@ -19,6 +19,7 @@ from turnsmith.records.run_state import RunState, state_of
 from turnsmith.trainer.driver.remote_errors import record_end
 from turnsmith.trainer.driver.runner_client import train_until
 from turnsmith.trainer.driver.stop_signals import Interrupt, ignore_preemption, preemptible, starting_ray
+from turnsmith.trainer.epochs import Epochs
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -90,7 +91,7 @@ class Runner:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.train_until = SimpleNamespace(remote=lambda step: self.calls.append(f"train until {step}"))
+        self.train_until = SimpleNamespace(remote=lambda step, epochs: self.calls.append(f"train until {step}"))
         self.stop_soon = SimpleNamespace(remote=lambda: self.calls.append("stop soon"))
 
 
@@ -107,7 +108,7 @@ def preempted(run: RunFolder, end: Any) -> tuple[list[str], str]:
         return end
 
     try:
-        train_until(7, runner, watch, 9.0, told.append)
+        train_until(7, Epochs(), runner, watch, 9.0, told.append)
     except Preempted as error:
         record_end(error, run)
         told.append(str(error))

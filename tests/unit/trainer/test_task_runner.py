@@ -25,6 +25,7 @@ from turnsmith.records.run_lock import lock_run
 from turnsmith.rollout.ledger import Ledger
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import TrainingEvaluations
 from turnsmith.trainer.verl import task_runner
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -327,7 +328,7 @@ def test_a_run_folder_that_another_process_trains_in_is_refused(
             plan,
             num_actors=0,
             saving=CheckpointPolicy(0, 1, with_model=False, trust_remote_code=False),
-            steps_in_epoch=1,
+            epochs=Epochs(),
             evaluating=None,
             tracker_variables={},
         )

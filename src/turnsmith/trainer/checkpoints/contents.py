@@ -39,7 +39,7 @@ class CheckpointPolicy:
     """When to save a checkpoint, and what is in it."""
 
     every: int
-    """Steps between two checkpoints; 0: none."""
+    """Epochs between two checkpoints; 0: none."""
     keep_last_n: int
     with_model: bool
     trust_remote_code: bool
@@ -47,11 +47,11 @@ class CheckpointPolicy:
     """The text of `model.chat_template`."""
 
     @classmethod
-    def of(cls, config: ConfigStore, steps_in_epoch: int) -> CheckpointPolicy:
+    def of(cls, config: ConfigStore) -> CheckpointPolicy:
         """The policy in a run's settings."""
         checkpoint = config.checkpoint
         return cls(
-            every=checkpoint.save_interval * steps_in_epoch,
+            every=checkpoint.save_interval,
             keep_last_n=checkpoint.keep_last_n,
             with_model=checkpoint.save_model,
             trust_remote_code=config.model.trust_remote_code,

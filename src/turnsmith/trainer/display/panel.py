@@ -29,14 +29,14 @@ _TIMED_STEPS = 20
 class Panel:
     """Header, progress bar, current phase, curves, time by phase, episodes by outcome."""
 
-    def __init__(self, total_steps: int, header: str) -> None:
+    def __init__(self, total_steps: int, header: str, done: int = 0) -> None:
         self._total = total_steps
         self._header = header
         self._began = time.monotonic()
         self._phase = "starting"
         self._phase_began = self._began
         self._ended: float | None = None
-        self._done = 0
+        self._done = done
         self._last: dict[str, Any] = {}
         self._history: dict[str, deque[float]] = {}
         self._step_seconds: deque[float] = deque(maxlen=_TIMED_STEPS)

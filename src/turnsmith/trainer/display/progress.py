@@ -57,8 +57,8 @@ class ProgressView:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def start(self, total_steps: int, header: str) -> None:
-        """Begin; `header` says in one line what is being trained."""
+    def start(self, total_steps: int, header: str, done: int = 0) -> None:
+        """Begin; `header` says in one line what is being trained, `done` how many of the steps were made before."""
         self.close()
         self._total_steps, self._stepped, self._phase = total_steps, False, ""
         live = can_draw_live(self._file or sys.stdout) if self._wants_live is None else self._wants_live
@@ -69,7 +69,7 @@ class ProgressView:
 
         from turnsmith.trainer.display.panel import Panel
 
-        self._panel = Panel(total_steps, header)
+        self._panel = Panel(total_steps, header, done)
         console = safe_console(file=self._file)
         # What others print meanwhile goes above the view; four redraws a second keep the clock running.
         self._live = Live(self._panel, console=console, refresh_per_second=4, vertical_overflow="crop")

@@ -9,6 +9,7 @@ from typing import Any
 from turnsmith.errors import Preempted, TurnsmithError
 from turnsmith.trainer.driver.stop_signals import Interrupt
 from turnsmith.trainer.driver.watchdog import Watchdog
+from turnsmith.trainer.epochs import Epochs
 
 _EVENT_SECONDS = 0.25
 _ANSWER_SECONDS = 1.0
@@ -63,6 +64,7 @@ def wait_for_call(
 
 def train_until(
     step: int,
+    epochs: Epochs,
     runner: Any,
     watch: Callable[..., Any],
     grace: float,
@@ -72,6 +74,7 @@ def train_until(
 
     Args:
         step: The step.
+        epochs: Those of the steps until there.
         runner: The task runner's actor.
         watch: `wait_for_call`, with a call, and the grace period if there is one.
         grace: The grace period.
@@ -83,7 +86,7 @@ def train_until(
     Raises:
         Preempted: After that; its text says whether it worked.
     """
-    training = runner.train_until.remote(step)
+    training = runner.train_until.remote(step, epochs)
     try:
         return bool(watch(training))
     except Preempted as preempted:

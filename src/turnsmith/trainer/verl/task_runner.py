@@ -13,6 +13,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import lock_run
 from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
+from turnsmith.trainer.epochs import Epochs
 
 if TYPE_CHECKING:
     from turnsmith.trainer.validation import EvaluationSchedule
@@ -52,7 +53,7 @@ class TaskRunner:
         *,
         num_actors: int,
         saving: CheckpointPolicy,
-        steps_in_epoch: int,
+        epochs: Epochs,
         evaluating: EvaluationSchedule | None,
         tracker_variables: dict[str, str],
     ) -> None:
@@ -81,9 +82,8 @@ class TaskRunner:
         )
         OmegaConf.resolve(config)
         make = trainer_class(config.trainer.v1.trainer_mode)
-        self._trainer = make(
-            config, self._emit, plan, saving=saving, steps_in_epoch=steps_in_epoch, evaluating=evaluating
-        )
+        self._trainer = make(config, self._emit, plan, saving=saving, evaluating=evaluating)
+        self._trainer.epochs = epochs
         self._emit("phase", "loading model")
         self._trainer.init()
         queue_ready.result()
@@ -106,7 +106,7 @@ class TaskRunner:
         self._trainer.on_every_rank(lambda rank: gc.freeze())
         self._emit("phase", "ready")
 
-    def train_until(self, step: int) -> bool:
+    def train_until(self, step: int, epochs: Epochs | None = None) -> bool:
         """Train up to and including optimizer step `step`; if that fails, save the state after the last good step.
 
         Returns:
@@ -114,6 +114,7 @@ class TaskRunner:
         """
         from turnsmith.trainer.verl.recovery import StopAsked
 
+        self._trainer.epochs = epochs or self._trainer.epochs
         try:
             self._trainer.continue_until(step)
         except Exception as error:

@@ -23,6 +23,7 @@ from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
 from turnsmith.trainer.checkpoints.past_models import add_past_model, drop_later_models
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
+from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
 from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
@@ -53,6 +54,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
 
     carries = False
     """Whether an episode may continue during an update, and be trained on in a later step than it began in."""
+    epochs = Epochs()
+    """Those of the current `fit`."""
     pool: Path | None = None
     """The folder of this run's past models, if they play; see `Players`."""
     agent_loop_manager: Any  # an EpisodeWorkers: the interface of verl's manager, but not its base class
@@ -64,7 +67,6 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         plan: EpisodePlan,
         *,
         saving: CheckpointPolicy,
-        steps_in_epoch: int,
         evaluating: EvaluationSchedule | None = None,
     ) -> None:
         # verl looks this name up in its own module; ours needs no load-balancer process.
@@ -77,7 +79,6 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         set_curriculum(plan.curriculum)
         self.saving = saving
         self._pending: PendingCheckpoint | None = None
-        self.steps_in_epoch = steps_in_epoch
         register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
@@ -233,8 +234,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
         self.emit("phase", "sync_weights")
         self.recovery.sync(super().on_step_end, self.global_steps)
-        every, asked = self.saving.every, self.recovery.stop_asked
-        if every and (asked or self._is_last or self.global_steps % every == 0):
+        asked, ends = self.recovery.stop_asked, self.epochs.end_with(self.global_steps, self.saving.every)
+        if self.saving.every and (asked or self._is_last or ends):
             self._begin_checkpoint()
 
     @property
@@ -294,7 +295,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     ) -> None:
         evaluation = self._evaluate()
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
-        epoch = (global_steps - 1) // self.steps_in_epoch
+        epoch = self.epochs.of(global_steps)
         record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
         record |= self.train_dataset.metrics()
         if self.balance is not None:
@@ -315,7 +316,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def state(self) -> dict[str, Any]:
         """State for a checkpoint that verl does not save, in plain values."""
         kl_coef = self.kl_ctrl_in_reward.value if self.config.algorithm.use_kl_in_reward else None
-        return {"step": self.global_steps, "kl_coef": kl_coef}
+        return {"step": self.global_steps, "epoch": self.epochs.of(self.global_steps), "kl_coef": kl_coef}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a `state`."""
@@ -353,7 +354,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
 
     def _add_past_model(self, checkpoint: Path) -> None:
         """Let the model play against itself as it was now, after each checkpoint that a repeated run has as well."""
-        if self.pool is not None and self.saving.every and self.global_steps % self.saving.every == 0:
+        if self.pool is not None and self.epochs.end_with(self.global_steps, self.saving.every):
             add_past_model(self.pool, checkpoint, self.global_steps)
 
     def load(self, checkpoint: Path) -> None:
