@@ -220,6 +220,8 @@ class Trajectory:
     seed: int = 0
     environment: str = ""
     """In a mix of environments, the name of the one that it was played in."""
+    task: dict[str, Any] | None = None
+    """The dataset's row that it was played from; None: there was none."""
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The other players, by name: `who` played, how many `replies` they gave, and the `tokens` of these, none of which
     is trained on."""

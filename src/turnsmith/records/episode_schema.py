@@ -63,6 +63,7 @@ SCHEMA: Any = pa.schema(
         ("branches", pa.list_(_BRANCH)),
         ("environment", pa.string()),
         ("others", pa.string()),
+        ("task", pa.string()),
     ],
     metadata={"turnsmith.format": FORMAT},
 )
@@ -77,6 +78,7 @@ NEWER_COLUMNS = (
     "branches",
     "environment",
     "others",
+    "task",
 )
 """Columns that files of earlier versions do not have."""
 NULLABLE_COLUMNS = ("outcome", "score", *NEWER_COLUMNS)
@@ -108,4 +110,5 @@ DICTIONARY_COLUMNS = (
     "attempt",
     "environment",
     "others",
+    "task",
 )

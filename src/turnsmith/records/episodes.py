@@ -12,7 +12,8 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ from turnsmith.text import replace_surrogates
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 _TOKENS_IN_BLOCK = 4_000_000
+_MOST_OF_A_TASK = 16_000
+"""Characters; it is repeated for each episode of a group, in each epoch."""
+_MOST_COLUMNS, _MOST_OF_A_COLUMN = 50, 1_000
 MOST_RECORDED = 1e100
 """Rewards and times of this size are damage; sums and squares of smaller ones are finite."""
 
@@ -175,6 +179,7 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
         "branches": [list(map(_branch, episode.branches)) for episode in episodes],
         "environment": [episode.environment for episode in episodes],
         "others": [to_json(episode.others) for episode in episodes],
+        "task": [_task_json(episode.task) for episode in episodes],
     }
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -185,6 +190,20 @@ def _table(step: int, episodes: list[Trajectory]) -> Any:
 
 def _message(message: dict[str, str]) -> dict[str, str]:
     return {"role": message["role"], "content": replace_surrogates(message["content"])}
+
+
+def _task_json(task: Mapping[str, Any] | None) -> str | None:
+    """The row as JSON; of one that is too large, the beginnings of its columns."""
+    if task is None or len(text := to_json(task)) <= _MOST_OF_A_TASK:
+        return None if task is None else text
+    return to_json({str(name): _shortened(value) for name, value in islice(task.items(), _MOST_COLUMNS)})
+
+
+def _shortened(value: Any) -> Any:
+    text = value if isinstance(value, str) else to_json(value)
+    if len(text) <= _MOST_OF_A_COLUMN:
+        return value
+    return f"{text[:_MOST_OF_A_COLUMN]} ... ({len(text):,} characters)"
 
 
 def _swaps(turn: TurnRecord) -> list[dict[str, int]]:
@@ -298,6 +317,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         attempt=row.get("attempt") or 0,
         environment=row.get("environment") or "",
         others=msgspec.convert(json.loads(row.get("others") or "{}"), dict[str, dict[str, Any]]),
+        task=msgspec.convert(json.loads(row.get("task") or "null"), dict[str, Any] | None),
     )
 
 

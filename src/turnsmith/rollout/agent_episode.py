@@ -33,6 +33,7 @@ async def run_agent_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engi
         trajectory = session.to_trajectory()
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.environment, trajectory.outcome, trajectory.error = start.environment, outcome, error
+        trajectory.task = start.task
         if reward is not None and trajectory.rewards:
             trajectory.rewards[-1] += reward
         elif reward is not None:

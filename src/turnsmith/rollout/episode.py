@@ -114,6 +114,7 @@ async def _run_environment_attempt(start: EpisodeStart, spec: RolloutSpec, engin
         trajectory = episode.buffer.to_trajectory(chat)
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.environment, trajectory.outcome, trajectory.error = start.environment, outcome, error
+        trajectory.task = start.task
         trajectory.others = others.counts
         if spec.reward_fn is not None and outcome.is_behaviour:
             await score_trajectory(trajectory, spec, host, episode.clock.waits)

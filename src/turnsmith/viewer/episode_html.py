@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from turnsmith.records.json_text import to_json
 from turnsmith.text import duration, number
 from turnsmith.trajectory import Outcome, Trajectory
 from turnsmith.viewer.episode_selection import SelectedEpisode
@@ -67,8 +68,17 @@ def _episode(selected: SelectedEpisode, budget: int, *, is_open: bool) -> str:
         score = f'<p class="shares">The reward function returned {number(episode.score)}{shares}.</p>'
     return (
         f'<details class="episode" id="{anchor(selected.step, episode.episode_id)}"{" open" if is_open else ""}>{head}'
-        f'{error}{score}<div class="talk">{"".join(_messages(selected, budget))}</div></details>'
+        f'{error}{score}<div class="talk">{_task(episode)}{"".join(_messages(selected, budget))}</div></details>'
     )
+
+
+def _task(episode: Trajectory) -> str:
+    """The dataset's row, one column a line."""
+    if not episode.task:
+        return ""
+    values = {name: value if isinstance(value, str) else to_json(value) for name, value in episode.task.items()}
+    text = _cut("\n".join(f"{name}: {value}" for name, value in values.items()), _MAX_MESSAGE_LENGTH)
+    return f'<div class="message system"><span class="role">task</span><div><pre>{escape(text)}</pre></div></div>'
 
 
 def _messages(selected: SelectedEpisode, budget: int) -> Iterator[str]:

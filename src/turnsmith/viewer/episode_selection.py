@@ -25,7 +25,7 @@ from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MAX_STEPS = 50
 """Steps to select from: the first, the last, and others evenly spaced between them."""
-_MAX_EPISODES = 24
+_MAX_EPISODES = 32
 _BEHAVIOUR = {outcome.value for outcome in Outcome if outcome.is_behaviour}
 
 
@@ -94,7 +94,7 @@ def select_episodes(run: RunFolder, warnings: Iterable[RunWarning] = ()) -> Epis
     for reason, row in _candidates(selection.rows):
         reasons.setdefault((row.step, row.episode_id), []).append(reason)
     for warning in warnings:
-        for name in warning.episodes[:2]:
+        for name in warning.episodes[:3]:
             reasons.setdefault((warning.step, name), []).append(f"warning: {warning.name.replace('_', ' ')}")
     selection.episodes = _load(run, files, dict(list(reasons.items())[:_MAX_EPISODES]), selection.unreadable)
     return selection

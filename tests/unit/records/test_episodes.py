@@ -40,6 +40,7 @@ def test_episodes_come_back_exactly(tmp_path: Path) -> None:
     written[4].outcome, written[4].error = Outcome.ENVIRONMENT_FAILED, "ValueError: no"
     written[5].decision, written[5].attempt, written[5].exact = Decision.MASKED, 2, False
     written[6].environment, written[6].reward_shares = "maze", {"style": 0.5}
+    written[6].task = {"question": "2 + 2?", "tags": ["a", 1, None]}
     written[7].turns[0].swaps = ((13, 8),)
     written[8].branches = [make_episode(9).tokens]
     written[8].turns[0].branch = 1
@@ -48,6 +49,18 @@ def test_episodes_come_back_exactly(tmp_path: Path) -> None:
     assert file.name == "step-00000001-0.parquet"
     assert read_episodes(run) == read_episodes(file) == read_episodes(str(run.path), step=1) == written
     assert read_episodes(run, step=2) == []
+
+
+def test_of_a_large_row_the_beginnings_of_its_columns_are_kept(tmp_path: Path) -> None:
+    episode = make_episode(1)
+    episode.task = {"question": "Who?", "page": "word " * 100_000, "more": list(range(9_000))}
+    episode.task |= {f"column {number}": "x" for number in range(99)}
+    kept = read_episodes(write_episodes(tmp_path, 1, [episode]))[0].task
+    assert kept is not None
+    assert kept["question"] == "Who?"
+    assert kept["page"].endswith("word  ... (500,000 characters)")
+    assert kept["more"].startswith("[0,1,2,")
+    assert len(str(kept)) < 5_000
 
 
 def test_steps_and_parts_are_kept_apart(tmp_path: Path) -> None:

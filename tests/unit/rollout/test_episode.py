@@ -9,11 +9,13 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from tests.unit.env.isolation.games import Shown
+from tests.unit.env.isolation.games import Shown, row_of_task
 from tests.unit.rollout.counting import Count, play
 from transformers import AutoTokenizer
 
+from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
+from turnsmith.env.isolation.pool import close_workers
 from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
 from turnsmith.rollout import EpisodeStart, Limits, run_episode
 from turnsmith.trajectory import Outcome, Trajectory
@@ -57,6 +59,17 @@ async def test_tokens_are_those_of_the_template_and_rewards_sit_on_last_model_to
     assert rewarded == [
         (turn.stop - 1 - tokens.prompt_length, pay) for turn, pay in zip(trajectory.turns, (1.0, 2.0, 3.0), strict=True)
     ]
+
+
+async def test_an_episode_is_recorded_with_its_row(chat):
+    options = {"engine": ScriptedEngine(["5"], chat), "chat": chat, "limits": Limits(), "sampling": Sampling()}
+    for isolation in ("thread", "process"):
+        config = EnvironmentConfig(isolation=isolation, isolation_workers=1)
+        start = EpisodeStart(isolation, task={"row": 1})
+        environment = EnvironmentSpec.of(Shown, config)
+        episode = await run_episode(start, environment=environment, reward_fn=row_of_task, **options)
+        assert (episode.task, episode.score) == ({"row": 1}, 1.0)
+    await close_workers()
 
 
 async def test_messages_of_reset_are_the_opening_and_only_the_last_is_answered(chat):

@@ -15,6 +15,7 @@ from turnsmith import ConfigStore, Outcome, RecordError, RunFolder
 from turnsmith.cli.main import main
 from turnsmith.config_sources import to_dict
 from turnsmith.records.episodes import write_episodes
+from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.viewer import report_html, write_report
 from turnsmith.viewer.curves import curves_of
@@ -78,6 +79,18 @@ def test_warnings_link_to_their_episodes(page: str) -> None:
     assert len(shown.ids()) == len(set(shown.ids()))
 
 
+def test_every_episode_that_a_warning_names_is_a_link_and_has_its_row(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "run")
+    run.append_metrics(record(1))
+    names = [f"1-{number}" for number in range(20)]
+    write_episodes(run, 1, [episode(name, task={"question": f"Who is {name}?", "sql": ["a"]}) for name in names])
+    run.append_event("warning", content=RunWarning("cut_turns", 1, "x", "y", "z", ("1-7", "1-8", "1-9")).content())
+    shown = Page(report_html(run))
+    links = [str(attrs["href"]) for tag, attrs in shown.elements if tag == "a"]
+    assert links == ["#episode-1-1-7", "#episode-1-1-8", "#episode-1-1-9"]
+    assert 'question: Who is 1-9?\nsql: ["a"]' in shown.text
+
+
 def test_it_loads_nothing_from_elsewhere(page: str) -> None:
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page)
     assert "://" not in page
@@ -94,8 +107,14 @@ def test_hostile_text_in_a_run_stays_text(tmp_path: Path) -> None:
     run.append_metrics(record(1, **{f"time/{HOSTILE}": 1.0, f"episodes/{HOSTILE}": 2}))
     hostile = {"role": HOSTILE, "content": HOSTILE}
     bad = episode(
-        f"e{HOSTILE}", messages=[hostile], error=HOSTILE, outcome=Outcome.ENGINE_FAILED, reward_shares={HOSTILE: 1.0}
+        f"e{HOSTILE}",
+        messages=[hostile],
+        task={HOSTILE: [HOSTILE]},
+        error=HOSTILE,
+        outcome=Outcome.ENGINE_FAILED,
+        reward_shares={HOSTILE: 1.0},
     )
+    bad.reward_shares = {HOSTILE: 1.0}
     write_episodes(run, 1, [bad, episode("1-0")])
     content = dict.fromkeys(("name", "what", "why", "advice"), HOSTILE)
     run.append_event("warning", content={**content, "step": 1, "episodes": [f"e{HOSTILE}"]})

@@ -11,6 +11,7 @@ from typing import Any
 
 from turnsmith import BaseEnvironment, ToolError, current_episode, tool
 from turnsmith.tools.definition import ToolDefinition
+from turnsmith.trajectory import Trajectory
 
 
 class Shown(BaseEnvironment):
@@ -168,3 +169,8 @@ class Sleeper(BaseEnvironment):
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         time.sleep(float(action))
         return "awake", 0.0, False, {}
+
+
+def row_of_task(trajectory: Trajectory) -> float:
+    assert trajectory.task is not None
+    return float(trajectory.task["row"])
