@@ -194,8 +194,10 @@ def _message(message: dict[str, str]) -> dict[str, str]:
 
 def _task_json(task: Mapping[str, Any] | None) -> str | None:
     """The row as JSON; of one that is too large, the beginnings of its columns."""
-    if task is None or len(text := to_json(task)) <= _MOST_OF_A_TASK:
-        return None if task is None else text
+    if task is None:
+        return None
+    if len(text := to_json(task)) <= _MOST_OF_A_TASK:
+        return text
     return to_json({str(name): _shortened(value) for name, value in islice(task.items(), _MOST_COLUMNS)})
 
 
