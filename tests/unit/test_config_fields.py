@@ -187,7 +187,7 @@ OBSERVED = {
     "inference.backend": Seen("vllm", key(f"{ROLLOUT}.name")),
     "inference.max_tokens": Seen(9, rollout(lambda it: it.sampling.max_tokens)),
     "inference.max_turn_tokens": Seen(9, rollout(lambda it: it.limits.turn_tokens)),
-    "inference.max_prompt_tokens": Seen(9, rollout(lambda it: it.limits.prompt_tokens)),
+    "inference.max_prompt_tokens": Seen(9000, rollout(lambda it: it.limits.prompt_tokens)),
     "inference.max_episode_tokens": Seen(9, rollout(lambda it: it.limits.tokens)),
     "inference.max_turns": Seen(9, rollout(lambda it: it.limits.turns)),
     "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),

@@ -1,4 +1,4 @@
-"""The model's own settings for generation."""
+"""The model's own files: its settings for generation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-_NAME = "generation_config.json"
+
+def model_file(model_path: str | None, name: str) -> Path | None:
+    """A file of a model, if it is on this machine; downloads nothing."""
+    if not model_path:
+        return None
+    if (file := Path(model_path, name)).is_file():
+        return file
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model_path, name)
+    except HFValidationError:  # a folder, and no id
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def generation_config(model_path: str | None) -> dict[str, Any]:
@@ -17,18 +31,8 @@ def generation_config(model_path: str | None) -> dict[str, Any]:
         >>> generation_config(resolve("tiny"))["eos_token_id"]
         2
     """
-    if model_path is None:
-        return {}
-    file: Any = Path(model_path, _NAME)
-    if not file.is_file():
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-
-        try:
-            file = try_to_load_from_cache(model_path, _NAME)
-        except HFValidationError:  # a folder, and no id
-            return {}
+    file = model_file(model_path, "generation_config.json")
     try:
-        return json.loads(Path(file).read_text()) if isinstance(file, (str, Path)) else {}
+        return json.loads(file.read_text()) if file is not None else {}
     except (OSError, ValueError):
         return {}

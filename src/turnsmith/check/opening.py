@@ -27,7 +27,7 @@ async def nothing_opens(subject: Subject) -> Finding | None:
     if long is not None:
         return long
     saw = f"No episode opens, from none of {len(opened)} starts: {opened[0].error}"
-    return Finding("failed", saw, "Make `reset` work: the checks that play episodes need it.", opened[:1])
+    return Finding("failed", saw, "Make `reset` work: the checks that play episodes need it.", opened)
 
 
 async def measured(subject: Subject, starts: Sequence[EpisodeStart]) -> tuple[str, Finding | None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, Protocol, TypedDict
 
 import msgspec
 
+from turnsmith.env.signatures import NO_TASK, needs_task
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
 from turnsmith.records.files import read_file, write_text
@@ -270,6 +271,12 @@ class CustomEnvironmentDataset:
             raise EnvironmentFailure(episode.error)
         told = {"state": episode.messages[-1]["content"], "prompt": chat.show(ids)}
         return {**told, "input_ids": ids, "attention_mask": [1] * len(ids)}
+
+
+def check_tasks(dataset: CustomEnvironmentDataset, environment: EnvironmentSpec) -> None:
+    """Raise a `ConfigError` if `reset` of a single environment needs a task, and the dataset has none."""
+    if needs_task(environment.load()) and not dataset.has_tasks:
+        raise ConfigError(f"{environment.name}.reset {NO_TASK}")
 
 
 def steps_in_epoch(config: ConfigStore, dataset: CustomEnvironmentDataset) -> int:

@@ -1,4 +1,4 @@
-"""The quick checks of `turnsmith check`, which `fit()` runs before it starts any process."""
+"""The quick checks of `turnsmith check` and a trial, which `fit()` runs before it starts any process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from typing import Any
 from turnsmith.check.checks import CHECKS
 from turnsmith.check.run import CheckResult, run_checks
 from turnsmith.check.subject import Subject
-from turnsmith.config import ConfigStore
+from turnsmith.check.trial import TRIAL, same_fault
 from turnsmith.env.mix import EnvironmentMix
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import EnvironmentFailure
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.validation import Validation
+from turnsmith.trainer.mix_dataset import MixDataset
+from turnsmith.trainer.recipe import RunInputs
 
 SECONDS = 10.0
 """The checks may take this long together."""
@@ -28,27 +30,36 @@ _STARTS = 4
 _MOST_ROWS = 20_000
 
 
-def run_quick_checks(
-    config: ConfigStore,
-    environment: EnvironmentSpec,
-    dataset: CustomEnvironmentDataset,
-    validation: Validation,
-    model_path: str,
-    say: Callable[[str], None],
-) -> list[RunWarning]:
-    """Run the quick checks, say in one line what was run, and return what they found as warnings of the run."""
+def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], None]) -> list[RunWarning]:
+    """Run the quick checks, say in one line what was run, and return what they found as warnings of the run.
+
+    Raises:
+        EnvironmentFailure: No episode of the run could work.
+    """
+    config, validation, dataset = inputs.config, inputs.validation, inputs.dataset
+    tasks, is_whole = _tasks(dataset), len(dataset) <= _MOST_ROWS
     subject = Subject(
-        environment=_on_one_worker(environment.isolated()),
+        environment=_on_one_worker(inputs.environment.isolated()),
         config=config,
-        tasks=_tasks(dataset),
-        validation_tasks=_tasks(validation.starts) if validation.is_chosen else None,
+        tasks=tasks,
+        validation_tasks=_tasks(validation.starts) if validation.is_chosen and is_whole else None,
+        reward_fn=inputs.reward_fn,
+        tools=inputs.tools,
+        parser=inputs.parser,
         model_path=model_path,
         episodes=_STARTS,
         seed=config.training.seed,
     )
+    has_starts = tasks is not None or not dataset.has_tasks
+    checks = [check for check in (TRIAL, *CHECKS) if check.quick and (has_starts or not check.plays)]
     results, began = list[CheckResult](), time.monotonic()
+
+    def note(result: CheckResult) -> None:
+        results.append(result)
+        _stop_if_hopeless(result)
+
     with closing(LoopThread("turnsmith-check")) as loop:
-        work = run_checks(subject, [check for check in CHECKS if check.quick], results.append)
+        work = run_checks(subject, checks, note)
         try:
             loop.run(asyncio.wait_for(work, SECONDS))
             stopped = ""
@@ -59,16 +70,29 @@ def run_quick_checks(
     return [_warning(result) for result in results if result.finding.status in ("failed", "warning")]
 
 
+def _stop_if_hopeless(result: CheckResult) -> None:
+    """Raise if the trial shows that every episode of the run would fail."""
+    finding = result.finding
+    if result.check is not TRIAL or finding.status != "failed":
+        return
+    advice = "training.check=false starts the run all the same."
+    if not finding.episodes:
+        raise EnvironmentFailure(f"{finding.saw} {finding.fix} {advice}")
+    if error := same_fault(finding.episodes):
+        tried = f"All {len(finding.episodes)} starts that were tried fail in the same way: {error.rstrip('.')}."
+        raise EnvironmentFailure(f"{tried} Fix this first; {advice}")
+
+
 def _warning(result: CheckResult) -> RunWarning:
     name = re.sub(r"\W+", "_", f"check {result.check.name}")
     return RunWarning(name, 0, result.finding.saw, result.check.why, result.finding.fix)
 
 
 def _tasks(dataset: CustomEnvironmentDataset) -> list[dict[str, Any]] | None:
-    """The tasks of a dataset that has them in rows; a mix and a curriculum choose theirs while they train."""
-    if dataset.curriculum is not None or len(dataset) > _MOST_ROWS:
+    """The first tasks of a dataset that has them in rows; a mix and a curriculum choose theirs while they train."""
+    if dataset.curriculum is not None or isinstance(dataset, MixDataset) or not dataset.has_tasks:
         return None
-    rows = [dataset.start(number)["task"] for number in range(len(dataset))]
+    rows = [dataset.start(number)["task"] for number in range(min(len(dataset), _MOST_ROWS))]
     return [row for row in rows if row is not None] or None
 
 

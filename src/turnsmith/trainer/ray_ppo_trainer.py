@@ -377,12 +377,11 @@ made of whole groups. Set batch_size to 24 or 32.
         self._stopped = None
 
     def _check(self, model_path: str) -> None:
-        """Run the quick checks; what they find is a warning, and training goes on."""
+        """Run the quick checks; what they find is a warning, unless no episode of the run can work."""
         from turnsmith.trainer.quick_checks import run_quick_checks
 
         self._view.phase("checking")
-        given = self.config, self.environment, self.dataset, self.validation, model_path
-        for warning in run_quick_checks(*given, say=self._view.note):
+        for warning in run_quick_checks(self._inputs(), model_path, say=self._view.note):
             self._view.note(str(warning))
             with using(self._folder().path):
                 self._folder().append_event("warning", content=warning.content())

@@ -21,7 +21,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.config.build import training_sampling
-from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, steps_in_epoch
+from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, check_tasks, steps_in_epoch
 from turnsmith.trainer.mix_dataset import MixDataset, load_dataset
 
 FOLDER = "validation"
@@ -116,7 +116,11 @@ class Validation:
 
     def check(self, config: ConfigStore, dataset: CustomEnvironmentDataset) -> None:
         """Raise if evaluation has no held-out starts, or would use starts that are trained on."""
-        if self.is_chosen or not config.evaluation.every:
+        if not config.evaluation.every:
+            return
+        if self.is_chosen:
+            if not isinstance(self.environment, EnvironmentMix):
+                check_tasks(self.starts, self.environment)
             return
         if dataset.has_tasks:
             raise ConfigError(

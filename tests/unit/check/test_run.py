@@ -27,6 +27,7 @@ from turnsmith.errors import EnvironmentFailure
 from turnsmith.trainer.advantages import advantage_estimator
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.quick_checks import run_quick_checks
+from turnsmith.trainer.recipe import RunInputs
 from turnsmith.trainer.validation import Validation
 
 EXAMPLE = "turnsmith.env.examples:GuessNumber"
@@ -99,17 +100,24 @@ def test_a_name_that_no_check_has_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert "There is no check 'weather': choose from 'same start, same opening'" in capsys.readouterr().err
 
 
-def quick(environment: Any, dataset: CustomEnvironmentDataset | None = None, validation: Any = None) -> Any:
+def quick(
+    environment: Any,
+    dataset: CustomEnvironmentDataset | None = None,
+    validation: Any = None,
+    reward_fn: Any = None,
+    model_path: str = "",
+) -> Any:
     spec, said = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread")), list[str]()
-    given = ConfigStore(), spec, dataset or CustomEnvironmentDataset(), Validation.of(validation, spec), ""
-    return run_quick_checks(*given, say=said.append), said
+    data = dataset or CustomEnvironmentDataset()
+    inputs = RunInputs(ConfigStore(), spec, reward_fn, data, None, Validation.of(validation, spec))
+    return run_quick_checks(inputs, model_path, say=said.append), said
 
 
 def test_the_quick_checks_of_fit_say_one_line_and_return_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings, said = quick(GuessNumber)
     assert warnings == []
     assert re.fullmatch(
-        r"checked in [\d.]+ s: same start, same opening; disk .*; trackers .* \(training.check\)", said[0]
+        r"checked in [\d.]+ s: first step; same start, same opening; disk .*; trackers .* \(training.check\)", said[0]
     )
     rows = [{"word": "a"}, {"word": "b"}]
     warnings, _ = quick(Clock, CustomEnvironmentDataset(tasks=rows), rows[:1])

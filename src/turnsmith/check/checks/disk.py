@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.generation_config import model_file
 from turnsmith.check.subject import Subject
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
@@ -98,18 +99,12 @@ def count_parameters(model: str | None) -> int:
     )
     if found:
         return found
+    if (file := model_file(model, "config.json")) is None:
+        return 0
     try:
-        return ModelShape.of_config(json.loads(_config_file(model).read_text(encoding="utf-8"))).parameters
+        return ModelShape.of_config(json.loads(file.read_text(encoding="utf-8"))).parameters
     except (OSError, ValueError, ConfigError):
         return 0
-
-
-def _config_file(model: str) -> Path:
-    if Path(model).is_dir():
-        return Path(model) / "config.json"
-    from huggingface_hub import try_to_load_from_cache
-
-    return Path(str(try_to_load_from_cache(model, "config.json")))  # of what is not there, no path
 
 
 DISK = Check(
