@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +19,9 @@ import pytest
 
 from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
 from turnsmith.cli.main import main
-from turnsmith.errors import TurnsmithError
+from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.rollout import same_failure
+from turnsmith.trainer.driver import cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 GAME = """
@@ -49,6 +53,14 @@ class Task(Good):
 class Long(Good):
     def reset(self):
         return "word " * 5000
+
+class NoneReward(Good):
+    def step(self, action):
+        return "Thanks", None, True, {}
+
+class BadReset(Good):
+    def reset(self, difficulty):
+        return "Say a"
 
 class NoStep(BaseEnvironment):
     def reset(self):
@@ -90,6 +102,29 @@ def no_gpu() -> None:
     config.model.model_name, config.model.device, config.inference.backend = "tiny", "cuda", "vllm"
     RayPPOTrainer(config, Good).fit()
 
+
+def not_to_be_sent() -> None:
+    Path("mine.py").write_text(UNSENDABLE)
+    runpy.run_path("mine.py", run_name="__main__")
+
+
+UNSENDABLE = """
+import threading
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
+
+LOCK = threading.Lock()
+
+class Mine(BaseEnvironment):
+    def reset(self):
+        with LOCK:
+            return "Say a"
+
+    def step(self, action):
+        return "Thanks", 1.0, True, {}
+
+if __name__ == "__main__":
+    RayPPOTrainer(ConfigStore(), Mine).fit()
+"""
 
 MISTAKES = {
     "a model that does not exist": Mistake(
@@ -141,6 +176,45 @@ MISTAKES = {
         "tokens, more than the 2048 allowed",
         "raise inference.max_prompt_tokens",
     ),
+    "a prompt that is too long, in training": Mistake(
+        "train game.py:Long --model tiny",
+        "4 of 4 openings have more tokens than the 2048 allowed",
+        "raise inference.max_prompt_tokens",
+    ),
+    "a reward of None": Mistake(
+        "train game.py:NoneReward --model tiny",
+        "NoneReward.step returned the reward None",
+        "it must be a finite number",
+    ),
+    "a reset with parameters of its own": Mistake(
+        "train game.py:BadReset --model tiny",
+        "BadReset.reset cannot be called: missing a required argument: 'difficulty'",
+        "settings go to __init__, or are read from self.config",
+    ),
+    "a bug in the environment, in training": Mistake(
+        "train game.py:Raises --model tiny",
+        "Raises.step raised KeyError: 'sword' (in step, game.py line ",
+        "Fix this first",
+    ),
+    "training with tasks, but no data": Mistake(
+        "train game.py:Task --model tiny", "Task.reset takes a task, but this episode has none", "--data FILE"
+    ),
+    "a lock that a class in a script uses": Mistake(
+        not_to_be_sent, "Mine cannot be sent to a worker process (it uses LOCK;", "define it at the top of a module"
+    ),
+    "a model that the hub does not have": Mistake(
+        "train game.py:Good --model someone/nothing",
+        "The model 'someone/nothing' is not on this machine, and the Hugging Face hub cannot be reached",
+        "set model.local_path to a folder",
+    ),
+    "a folder that cannot be written to": Mistake(
+        "train game.py:Good --model tiny checkpoint.output_dir=/proc/runs",
+        "Cannot create the run folder /proc/runs/Good-",
+        "Set checkpoint.output_dir",
+    ),
+    "an extra that is not installed": Mistake(
+        "train gymnasium:FrozenLake-v1 --model tiny", "Environments of Gymnasium need it", "install"
+    ),
     "a batch that is not made of groups": Mistake(
         "train game.py:Good --model tiny training.group_size=3 --dry-run",
         "training.batch_size=32 is not a multiple of training.group_size=3",
@@ -163,6 +237,10 @@ MISTAKES = {
 }
 
 
+def no_ray(*args: Any, **kwargs: Any) -> Any:
+    raise TrainingFailure("Ray was started.")
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_told_in_a_sentence(
     name: str,
@@ -172,7 +250,9 @@ def test_a_mistake_is_told_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
     tiny_folder: str,
 ) -> None:
-    mistake = MISTAKES[name]
+    mistake, began = MISTAKES[name], time.monotonic()
+    monkeypatch.setattr(cluster, "_start_ray", no_ray)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "game.py").write_text(GAME)
@@ -188,10 +268,55 @@ def test_a_mistake_is_told_in_a_sentence(
     if request.config.getoption("capture") == "no":
         with capsys.disabled():
             print(f"\n{name:40} {message.splitlines()[0]}")
+    assert str(mistake.make).startswith("eval") or time.monotonic() - began < 15
     assert mistake.what in message
     assert mistake.do in message
     assert message.count(". ") <= 3, "a message is a few sentences"
     assert_has_an_entry(name, message)
+
+
+def test_held_out_tasks_that_are_trained_on_are_told_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_folder: str
+) -> None:
+    monkeypatch.setattr(cluster, "_start_ray", no_ray)
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
+    options = "--data rows.jsonl --answer answer --validation rows.jsonl --model tiny evaluation.every=1"
+    began = time.monotonic()
+    assert main(["train", *options.split()]) == 2
+    before, was_started, _ = "".join(capsys.readouterr()).partition("Ray was started.")
+    assert time.monotonic() - began < 15
+    assert was_started
+    assert "1 of 1 held-out tasks are among the 1 tasks of training." in before
+    assert "Take them out of one of the two." in before
+
+
+def test_a_tool_without_type_hints_is_told_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_folder: str
+) -> None:
+    monkeypatch.setattr(cluster, "_start_ray", no_ray)
+    monkeypatch.chdir(tmp_path)
+    Path("untyped.py").write_text(UNTYPED)
+    with pytest.warns(UserWarning, match="The parameter number of the tool add has no type hint"):
+        assert main("train untyped.py:Untyped --model tiny".split()) == 2
+    assert "Ray was started." in capsys.readouterr().err
+
+
+UNTYPED = """
+from turnsmith import BaseEnvironment, tool
+
+class Untyped(BaseEnvironment):
+    def reset(self):
+        return "Say a"
+
+    @tool
+    def add(self, number):
+        "Add a number."
+        return number
+
+    def step(self, action):
+        return "Thanks", 1.0, True, {}
+"""
 
 
 def entries() -> list[str]:

@@ -52,7 +52,7 @@ async def check_trial(subject: Subject) -> Finding:
     failed = [episode for [episode] in played if not episode.is_counted]
     if not failed:
         return Finding("passed", f"{len(starts)} starts were opened, and took a step.")
-    saw = f"{len(failed)} of {len(starts)} episodes of the trial failed, the first: {failed[0].error}"
+    saw = f"{len(failed)} of {len(starts)} episodes failed, the first: {failed[0].error}"
     fix = "If this is no luck, fix it: an episode that fails is not trained on."
     is_sure = len(failed) == len(starts) and same_fault(failed) and not await _is_solved(subject)
     return Finding("failed" if is_sure else "warning", saw, fix, failed)

@@ -57,7 +57,7 @@ def check_output_dir(config: ConfigStore) -> None:
     """Raise if no run folder can be created, before a model is loaded for it."""
     folder = Path(config.checkpoint.output_dir).expanduser().absolute()
     if reason := why_not_writable(folder):
-        raise RecordError(f"Cannot create a run folder in {folder}: {reason}. Pass --output-dir FOLDER.")
+        raise RecordError(f"Cannot create a run folder in {folder}: {reason}. Set checkpoint.output_dir.")
 
 
 def model_folder(path: Path, step: int | str = "last") -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, add_training_options, chosen_environment, split_agent_options
+from turnsmith.cli.run_folders import check_output_dir
 from turnsmith.terminal import print_line
 
 if TYPE_CHECKING:
@@ -49,24 +50,23 @@ def add_train_command(commands: Any) -> None:
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
     add_training_options(parser)
-    add("--dry-run", action="store_true", help="print all settings and the resulting verl config, and exit")
+    add("--dry-run", action="store_true", help="check and print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Train or, with --dry-run, only print the settings."""
+    """Train or, with --dry-run, only check and print the settings."""
     split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
     environment = chosen_environment(args, config)
-    if args.dry_run:
-        from turnsmith.env.spec import EnvironmentSpec
-
-        EnvironmentSpec.of(environment, config.environment)  # raises if there is no such environment
-        _print_settings(config)
-        return 0
     from turnsmith.trainer import RayPPOTrainer
 
     trainer = RayPPOTrainer(config, environment, dataset=args.data, validation=args.validation)
+    if args.dry_run:
+        if not config.ray.address:  # a folder of the cluster may not be seen from here
+            check_output_dir(config)
+        _print_settings(config)
+        return 0
     try:
         trainer.fit()
     finally:

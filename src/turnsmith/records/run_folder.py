@@ -62,7 +62,10 @@ class RunFolder:
             write_text(run.path / "run.json", to_json(about) + "\n")
             flush_folder(parent)
         except OSError as error:
-            raise RecordError(f"Cannot create the run folder {parent / name}: {error.strerror or error}.") from error
+            raise RecordError(
+                f"Cannot create the run folder {parent / name}: {error.strerror or error}. Set checkpoint.output_dir to "
+                "a folder that you can write to."
+            ) from error
         return run
 
     @classmethod

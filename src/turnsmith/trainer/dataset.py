@@ -273,7 +273,7 @@ class CustomEnvironmentDataset:
         return {**told, "input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
-def check_tasks(dataset: CustomEnvironmentDataset, environment: EnvironmentSpec) -> None:
+def require_tasks(dataset: CustomEnvironmentDataset, environment: EnvironmentSpec) -> None:
     """Raise a `ConfigError` if `reset` of a single environment needs a task, and the dataset has none."""
     if needs_task(environment.load()) and not dataset.has_tasks:
         raise ConfigError(f"{environment.name}.reset {NO_TASK}")

@@ -14,7 +14,7 @@ from turnsmith.env.mix import EnvironmentMix
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, RecordError
 from turnsmith.records.files import read_file, write_text
-from turnsmith.trainer.dataset import Curriculum, CustomEnvironmentDataset, DatasetRow, Tasks, check_tasks
+from turnsmith.trainer.dataset import Curriculum, CustomEnvironmentDataset, DatasetRow, Tasks, require_tasks
 
 LEAST = 0.1
 """With a curriculum, an environment keeps at least this part of its weight: what was solved may be forgotten."""
@@ -208,7 +208,7 @@ MixMember(..., dataset=tasks).
         if isinstance(given, MixDataset):
             raise ConfigError("The dataset is one of a mix, and the environment is not: pass the EnvironmentMix.")
         dataset = CustomEnvironmentDataset.of(given)
-        check_tasks(dataset, environment)
+        require_tasks(dataset, environment)
         return dataset
     if given is None:
         return MixDataset.of_mix(environment)

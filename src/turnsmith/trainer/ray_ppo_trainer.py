@@ -331,6 +331,7 @@ made of whole groups. Set batch_size to 24 or 32.
             return
         self._horizon = horizon or last_step
         from turnsmith.models import resolve
+        from turnsmith.models.hub import check_hub
         from turnsmith.trainer.verl.task_runner import TaskRunner
         from turnsmith.trainer.verl.trackers import tracker_variables
         from turnsmith.trainer.verl.transformers.server import start_servers_early
@@ -340,6 +341,7 @@ made of whole groups. Set batch_size to 24 or 32.
         # Other machines do not see the cache of this one.
         shared = Path(config.checkpoint.output_dir) / ".models" if config.ray.address else None
         model_path = resolve(config.model.model_name, config.model.local_path, shared)
+        check_hub(model_path)
         check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run

@@ -21,7 +21,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.config.build import training_sampling
-from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, check_tasks, steps_in_epoch
+from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, require_tasks, steps_in_epoch
 from turnsmith.trainer.mix_dataset import MixDataset, load_dataset
 
 FOLDER = "validation"
@@ -120,7 +120,7 @@ class Validation:
             return
         if self.is_chosen:
             if not isinstance(self.environment, EnvironmentMix):
-                check_tasks(self.starts, self.environment)
+                require_tasks(self.starts, self.environment)
             return
         if dataset.has_tasks:
             raise ConfigError(

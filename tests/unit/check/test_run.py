@@ -23,7 +23,10 @@ from turnsmith.cli.main import main
 from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env.examples import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure
+from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.tool import tool
+from turnsmith.trainer import RayPPOTrainer
 from turnsmith.trainer.advantages import advantage_estimator
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.quick_checks import run_quick_checks
@@ -105,11 +108,13 @@ def quick(
     dataset: CustomEnvironmentDataset | None = None,
     validation: Any = None,
     reward_fn: Any = None,
+    tools: ToolRegistry | None = None,
     model_path: str = "",
+    kind: str = "",
 ) -> Any:
-    spec, said = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread")), list[str]()
+    spec, said = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread", kind=kind)), list[str]()
     data = dataset or CustomEnvironmentDataset()
-    inputs = RunInputs(ConfigStore(), spec, reward_fn, data, None, Validation.of(validation, spec))
+    inputs = RunInputs(ConfigStore(), spec, reward_fn, data, tools, Validation.of(validation, spec))
     return run_quick_checks(inputs, model_path, say=said.append), said
 
 
@@ -206,3 +211,105 @@ def test_a_critic_is_a_part_of_a_checkpoint() -> None:
 
 with_a_critic = advantage_estimator(lambda inputs: inputs.values, needs_critic=True)
 without = advantage_estimator(lambda inputs: inputs.rewards)
+
+
+class Broken(GuessNumber):
+    """Fails in a way that its settings name."""
+
+    def reset(self, seed: int = 0, task: Any = None) -> str:
+        kind = self.config.kind
+        if kind == "reset" or (kind == "luck" and seed == 2):
+            raise ConnectionError(f"no server for {seed}")
+        return "word " * 3000 if kind == "long" or (kind == "one long" and seed == 2) else super().reset(seed)
+
+    def step(self, action: str) -> Any:
+        kind = self.config.kind
+        if kind == "step" or (kind == "solvable" and action != "right"):
+            raise KeyError("missing")
+        if kind == "refuses":
+            raise ValueError("no legal move")
+        if kind == "reads numbers":
+            int(action)
+        return "", None if kind == "none" else 1.0, True, {}
+
+    def solve(self) -> Any:
+        return "right" if self.config.kind == "solvable" else None
+
+
+def raising_reward(trajectory: Any) -> float:
+    return trajectory.no_such_field
+
+
+def needs_the_tool(trajectory: Any) -> float:
+    return {"roll": 1.0}["roll" if "roll" in trajectory.messages[0]["content"] else "no tool"]
+
+
+@tool
+def roll() -> int:
+    """Roll a die."""
+    return 4
+
+
+HOPELESS = [
+    ("reset", {}, "All 4 starts that were tried fail in the same way: Broken.reset raised ConnectionError: no server"),
+    ("step", {}, "Broken.step raised KeyError: 'missing' (in step, test_run.py line "),
+    ("none", {}, "Broken.step returned the reward None"),
+    ("long", {}, "4 of 4 openings have more tokens than the 2048 allowed"),
+    ("", {"reward_fn": raising_reward}, "raising_reward raised AttributeError"),
+    ("", {"reward_fn": lambda trajectory: None}, "<lambda> returned 'None'"),
+    ("", {"reward_fn": needs_the_tool}, "KeyError: 'no tool'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "what"), HOPELESS)
+def test_a_run_that_cannot_work_is_stopped_before_it_starts(
+    kind: str, given: dict[str, Any], what: str, tiny_folder: str
+) -> None:
+    with pytest.raises(EnvironmentFailure, match=re.escape(what)) as caught:
+        quick(Broken, kind=kind, model_path=tiny_folder, **given)
+    assert str(caught.value).endswith("training.check=false starts the run all the same.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (
+            "luck",
+            "1 of 4 episodes failed, the first: Broken.reset raised ConnectionError: no server for 2",
+        ),
+        ("one long", "1 of 4 openings have more tokens than the 2048 allowed"),
+        ("refuses", "4 of 4 episodes failed, the first: Broken.step raised ValueError: no legal move"),
+        (
+            "reads numbers",
+            "of 4 episodes failed, the first: Broken.step raised ValueError: invalid literal",
+        ),
+        ("solvable", "4 of 4 episodes failed, the first: Broken.step raised KeyError: 'missing'"),
+    ],
+)
+def test_what_may_be_luck_or_the_fault_of_a_text_is_a_warning(kind: str, what: str, tiny_folder: str) -> None:
+    warnings, said = quick(Broken, kind=kind, model_path=tiny_folder)
+    assert what in next(str(warning) for warning in warnings if warning.name == "check_first_step")
+    assert "first step" in said[0]
+
+
+def test_tools_and_rewards_of_the_run_are_played() -> None:
+    assert quick(Broken, kind="", reward_fn=needs_the_tool, tools=ToolRegistry([roll]))[0] == []
+
+
+class NeedsTask(GuessNumber):
+    def reset(self, seed: int, task: dict[str, Any]) -> str:
+        return task["text"]
+
+
+def test_starts_that_only_training_chooses_are_not_tried() -> None:
+    rows = [{"text": str(number)} for number in range(20_001)]
+    curriculum = CustomEnvironmentDataset(curriculum=lambda index, history: {"task": {"text": "Hi"}})
+    for dataset in (CustomEnvironmentDataset(tasks=rows), curriculum):
+        warnings, said = quick(NeedsTask, dataset)
+        assert warnings == []
+        assert ("first step" in said[0]) == (dataset is not curriculum)
+
+
+def test_data_that_reset_needs_is_asked_for_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"NeedsTask.reset takes a task, .* pass rows \(`--data FILE`"):
+        RayPPOTrainer(ConfigStore(), NeedsTask)

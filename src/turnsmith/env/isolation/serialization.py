@@ -6,8 +6,10 @@ worker is ever unpickled.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
@@ -124,11 +126,23 @@ def _pickle(value: Any) -> bytes:
     except Exception as error:
         raise ConfigError(
             f"{getattr(value, '__qualname__', type(value).__name__)} cannot be sent to a worker process "
-            f"({type(error).__name__}: {error}): define it at the top of a module, or set environment.isolation=thread."
+            f"({_culprit(value, cloudpickle.dumps)}{type(error).__name__}: {error}): define it at the top of a module, "
+            "or set environment.isolation=thread."
         ) from error
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _culprit(value: Any, dumps: Callable[[Any], bytes]) -> str:
+    """The first name outside of a class or function that its code uses and that cannot be sent, for a message."""
+    for function in filter(inspect.isfunction, vars(value).values() if isinstance(value, type) else [value]):
+        for name in function.__code__.co_names:
+            try:
+                dumps(function.__globals__.get(name))
+            except Exception:  # whatever an object's pickling raises
+                return f"it uses {name}; "
+    return ""
 
 
 def _is_importable(module: Any) -> bool:
