@@ -298,7 +298,7 @@ def test_a_tool_without_type_hints_is_told_before_ray_starts(
     monkeypatch.chdir(tmp_path)
     Path("untyped.py").write_text(UNTYPED)
     with pytest.warns(UserWarning, match="The parameter number of the tool add has no type hint"):
-        assert main("train untyped.py:Untyped --model tiny".split()) == 2
+        assert main(["train", "untyped.py:Untyped", "--model", "tiny"]) == 2
     assert "Ray was started." in capsys.readouterr().err
 
 

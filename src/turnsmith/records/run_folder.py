@@ -63,8 +63,8 @@ class RunFolder:
             flush_folder(parent)
         except OSError as error:
             raise RecordError(
-                f"Cannot create the run folder {parent / name}: {error.strerror or error}. Set checkpoint.output_dir to "
-                "a folder that you can write to."
+                f"Cannot create the run folder {parent / name}: {error.strerror or error}. Set "
+                "checkpoint.output_dir to a folder that you can write to."
             ) from error
         return run
 
