@@ -12,9 +12,9 @@ PLACES = (
     ("apt-get install ", "not run: it changes the machine, as .ci/run does (system_packages)"),
     ("turnsmith play ", "unit"),
     ("turnsmith train .* --dry-run", "unit"),
-    ("turnsmith (check|plan) ", "e2e"),
+    ("(uvx --from . )?turnsmith (check|plan) ", "e2e"),
     (
-        "turnsmith rehearse recipes/lora",
+        "turnsmith rehearse .*recipes/lora",
         "not run: Qwen3-8B is on a hub; test_rehearse.py rehearses another",
     ),
     ("turnsmith train .*(letters|counting).py", "nightly"),

@@ -27,7 +27,7 @@ def rehearse(folder: Path, *words: str, **variables: str) -> tuple[int, dict[str
         [str(folder / "installed"), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     )
     done = subprocess.run(
-        [sys.executable, "-m", "turnsmith", "rehearse", "../cluster.yaml", *words, "--folder", "made"],
+        [sys.executable, "-m", "turnsmith", "rehearse", "--config", "../cluster.yaml", *words, "--folder", "made"],
         cwd=folder / "work", env=os.environ | {"PYTHONPATH": path} | variables,
         capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip

@@ -53,6 +53,8 @@ def split_agent_options(args: argparse.Namespace, *, required: bool = True) -> N
     Several environments, or one with a weight, are put into `args.mix`.
     """
     words = [word for word in (args.environment, *args.overrides) if word is not None]
+    if files := [word for word in words if word.endswith((".yaml", ".yml")) and not _is_setting(word)]:
+        args.usage_error(f"a file with settings is given as --config {files[0]}")
     named = [word for word in words if _is_environment(word)]
     args.mix = named if len(named) > 1 or any("=" in word for word in named) else []
     if args.mix:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from turnsmith import __version__
 from turnsmith.cli.check import add_check_command
@@ -64,6 +66,11 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
         def __init__(self, **options: Any) -> None:
             super().__init__(**options, formatter_class=_formatter, allow_abbrev=False)
 
+        def error(self, message: str) -> NoReturn:
+            wrong = re.match(r"argument COMMAND: invalid choice: '(.+?)'", message)
+            close = get_close_matches(wrong[1], commands.choices, n=1) if wrong else []
+            super().error(f"there is no command {wrong[1]!r}; did you mean {close[0]}?" if wrong and close else message)
+
     def _formatter(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, width=width, max_help_position=28)
 
@@ -72,7 +79,7 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
         description="Train a language model in your own multi-turn environment, on verl and Ray.",
     )
     parser.add_argument("--version", action="version", version=f"turnsmith {__version__}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     add_train_command(commands)
     add_resume_command(commands)
     add_runs_command(commands)
@@ -99,6 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
     # argparse stops collecting KEY=VALUE at the first option after them; the rest comes back as extra arguments.
     if extra and hasattr(args, "overrides") and not any(word.startswith("-") for word in extra):
         args.overrides = [*args.overrides, *extra]

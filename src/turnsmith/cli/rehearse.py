@@ -30,9 +30,9 @@ ENVIRONMENT is given as for `turnsmith train`."""
 
 _EXAMPLES = """\
 examples:
-  turnsmith rehearse cluster.yaml my_game:MyGame --model Qwen/Qwen3-0.6B
-  turnsmith rehearse cluster.yaml my_game:MyGame training.batch_size=1024
-  turnsmith rehearse cluster.yaml my_game:MyGame --no-run"""
+  turnsmith rehearse my_game:MyGame --config cluster.yaml --model smollm2
+  turnsmith rehearse my_game:MyGame --config cluster.yaml training.seed=1
+  turnsmith rehearse my_game:MyGame --config cluster.yaml --no-run"""
 
 
 def add_rehearse_command(commands: Any) -> None:
@@ -41,10 +41,10 @@ def add_rehearse_command(commands: Any) -> None:
         "rehearse", help="rehearse a cluster's run on this machine", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     add = parser.add_argument
-    add("config", metavar="FILE", help="YAML file with the settings of the run")
     add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting of the run, such as training.batch_size=1024")
     add("--model", metavar="MODEL", help="the model of the run, as in `turnsmith train`")
+    add("--config", metavar="FILE", help="YAML file with the settings of the run")
     add_training_options(parser)
     add("--folder", metavar="FOLDER", default="rehearsals", help="where to put it (default: rehearsals)")
     add(

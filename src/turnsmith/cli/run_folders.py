@@ -39,8 +39,12 @@ def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: 
         return _latest_run(output_dir, containing)
     parent = places[-1].parent
     similar = get_close_matches(path.name, [run.name for run in _runs_in(parent)], n=1)
-    hint = f"Did you mean {parent / similar[0]}?" if similar else f"`turnsmith runs {parent}` lists the runs there."
+    hint = f"Did you mean {parent / similar[0]}?" if similar else f"`{_listing(parent)}` lists the runs there."
     raise RecordError(f"There is no run {argument}: found no run.json in {' or '.join(map(str, places))}. {hint}")
+
+
+def _listing(folder: Path) -> str:
+    return "turnsmith runs" if folder == Path(OUTPUT_DIR) else f"turnsmith runs {folder}"
 
 
 def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFolder:

@@ -50,6 +50,8 @@ def add_train_command(commands: Any) -> None:
     add("--model", metavar="MODEL", help=model)
     add("--config", metavar="FILE", help="YAML file with settings")
     add_training_options(parser)
+    add("--name", metavar="NAME", help="name of the run folder (default: ENVIRONMENT-TIME)")
+    add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
     add("--dry-run", action="store_true", help="check and print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
@@ -58,6 +60,8 @@ def _run(args: argparse.Namespace) -> int:
     """Train or, with --dry-run, only check and print the settings."""
     split_agent_options(args)
     config = read_config(args.config, args.model, args.overrides)
+    config.checkpoint.run_name = args.name or config.checkpoint.run_name
+    config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
     environment = chosen_environment(args, config)
     from turnsmith.trainer import RayPPOTrainer
 

@@ -15,7 +15,7 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.signatures import check_signatures
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, TurnsmithError, describe_failure
 from turnsmith.importing import absolute_name, import_object
 
 if TYPE_CHECKING:
@@ -272,8 +272,13 @@ _made_by: dict[int, tuple[Callable[..., Any], type]] = {}
 
 def _class_made_by(factory: Callable[..., Any], spec: EnvironmentSpec) -> type:
     if id(factory) not in _made_by:
-        # Not closed: `close` may need what `reset` makes.
-        _made_by[id(factory)] = factory, type(spec.build())
+        try:
+            made = spec.build()  # not closed: `close` may need what `reset` makes
+        except TurnsmithError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{describe_failure(spec.name, error)}, when called to see what it makes.") from error
+        _made_by[id(factory)] = factory, type(made)
     return _made_by[id(factory)][1]
 
 

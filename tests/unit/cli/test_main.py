@@ -32,13 +32,43 @@ def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["train"], ["train", GAME, "--modle", "x"], ["fly"], ["model", "tiny", "a", "b=1"]]
+    ("argv", "sentence"),
+    [
+        (["train"], "name an environment"),
+        (["train", GAME, "--modle", "x"], "unrecognized arguments: --modle"),
+        (["train", "my.yaml", GAME], "a file with settings is given as --config my.yaml"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["plann"], "there is no command 'plann'; did you mean plan?"),
+        (["model", "tiny", "a", "b=1"], "unrecognized arguments: b=1"),
+    ],
 )
-def test_a_wrong_command_line_shows_the_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_shows_the_usage(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
-    assert "usage: turnsmith" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "usage: turnsmith" in shown
+    assert sentence in shown
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "measure a model in your environment" in capsys.readouterr().out
+
+
+def test_a_training_run_is_named_as_other_runs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("verl")
+    assert main(["train", GAME, "--model", "tiny", "--name", "mine", "--output-dir", "o", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "run_name: mine" in printed
+    assert "output_dir: o" in printed
+
+
+def test_a_factory_that_cannot_be_called_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "json:loads"]) == 2
+    assert "loads raised TypeError: the JSON object must be str" in capsys.readouterr().err
 
 
 def test_settings_come_from_file_then_model_then_words(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_the_command_writes_what_it_found(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     (tmp_path / "cluster.yaml").write_text(file("cluster.yaml"))
-    words = ["rehearse", "cluster.yaml", GUESS, "--model", model(), "--no-run", *more]
+    words = ["rehearse", GUESS, "--config", "cluster.yaml", "--model", model(), "--no-run", *more]
     assert main(words) == code
     (written,) = tmp_path.glob("rehearsals/rehearsal-*/rehearsal.json")
     result = json.loads(written.read_text())
@@ -181,7 +181,7 @@ def test_the_command_writes_what_it_found(
     assert ("FAILED" in written.with_suffix(".txt").read_text()) is bool(code)
     assert {"settings", "model", "environment elsewhere"} <= {part["name"] for part in result["parts"]}
     with pytest.raises(SystemExit):
-        main(["rehearse", "cluster.yaml", "training.batch_size=64"])  # nothing to train in
+        main(["rehearse", "--config", "cluster.yaml", "training.batch_size=64"])  # nothing to train in
 
 
 def test_held_out_rows_are_compared_and_given_to_the_run(
@@ -196,7 +196,7 @@ def test_held_out_rows_are_compared_and_given_to_the_run(
     made = list[Rehearsal]()
     plain = Rehearsal.run
     monkeypatch.setattr(Rehearsal, "run", lambda self, **how: made.append(self) or plain(self, **how))
-    assert main(["rehearse", "cluster.yaml", *words, "--model", model(), "--no-run"]) == 1
+    assert main(["rehearse", "--config", "cluster.yaml", *words, "--model", model(), "--no-run"]) == 1
     assert "1 of 3 held-out tasks are among" in found(made[0].result)["held-out starts are held out"]
     assert sorted(made[0]._words) == sorted(words)
 
@@ -209,6 +209,6 @@ def test_the_curriculum_of_a_mix_is_given_to_the_run(
     made = list[Rehearsal]()
     monkeypatch.setattr(Rehearsal, "run", lambda self, **how: made.append(self) or self.result)
     mix = [f"{GUESS}=3", "turnsmith.env.examples:Calculator=1"]
-    assert main(["rehearse", "cluster.yaml", *mix, "--curriculum", "--model", model()]) == 0
+    assert main(["rehearse", "--config", "cluster.yaml", *mix, "--curriculum", "--model", model()]) == 0
     assert made[0]._words == [*mix, "--curriculum"]
     assert made[0]._environment.curriculum
