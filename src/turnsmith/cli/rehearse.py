@@ -31,7 +31,7 @@ ENVIRONMENT is given as for `turnsmith train`."""
 _EXAMPLES = """\
 examples:
   turnsmith rehearse my_game:MyGame --config cluster.yaml --model smollm2
-  turnsmith rehearse my_game:MyGame --config cluster.yaml training.seed=1
+  turnsmith rehearse my_game:MyGame --config cluster.yaml ray.num_nodes=8
   turnsmith rehearse my_game:MyGame --config cluster.yaml --no-run"""
 
 
