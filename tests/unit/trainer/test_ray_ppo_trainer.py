@@ -14,7 +14,7 @@ from turnsmith.config import ConfigStore, Estimator, TrainingConfig
 from turnsmith.config_sources import from_dict, to_dict
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.examples.guess_number import GuessNumber
-from turnsmith.errors import ConfigError, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError, TrainingFailure, TurnsmithError
 from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer import CustomRayPPOTrainer, RayPPOTrainer, create_trainer
@@ -22,6 +22,7 @@ from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.callbacks import TrainerCallback
 from turnsmith.trainer.config.build import run_header, training_sampling
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
+from turnsmith.trainer.quick_checks import run_quick_checks
 from turnsmith.trajectory import Trajectory
 
 
@@ -170,6 +171,12 @@ def test_a_batch_asked_of_an_episode_leads_to_what_it_has() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'batch': .*DataProto\. Read trajectory\.actions"):
         _ = Trajectory().batch  # type: ignore[attr-defined]
     assert not hasattr(Trajectory(), "bach")
+
+
+def test_without_an_annotation_it_is_found_by_the_checks_before_ray_starts(tiny_folder: str) -> None:
+    made = RayPPOTrainer(ConfigStore(), GuessNumber, reward_fn=lambda data: len(data.batch["responses"]))
+    with pytest.raises(EnvironmentFailure, match=r"no attribute 'batch': .*not verl's DataProto"):
+        run_quick_checks(made._inputs(), tiny_folder, print)
 
 
 @pytest.mark.parametrize("estimator", get_args(Estimator))
