@@ -84,6 +84,15 @@ def test_no_text_ends_its_own_message(name: str, family: str, bare: Any) -> None
         assert count[0] == count[1]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_result_names_its_tool_for_a_model_that_knows_no_tool_role(name: str, byte_tokenizer: Any) -> None:
+    chat = Chat(byte_tokenizer(FORMATS[name]))
+    assert not chat.takes_tool_role
+    assert "Tool result (add): 7" in chat.show(
+        chat.bridge([{"role": "tool", "name": "add", "content": "7"}], closed=True)
+    )
+
+
 def test_an_instruction_mark_of_llama_2_is_plain_text(bare: Any) -> None:
     """What docs/inference.md warns of: this format cannot tell its own mark from one in an observation."""
     tokenizer = bare("llama2")

@@ -155,7 +155,8 @@ class ChatTemplate:
             unknown = self.bridge((_UNKNOWN_ROLE,)).segments
         except ConfigError:
             return True
-        return unknown != tuple(segment.replace("tool", _UNKNOWN_ROLE) for segment in result)
+        renamed = [segment.lower().replace("tool", _UNKNOWN_ROLE) for segment in result]
+        return [segment.lower() for segment in unknown] != renamed
 
 
 def thinking_settings(tokenizer: Any, thinking: bool | None) -> dict[str, bool]:
