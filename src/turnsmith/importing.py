@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,7 +25,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, MissingDependency
 
 _FROM_FILE = "turnsmith_user_"
 """Prefix of the module name of a file whose own name is taken, by a module of the standard library for example."""
@@ -139,6 +140,31 @@ def installed_version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def not_imported(error: ImportError, if_missing: str) -> MissingDependency:
+    """The error for a package that did not import: `if_missing`, or what failed inside of it though it is there.
+
+    Example:
+        >>> not_imported(ModuleNotFoundError("no", name="no_such_package"), "It is not installed.")
+        MissingDependency('It is not installed.')
+        >>> not_imported(ImportError("cannot import name 'x' from 'y'"), "It is not installed.")
+        MissingDependency("An import failed: cannot import name 'x' from 'y'.")
+    """
+    package = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package not in sys.modules and not importlib.util.find_spec(package):
+        return MissingDependency(if_missing)
+    return MissingDependency(f"An import failed: {str(error).rstrip('.')}.{hidden_modules()}")
+
+
+def hidden_modules() -> str:
+    """Which files of the user are imported instead of Python's own modules, as a sentence; empty: none."""
+    own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
+        file = Path(getattr(sys.modules[name], "__file__", None) or own[0] / name).resolve()
+        if not any(file.is_relative_to(folder) for folder in own) and "site-packages" not in file.parts:
+            return f" Your file {file} is imported instead of Python's own module {name}: rename it."
+    return ""
 
 
 def install_line(extra: str, options: str = "") -> str:

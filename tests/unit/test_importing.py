@@ -7,13 +7,22 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
-from turnsmith.importing import absolute_name, add_to_path, import_folder, import_name, import_object
+from turnsmith.importing import (
+    absolute_name,
+    add_to_path,
+    hidden_modules,
+    import_folder,
+    import_name,
+    import_object,
+    not_imported,
+)
 
 SOURCE = """
 class MyGame:
@@ -143,3 +152,17 @@ def test_threads_that_import_a_file_at_the_same_time_all_get_the_whole_module(fo
     with ThreadPoolExecutor(8) as pool:
         games = set(pool.map(import_object, [f"{folder / name}:Game"] * 8))
     assert len(games) == 1
+
+
+def test_a_file_that_hides_a_module_of_python_is_named_instead_of_the_package_that_needs_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hidden_modules() == ""
+    file = folder / "glob.py"
+    file.write_text("")
+    monkeypatch.delitem(sys.modules, "glob")
+    assert import_module("glob").__file__ == str(file)
+    failed = ImportError(f"cannot import name 'glob' from 'glob' ({file})", name="glob")  # in `import torch`
+    said = str(not_imported(failed, "torch is not installed."))
+    assert said.startswith("An import failed: cannot import name 'glob' from 'glob'")
+    assert said.endswith(f" Your file {file} is imported instead of Python's own module glob: rename it.")

@@ -28,7 +28,7 @@ from turnsmith.cli.serve import add_serve_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
 from turnsmith.errors import EnvironmentFailure, Preempted, TurnsmithError
-from turnsmith.importing import add_to_path, install_line
+from turnsmith.importing import add_to_path, hidden_modules, install_line
 from turnsmith.terminal import print_line
 
 TRAINING_PACKAGES = frozenset(
@@ -121,15 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TurnsmithError as error:
         print_line(f"turnsmith: {error}", sys.stderr)
         return 75 if isinstance(error, Preempted) else 1 if isinstance(error, EnvironmentFailure) else 2
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in TRAINING_PACKAGES:
+    except (ImportError, AttributeError) as error:
+        sentence = _why_not_imported(args.command, error)
+        if not sentence:
             raise
-        print_line(
-            f"turnsmith: `turnsmith {args.command}` needs {package}, which is not installed: {install_line('cpu')}, or "
-            f"on a GPU machine {install_line('vllm')}.",
-            sys.stderr,
-        )
+        print_line(f"turnsmith: {sentence}", sys.stderr)
         return 2
     except KeyboardInterrupt:
         print_line("turnsmith: stopped.", sys.stderr)
@@ -138,6 +134,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone (`| head`). Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _why_not_imported(command: str, error: Exception) -> str:
+    """What to do about a failed import; empty: it is none that a user can mend."""
+    if hidden := hidden_modules():
+        return f"{str(error).rstrip('.')}.{hidden}"
+    package = (getattr(error, "name", "") or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in TRAINING_PACKAGES:
+        return ""
+    lines = f"{install_line('cpu')}, or on a GPU machine {install_line('vllm')}"
+    return f"`turnsmith {command}` needs {package}, which is not installed: {lines}."
 
 
 if __name__ == "__main__":

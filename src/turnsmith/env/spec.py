@@ -118,7 +118,8 @@ class EnvironmentSpec:
             raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
         abstract = sorted(getattr(found, "__abstractmethods__", ()))
         if abstract:
-            raise ConfigError(f"{spec.name} cannot be built: it lacks the method {' and '.join(abstract)}.")
+            methods = "method" if len(abstract) == 1 else "methods"
+            raise ConfigError(f"{spec.name} cannot be built: it lacks the {methods} {' and '.join(abstract)}.")
         check_signatures(found)
         Isolation.of(spec.config, spec.isolation)
         return spec

@@ -17,12 +17,14 @@ def explain_validation_error(error: Any, parameters: dict[str, Any]) -> str:
         error: pydantic's `ValidationError`.
         parameters: The JSON Schema of the arguments.
     """
-    details = error.errors(include_url=False, include_context=False)[0]
+    details, *more = error.errors(include_url=False, include_context=False)
     path: tuple[Any, ...] = details["loc"]
     argument = shorten_name(".".join(str(part) for part in path))
     kind: str = details["type"]
     if kind == "missing":
-        return f"The argument {argument} is missing."
+        unknown = [shorten_name(str(one["loc"][0])) for one in more if one["type"] == "extra_forbidden"]
+        instead = f" {unknown_argument(unknown[0], parameters.get('properties', {}))}" if unknown else ""
+        return f"The argument {argument} is missing.{instead}"
     if kind == "extra_forbidden" and len(path) == 1:
         return unknown_argument(argument, parameters.get("properties", {}))
     if kind == "extra_forbidden":
@@ -88,10 +90,12 @@ def check_schema(arguments: dict[str, Any], parameters: dict[str, Any]) -> dict[
         turnsmith.tools.arguments.BadArguments: The argument city is missing.
     """
     properties: dict[str, Any] = parameters.get("properties") or {}
+    is_closed = bool(properties) and not parameters.get("additionalProperties")
     for name in parameters.get("required") or ():
         if name not in arguments:
-            raise BadArguments(f"The argument {shorten_name(str(name))} is missing.")
-    is_closed = bool(properties) and not parameters.get("additionalProperties")
+            unknown = next((one for one in arguments if is_closed and one not in properties), None)
+            instead = "" if unknown is None else f" {unknown_argument(shorten_name(str(unknown)), properties)}"
+            raise BadArguments(f"The argument {shorten_name(str(name))} is missing.{instead}")
     for name, value in arguments.items():
         if name not in properties:
             if is_closed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +193,27 @@ async def test_solutions_that_are_paid_like_no_skill_are_no_ceiling() -> None:
 
 async def test_a_tool_that_needs_more_than_code_gets_it() -> None:
     assert (await one("code tools are closed", subject(TwoArguments)))[0] == "failed"
+
+
+class Analyst(BaseEnvironment):
+    """A database that reads files, as DuckDB does."""
+
+    def reset(self) -> str:
+        return "Which country sold most?"
+
+    def step(self, action: str) -> Any:
+        return "", 0.0, True, {}
+
+    @tool
+    def run_sql(self, sql: str) -> str:
+        """Run a query."""
+        file = re.search(r"read_text\('(.+)'\)", sql)
+        return Path(file[1]).read_text() if file else str(sum(map(int, re.findall(r"\d+", sql))))
+
+
+async def test_a_tool_that_takes_sql_is_asked_for_a_file_too() -> None:
+    status, saw = await one("code tools are closed", subject(Analyst))
+    assert (status, "run_sql read a file of this machine: SELECT content FROM read_text(" in saw) == ("failed", True)
 
 
 async def test_a_database_of_sqlite_is_broken_too_and_close_is_not_called_before_reset() -> None:

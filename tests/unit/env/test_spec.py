@@ -131,7 +131,7 @@ def test_a_file_is_loaded(tmp_path, monkeypatch):
         ("turnsmith.env.examples.guess_number:Gess", "GuessNumber"),
         ("missing.py:Game", "no file '.*missing.py'"),
         (int, "no method reset and no step"),
-        (BaseEnvironment, "it lacks the method reset and step"),
+        (BaseEnvironment, "it lacks the methods reset and step"),
     ],
 )
 def test_what_is_no_environment_is_refused(target, sentence):

@@ -10,6 +10,7 @@ import pytest
 
 from turnsmith.errors import ConfigError
 from turnsmith.tools.arguments import BadArguments
+from turnsmith.tools.error_messages import check_schema
 from turnsmith.tools.schema import signature_of
 
 
@@ -249,6 +250,11 @@ def test_a_missing_and_an_unknown_argument() -> None:
 
     with pytest.raises(BadArguments, match=r"^The argument query is missing\.$"):
         signature_of(find).check({})
+    both = r"^The argument query is missing\. There is no argument qury; the arguments are query, limit\.$"
+    with pytest.raises(BadArguments, match=both):
+        signature_of(find).check({"qury": "a"})
+    with pytest.raises(BadArguments, match=both):
+        check_schema({"qury": "a"}, signature_of(find).parameters)
     with pytest.raises(BadArguments, match=r"^There is no argument qury; the arguments are query, limit\.$"):
         signature_of(find).check({"query": "x", "qury": "x"})
 

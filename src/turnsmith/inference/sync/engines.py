@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.errors import ConfigError, MissingDependency
-from turnsmith.importing import install_line
+from turnsmith.errors import ConfigError
+from turnsmith.importing import install_line, not_imported
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.models import BUILT_MODELS, resolve
@@ -35,7 +35,7 @@ class TransformersInferenceEngine(BaseInferenceEngine):
         try:
             from turnsmith.inference.engines.transformers_engine import TransformersEngine
         except ImportError as error:
-            raise MissingDependency(f"transformers and torch are not installed: {install_line('cpu')}.") from error
+            raise not_imported(error, f"transformers and torch are not installed: {install_line('cpu')}.") from error
         path = resolve(model_path)
         tokenizer, stop_ids = load_tokenizer(path, trust_remote_code)
         engine = TransformersEngine(
@@ -159,7 +159,7 @@ def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     try:
         from transformers import AutoTokenizer, GenerationConfig
     except ImportError as error:
-        raise MissingDependency(f"transformers is not installed: {install_line('cpu')}.") from error
+        raise not_imported(error, f"transformers is not installed: {install_line('cpu')}.") from error
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

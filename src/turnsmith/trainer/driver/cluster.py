@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import MissingDependency, TrainingFailure, TurnsmithError
-from turnsmith.importing import install_line
+from turnsmith.errors import TrainingFailure, TurnsmithError
+from turnsmith.importing import install_line, not_imported
 from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
@@ -66,7 +66,7 @@ class Cluster:
         try:
             import ray
         except ImportError as error:
-            raise MissingDependency(f"Ray is not installed: {install_line('cpu')}.") from error
+            raise not_imported(error, f"Ray is not installed: {install_line('cpu')}.") from error
         self._mark = dict(more or {})
         self._variables = environment_variables(config, device) | self._mark
         self._owned = not ray.is_initialized()
