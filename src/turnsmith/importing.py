@@ -167,6 +167,15 @@ def hidden_modules() -> str:
     return ""
 
 
+def hiding_files() -> str:
+    """Files that a new process would import instead of Python's own modules, as a clause; empty: there are none."""
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        for file in sorted(Path(folder).glob("*.py")):
+            if file.stem in sys.stdlib_module_names:
+                return f" (if it could not start: your file {file} has the name of Python's own module {file.stem})"
+    return ""
+
+
 def install_line(extra: str, options: str = "") -> str:
     """The command that adds an extra to this copy of turnsmith, in the way in which it was installed.
 

@@ -18,6 +18,7 @@ from turnsmith.importing import (
     absolute_name,
     add_to_path,
     hidden_modules,
+    hiding_files,
     import_folder,
     import_name,
     import_object,
@@ -158,6 +159,7 @@ def test_a_file_that_hides_a_module_of_python_is_named_instead_of_the_package_th
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert hidden_modules() == ""
+    assert f"your file {folder / 'calendar.py'} has the name of Python's own module calendar" in hiding_files()
     file = folder / "glob.py"
     file.write_text("")
     monkeypatch.delitem(sys.modules, "glob")

@@ -14,6 +14,7 @@ from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
+from turnsmith.importing import hiding_files
 
 _SUPERVISOR_SECONDS = 40.0
 """Longest wait for a supervisor to end its worker; it needs this long only for processes that cannot be killed."""
@@ -122,7 +123,7 @@ def describe_exit(code: int, isolation: Isolation) -> str:
         return f"had started more than {isolation.processes} processes (environment.isolation_processes allows more)"
     if code > 128:
         return f"was killed by {_signal_name(code - 128)}"
-    return f"exited with status {code}"
+    return f"exited with status {code}{hiding_files()}"
 
 
 def _signal_name(number: int) -> str:
