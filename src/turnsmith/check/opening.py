@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from turnsmith.check.finding import Finding
+from turnsmith.check.finding import Check, Finding
 from turnsmith.check.subject import Subject
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.trajectory import Trajectory
@@ -16,13 +16,13 @@ def is_open(episode: Trajectory) -> bool:
     return episode.tokens.prompt_length > 0
 
 
-async def nothing_opens(subject: Subject) -> Finding | None:
-    """Why no episode opens from any of the first starts; None if one does. An agent opens its conversation itself."""
+async def check_opening(subject: Subject) -> Finding:
+    """Whether an episode opens from any of the first starts. An agent opens its conversation itself."""
     if subject.is_agent:
-        return None
+        return Finding("passed", "An agent opens its conversation itself.")
     opened = await subject.first_openings()
-    if any(map(is_open, opened)):
-        return None
+    if count := sum(map(is_open, opened)):
+        return Finding("passed", f"{count} of {len(opened)} starts open.")
     _, long = await measured(subject, subject.starts())
     if long is not None:
         return long
@@ -44,3 +44,11 @@ async def measured(subject: Subject, starts: Sequence[EpisodeStart]) -> tuple[st
     saw = f"{len(long)} of {len(opened)} starts do not fit into max_prompt_tokens={limit}: {told}."
     fix = f"Set inference.max_prompt_tokens={lengths[-1]} or more, or shorten the first observation."
     return told, Finding("failed", saw, fix, long[:2])
+
+
+OPENING = Check(
+    "an episode opens",
+    "Resets from each of a few starts.",
+    "Without an opening there is nothing to train on, and nothing else to check.",
+    check_opening,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -85,6 +86,8 @@ class Planted:
     def __call__(self, config: EnvironmentConfig) -> Any:
         """Build the environment and plant the fault."""
         environment = self.spec.build()
+        if close := getattr(environment, "close", None):
+            environment.close = partial(_close_anyway, close)
         if self.method:
             setattr(environment, self.method, self.fault.strike)
         else:
@@ -121,6 +124,14 @@ class Planted:
     def spec_with_it(self) -> EnvironmentSpec:
         """The spec of environments with the fault, which run in this process, where its strikes are counted."""
         return EnvironmentSpec(self, self.spec.config, isolation="thread")
+
+
+def _close_anyway(close: Callable[[], Any]) -> Any:
+    """Close; what fails here may need what the fault has kept from being made."""
+    try:
+        return close()
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def own_methods(environment: type) -> list[str]:

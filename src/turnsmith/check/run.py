@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.opening import nothing_opens
+from turnsmith.check.opening import OPENING
 from turnsmith.check.subject import Subject
 from turnsmith.env.isolation.pool import close_workers
 from turnsmith.errors import TurnsmithError
@@ -23,6 +23,9 @@ class CheckResult:
     seconds: float
 
 
+_NOTHING_OPENS = Finding("skipped", "No episode opens.")
+
+
 async def run_checks(
     subject: Subject,
     checks: Sequence[Check],
@@ -31,6 +34,8 @@ async def run_checks(
 ) -> list[CheckResult]:
     """Run the checks in order; one that breaks is a failed one, and does not keep the others from running.
 
+    If no episode opens, that is the first result, and those that need one are skipped.
+
     Args:
         subject: What is checked.
         checks: The checks to run.
@@ -38,13 +43,22 @@ async def run_checks(
         begin: Called before each check.
     """
     results: list[CheckResult] = []
+
+    def add(check: Check, finding: Finding, began: float) -> None:
+        results.append(CheckResult(check, finding, time.perf_counter() - began))
+        show(results[-1])
+
+    opens: bool | None = None
     try:
         for check in checks:
             begin(check)
             began = time.perf_counter()
-            finding = await _run(check, subject)
-            results.append(CheckResult(check, finding, time.perf_counter() - began))
-            show(results[-1])
+            if check.plays and opens is None:
+                finding = await _run(OPENING, subject)
+                opens = finding.status == "passed"
+                if not opens:
+                    add(OPENING, finding, began)
+            add(check, _NOTHING_OPENS if check.plays and not opens else await _run(check, subject), began)
     finally:
         await close_workers()
     return results
@@ -52,13 +66,6 @@ async def run_checks(
 
 async def _run(check: Check, subject: Subject) -> Finding:
     try:
-        if check.plays:
-            if "nothing opens" not in subject.cache:
-                subject.cache["nothing opens"] = await nothing_opens(subject)
-                if (finding := subject.cache["nothing opens"]) is not None:
-                    return finding
-            if subject.cache["nothing opens"] is not None:
-                return Finding("skipped", "No episode opens.")
         return await check.function(subject)
     except TurnsmithError as error:
         return Finding("failed", str(error), "See the message: the check could not be run.")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnsmith.check.checks import CHECKS
+from turnsmith.check.opening import OPENING
 from turnsmith.check.run import CheckResult, run_checks
 from turnsmith.check.subject import Subject
 from turnsmith.check.trial import TRIAL, same_fault
@@ -73,7 +74,7 @@ def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], No
 def _stop_if_hopeless(result: CheckResult) -> None:
     """Raise if the trial shows that every episode of the run would fail."""
     finding = result.finding
-    if result.check is not TRIAL or finding.status != "failed":
+    if result.check not in (OPENING, TRIAL) or finding.status != "failed":
         return
     advice = "training.check=false starts the run all the same."
     if not finding.episodes:

@@ -137,7 +137,7 @@ async def test_if_no_episode_opens_that_is_said_once_and_first(
     played = subject(environment, "evaluation.every=5", chat=tiny_chat, model=lambda turn, prompt: "1")
     results = await run_checks(played, CHECKS)
     first, *others = [result.finding for result in results]
-    assert first.status == "failed"
+    assert (results[0].check.name, first.status) == ("an episode opens", "failed")
     assert first.saw.startswith(what)
     assert first.fix.startswith(fix)
     assert {finding.status for finding in others} == {"skipped", "passed"}
@@ -214,6 +214,11 @@ class Analyst(BaseEnvironment):
 async def test_a_tool_that_takes_sql_is_asked_for_a_file_too() -> None:
     status, saw = await one("code tools are closed", subject(Analyst))
     assert (status, "run_sql read a file of this machine: SELECT content FROM read_text(" in saw) == ("failed", True)
+
+
+async def test_close_after_a_planted_fault_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    await one("faults are not rewards", subject(Swallow))
+    assert not caplog.records
 
 
 async def test_a_database_of_sqlite_is_broken_too_and_close_is_not_called_before_reset() -> None:
