@@ -50,6 +50,12 @@ def typed_in(where: str) -> list[str]:
     return list(dict.fromkeys(command for _, command in commands() if place(command) == where))
 
 
+def title(command: str) -> str:
+    """A command's verb and what it is about, to name a test."""
+    words = command.removeprefix("uvx --from . ").split()
+    return f"{words[1]} {next((word for word in words[2:] if ':' in word or '/' in word), '')}"
+
+
 def make_folder(folder: Path) -> Path:
     """Make the folder that a reader is in: the project without runs, and the file that the quickstart has them save."""
     for name in ("examples", "recipes"):

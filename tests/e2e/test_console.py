@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console import make_folder, typed_in
+from tests.console import make_folder, title, typed_in
 from turnsmith.records.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("typed"))
 
 
-@pytest.mark.parametrize("command", typed_in("e2e"))
+@pytest.mark.parametrize("command", typed_in("e2e"), ids=title)
 def test_it_ends_as_the_page_says(command: str, folder: Path) -> None:
     # The model of a hub has a stand-in: its settings, not its size, are what is typed.
     printed = run(f"{command} --model tiny" if " plan " in command else command, folder)
@@ -39,7 +39,7 @@ def test_it_ends_as_the_page_says(command: str, folder: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1600)
-@pytest.mark.parametrize("command", typed_in("nightly"))
+@pytest.mark.parametrize("command", typed_in("nightly"), ids=title)
 def test_it_learns(command: str, folder: Path) -> None:
     before = set(folder.glob("runs/*"))
     run(command, folder)

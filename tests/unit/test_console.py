@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.console import PLACES, commands, make_folder, place, typed_in
+from tests.console import PLACES, commands, make_folder, place, title, typed_in
 
 from turnsmith.cli.main import main
 
@@ -34,7 +34,7 @@ def test_every_command_is_executed_or_says_why_not() -> None:
     assert len(set(where.values())) == len({one for _, one in PLACES}), "a reason is for no command"
 
 
-@pytest.mark.parametrize("command", TRAINING)
+@pytest.mark.parametrize("command", TRAINING, ids=title)
 def test_a_training_run_is_accepted_as_typed(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("verl")
     assert main([*shlex.split(command)[1:], "--dry-run"]) == 0
@@ -44,7 +44,7 @@ def test_a_training_run_is_accepted_as_typed(command: str, folder: Path, capsys:
     assert not (folder / "runs").exists()
 
 
-@pytest.mark.parametrize("command", [command for command in typed_in("unit") if " play " in command])
+@pytest.mark.parametrize("command", [command for command in typed_in("unit") if " play " in command], ids=title)
 def test_a_person_plays(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
