@@ -32,7 +32,6 @@ NO_REWARD = "no_reward"
 TO_SCORE = "to_score"
 """In the step's info: the observation is the agent's answer, or empty: then the model's last message is the answer. A
 second step, with `{"answer": ...}`, scores it."""
-_MAX_ERROR_CHARS = 500
 _MAX_OUTPUT_BYTES = 2**16
 _COLUMN = re.compile(r"\{(\{?)([\w.-]+)\}")
 
@@ -222,21 +221,32 @@ class CommandAgent(AgentEnvironment):
     async def run(self, model: ModelEndpoint) -> str | None:
         """Run the program to its end; kill it, with all that it has started, if the episode ends first."""
         variables = {**os.environ, **model.variables(), "TURNSMITH_TASK": json.dumps(self.task)}
-        process = await asyncio.create_subprocess_exec(
-            *self.arguments,
-            env={**variables, "TURNSMITH_SEED": str(self.seed)},
-            cwd=self.folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL if self.scoring is None else asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
         try:
-            output, errors = await process.communicate()
+            process = await asyncio.create_subprocess_exec(
+                *self.arguments,
+                env={**variables, "TURNSMITH_SEED": str(self.seed)},
+                cwd=self.folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL if self.scoring is None else asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # a row with a null character, or longer than an argument may be
+            raise EnvironmentFailure(f"The program could not be started with this task: {error}.") from error
+        try:
+            output, errors = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
+            await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
-            last = errors.decode("utf-8", "replace").strip()[-_MAX_ERROR_CHARS:]
-            raise EnvironmentFailure(f"The program ended with exit status {process.returncode}: {last}")
-        return None if self.scoring is None else output[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
+            raise EnvironmentFailure(f"The program ended with exit status {process.returncode}: {errors[-500:]}")
+        return None if self.scoring is None else output
+
+
+async def _tail(stream: asyncio.StreamReader | None) -> str:
+    """The end of what a program writes, however much it is."""
+    kept = b""
+    while stream is not None and (part := await stream.read(_MAX_OUTPUT_BYTES)):
+        kept = (kept + part)[-_MAX_OUTPUT_BYTES:]
+    return kept.decode("utf-8", "replace").strip()

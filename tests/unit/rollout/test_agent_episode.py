@@ -212,7 +212,7 @@ import json, os, sys, urllib.request
 body = {"model": "m", "messages": [{"role": "user", "content": "1 + 1?"}]}
 url, headers = os.environ["OPENAI_BASE_URL"], {"Content-Type": "application/json"}
 urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)).read()
-print(*sys.argv[1:])
+print("." * 10**6 if sys.argv[1:] else "", *sys.argv[1:])
 """
 
 
@@ -235,6 +235,15 @@ async def test_a_program_is_scored_by_what_it_prints_or_else_by_the_last_message
     agent = "turnsmith.env.agent:CommandAgent"
     trajectory = await play(agent, ScriptedEngine([said], chat), chat, {"wanted": 2}, config=config)
     assert (trajectory.error, trajectory.outcome, trajectory.rewards) == ("", "completed", [reward])
+
+
+@pytest.mark.parametrize("question", ["\0", "x" * 2**18], ids=["a null character", "a long row"])
+async def test_a_row_that_no_program_can_be_given_is_a_fault(chat: Chat, question: str):
+    config = EnvironmentConfig(command=f"{sys.executable} -c pass {{question}}")
+    agent = "turnsmith.env.agent:CommandAgent"
+    trajectory = await play(agent, ScriptedEngine(["2"], chat), chat, {"question": question}, config=config)
+    assert trajectory.outcome == "environment_failed"
+    assert trajectory.error.startswith("The program could not be started with this task: ")
 
 
 async def test_a_program_without_a_reward_is_told_what_a_program_can_do(chat: Chat, tmp_path: Path):
