@@ -85,3 +85,9 @@ def test_a_name_that_something_else_stands_for_is_documented(name: str) -> None:
 
 def test_nothing_is_open() -> None:
     assert "issue " not in PAGE.lower()
+
+
+def test_the_page_is_up_to_date() -> None:
+    from docs.hooks.specification import specification
+
+    assert specification() == PAGE, "run: python -m docs.hooks.specification"

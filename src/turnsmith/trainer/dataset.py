@@ -135,7 +135,14 @@ class CustomEnvironmentDataset:
     @classmethod
     def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:
         """The dataset itself, or one of the given tasks; None: only the seeds differ."""
-        return dataset if isinstance(dataset, CustomEnvironmentDataset) else cls(tasks=dataset)
+        if not isinstance(dataset, CustomEnvironmentDataset):
+            return cls(tasks=dataset)
+        if type(dataset).__getitem__ is not CustomEnvironmentDataset.__getitem__:
+            raise ConfigError(
+                f"{type(dataset).__name__}.__getitem__ is not read by training: override start(index), which returns "
+                "the index, seed and task of an episode's start, or pass the rows themselves, dataset=[...]."
+            )
+        return dataset
 
     def start(self, index: int) -> DatasetRow:
         """Where group `index` starts."""
