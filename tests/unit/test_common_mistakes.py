@@ -157,7 +157,7 @@ MISTAKES = {
         "must return (observation, reward, done, info)",
     ),
     "an observation that is no text": Mistake(
-        "eval game.py:NoText --model tiny --episodes 8",
+        "train game.py:NoText --model tiny",
         "NoText.reset returned an observation of type dict",
         "must be a string, or a list of messages",
     ),
@@ -166,17 +166,7 @@ MISTAKES = {
         "Raises.step raised KeyError: 'sword' (in step, game.py line ",
         "fix this first, with one episode at a time (`turnsmith play`)",
     ),
-    "an environment with tasks, but no data": Mistake(
-        "eval game.py:Task --model tiny --episodes 8",
-        "Task.reset takes a task, but this episode has none",
-        "--data FILE",
-    ),
     "a prompt that is too long": Mistake(
-        "eval game.py:Long --model tiny --episodes 8",
-        "tokens, more than the 2048 allowed",
-        "raise inference.max_prompt_tokens",
-    ),
-    "a prompt that is too long, in training": Mistake(
         "train game.py:Long --model tiny",
         "4 of 4 openings have more tokens than the 2048 allowed",
         "raise inference.max_prompt_tokens",
@@ -196,7 +186,7 @@ MISTAKES = {
         "Raises.step raised KeyError: 'sword' (in step, game.py line ",
         "Fix this first",
     ),
-    "training with tasks, but no data": Mistake(
+    "an environment with tasks, but no data": Mistake(
         "train game.py:Task --model tiny", "Task.reset takes a task, but this episode has none", "--data FILE"
     ),
     "a lock that a class in a script uses": Mistake(
