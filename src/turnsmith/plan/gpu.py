@@ -17,6 +17,7 @@ from turnsmith.plan.workload import EpisodeSample
 from turnsmith.records.yaml_text import parse_yaml
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.layout import micro_batch_size, trainer_ranks
+from turnsmith.trainer.config.log_probs import plain_because
 
 _TRAINING, _PREFILL, _READING, _LINK = 0.4, 0.5, 0.6, 0.5
 """Assumed shares of the data sheet's flops, memory bandwidth and link that are reached."""
@@ -26,6 +27,9 @@ _CONTEXT = 1.5 * 2**30
 """CUDA, NCCL and what PyTorch keeps, on each GPU."""
 _RECOMPUTED = 4
 """Forward passes that a forward and a backward pass cost with gradient checkpointing."""
+
+_CHUNK, _COPIES = 512, 7
+"""Tokens whose logits fused log-probs hold at once, and how often, in float32: counted on the meta device."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,18 @@ def gpu_memory(
     layer = _BF16 * (shape.parameters - shape.vocab * shape.hidden) / shape.layers
     kept = tokens * shape.layers * shape.hidden * _BF16  # with gradient checkpointing
     inside = tokens * _BF16 * (8 * shape.hidden + 4 * shape.intermediate) + 2 * layer
-    update = state + kept + inside + 3 * 4 * tokens * shape.vocab + _CONTEXT
+    update = state + kept + inside + _head(config, shape, tokens) + _CONTEXT
     engine = config.inference.gpu_memory_utilization * size
     weights = _BF16 * shape.parameters / config.model.tensor_parallel_size
     cache = engine - weights - _CONTEXT
     one = _BF16 * shape.cache_values * (sample.prompt + sample.longest) / config.model.tensor_parallel_size
     fits = cache > one and update < size and (apart or state + engine < size)
     return {"trainer rank": update, "rollout server": engine, "cached episodes": cache // one, "fits": float(fits)}
+
+
+def _head(config: ConfigStore, shape: ModelShape, tokens: float) -> float:
+    """Bytes between the last layer and the loss."""
+    if plain_because(config):
+        return 3 * 4 * tokens * shape.vocab
+    # The head as it was gathered, its gradient, and that of one chunk.
+    return _COPIES * 4 * min(tokens, _CHUNK) * shape.vocab + 3 * _BF16 * shape.vocab * shape.hidden

@@ -55,6 +55,7 @@ SIZES: dict[str, Any] = {
     "num_local_experts": 4,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 1,
@@ -76,7 +77,8 @@ def tiny_model(family: str) -> Any:
     """A random model of the family, with no norm of 1 and no bias of 0."""
     usual: Any = AutoConfig.for_model(family)
     sizes = {name: value for name, value in SIZES.items() if getattr(usual, name, None) is not None}
-    sizes |= {name: SIZES[name] for name in ("head_dim", "num_experts_per_tok") if hasattr(usual, name)}
+    unset = ("head_dim", "num_key_value_heads", "num_experts_per_tok", "n_routed_experts", "n_shared_experts")
+    sizes |= {name: SIZES[name] for name in unset if hasattr(usual, name)}
     if "kv_lora_rank" in sizes:
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if getattr(usual, "layer_types", None):  # of the kinds of layers, the last two
@@ -120,8 +122,7 @@ def numbers(folder: Path, lora: int, *, fused: bool) -> dict[str, torch.Tensor]:
     assert (getattr(made.engine.module, "_verl_fused_kernels_backend", None) == "torch") is fused
     data = batch(concatenated=False)
     tu.assign_non_tensor(data, temperature=0.7, global_token_num=data["input_ids"].offsets().diff().tolist())
-    for name in ("use_fused_kernels", "use_remove_padding"):  # the worker says
-        data.pop(name)
+    data.pop("use_remove_padding")  # the worker says, as whether log-probs are fused
     data["advantages"] = data["advantages"] * (1 + made.rank)  # each rank has a gradient of its own
     asked = data.copy()
     tu.assign_non_tensor(asked, compute_loss=False)
