@@ -164,6 +164,7 @@ def run_here(work: Coroutine[Any, Any, Result]) -> Result:
     else:
         return run_blocking(work)
     if getattr(_of_thread, "pid", None) != os.getpid():
+        avoid_uvloop()
         # With a factory, it does not become the thread's default loop, which other libraries may have set.
         _of_thread.pid, _of_thread.runner = os.getpid(), asyncio.Runner(loop_factory=asyncio.new_event_loop)
     return _of_thread.runner.run(work)

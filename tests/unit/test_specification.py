@@ -130,7 +130,9 @@ def test_the_base_class(script: Script) -> None:
     my_env = script.run("readme-07", BaseEnvironment=BaseEnvironment)["MyEnv"]
     assert my_env({}).get_prompt_prefix() == "You are a helpful assistant."
     assert [getattr(my_env({}), name)() for name in ("reset", "get_state_description")] == [None, None]
-    with pytest.raises(turnsmith.EnvironmentFailure, match=r"MyEnv.reset returned an observation of type NoneType; it must"):
+    with pytest.raises(
+        turnsmith.EnvironmentFailure, match=r"MyEnv.reset returned an observation of type NoneType; it must"
+    ):
         turnsmith.EnvironmentRewardWrapper(my_env).compute_batch_rewards(["x"])
 
 

@@ -20,7 +20,7 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentHost, EnvironmentSpec
 from turnsmith.env.agent import CommandAgent
 from turnsmith.environment_threads import EnvironmentThreads
-from turnsmith.loop_thread import LoopThread
+from turnsmith.loop_thread import LoopThread, run_here
 from turnsmith.threads import ThreadPool
 
 
@@ -248,7 +248,14 @@ async def from_loops_of_ours() -> Iterable[Awaitable[int | None]]:
     return [on_a_loop_of_ours() for _ in range(64)]
 
 
-@pytest.mark.parametrize("calls", [from_an_agent_program, from_user_code_that_runs_a_loop, from_loops_of_ours])
+async def from_other_threads() -> Iterable[Awaitable[int | None]]:
+    return [asyncio.to_thread(run_here, start_process()) for _ in range(64)]
+
+
+STARTS = [from_an_agent_program, from_user_code_that_runs_a_loop, from_loops_of_ours, from_other_threads]
+
+
+@pytest.mark.parametrize("calls", STARTS)
 @pytest.mark.usefixtures("uvloop_policy")
 def test_64_threads_start_processes_at_once_where_uvloop_is_installed(
     calls: Callable[[], Coroutine[Any, Any, Iterable[Awaitable[int | None]]]],
