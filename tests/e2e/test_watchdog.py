@@ -46,6 +46,7 @@ class Runner:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, RunFolder]]:
     run = RunFolder.create(tmp_path_factory.mktemp("runs"), "demo")
     started = Cluster(ConfigStore(), "cpu", {VARIABLE: str(run.path / STACKS)})
+    started.start()
     yield started, run
     started.close()
 

@@ -77,9 +77,12 @@ class RecordedCluster:
 
     is_local = False
 
-    def __init__(self, config: ConfigStore, device: str, more: object = None, tell: object = None) -> None:
+    def __init__(self, config: ConfigStore, device: str, more: object = None) -> None:
         self.variables = environment_variables(config, device)
         self.arguments = cluster._init_arguments(config, device)
+
+    def start(self, tell: object) -> None:
+        pass
 
     def actor(self, cls: type, *, threads: int) -> RecordedActor:
         return RecordedActor()

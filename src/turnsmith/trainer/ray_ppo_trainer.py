@@ -346,6 +346,7 @@ made of whole groups. Set batch_size to 24 or 32.
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)
+        self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
         with using(self.run.path):
             inputs.write(self.run, theirs, is_new=self._stopped is None)
@@ -358,8 +359,7 @@ made of whole groups. Set batch_size to 24 or 32.
         self._view.phase("starting Ray")
         # It ends before anything loads the model, and while Ray starts.
         with ModelCheck.of(config, model_path, self._view.note):
-            variables = {stacks.VARIABLE: str(self.run.path / STACKS)}
-            self._cluster = Cluster(config, resolve_device(config), variables, self._view.phase)
+            self._cluster.start(self._view.phase)
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)

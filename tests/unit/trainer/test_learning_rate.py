@@ -49,6 +49,9 @@ class Cluster:
     def __init__(self, *settings: Any) -> None:
         self.runner = Actor()
 
+    def start(self, tell: Any) -> None:
+        pass
+
     def actor(self, cls: type, *, threads: int) -> Actor:
         return self.runner
 

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -16,6 +17,8 @@ from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.importing import install_line, not_imported
 from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import RayDemand
+from turnsmith.trainer.driver import agent_shim
+from turnsmith.trainer.driver.fork_server import ForkServer, forking_workers, preloaded_modules
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
 from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
 from turnsmith.trainer.driver.stop_signals import starting_ray
@@ -43,55 +46,64 @@ _START_LIMITS = {
 
 
 class Cluster:
-    """The Ray cluster of one run.
+    """The Ray cluster of one run. Nothing of Ray starts before `start`, only what its workers are forked from.
 
     Args:
         config: The run's settings.
         device: `cpu` or `cuda`.
         more: Further environment variables of every process of the run.
-        tell: Called with a phrase that says what this waits for, if it takes longer than usual.
-
-    Raises:
-        ConfigError: The cluster does not have free what the run asks for.
-        TrainingFailure: Ray could not be started or joined, or the cluster has another run.
     """
 
-    def __init__(
-        self,
-        config: ConfigStore,
-        device: str,
-        more: Mapping[str, str] | None = None,
-        tell: Callable[[str], None] = lambda phrase: None,
-    ) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise not_imported(error, f"Ray is not installed: {install_line('cpu')}.") from error
+    def __init__(self, config: ConfigStore, device: str, more: Mapping[str, str] | None = None) -> None:
+        self._config, self._arguments = config, _init_arguments(config, device)
         self._mark = dict(more or {})
         self._variables = environment_variables(config, device) | self._mark
-        self._owned = not ray.is_initialized()
+        self._owned = not ("ray" in sys.modules and sys.modules["ray"].is_initialized())
         self.is_local = self._owned and not config.ray.address
         """Whether Ray runs on this machine alone, started by us."""
         self._actors: list[Any] = []
         self._processes: list[Any] = []
         self._folder = ""
+        self._fork_server: ForkServer | None = None
         self._vital: dict[str, Any] = {}
-        if not self._owned:
-            check_cluster(config)
-            return
-        arguments = _init_arguments(config, device)
         if self.is_local:
             self._folder = tempfile.mkdtemp(prefix="turnsmith-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
             self._variables |= private_variables(self._folder)
-            arguments["_temp_dir"] = f"{self._folder}/ray"  # not the folder itself, which Ray would open to everybody
+            # Not the folder itself, which Ray would open to everybody.
+            self._arguments["_temp_dir"] = f"{self._folder}/ray"
+        if self.is_local and device == "cpu":
+            self._fork_server = ForkServer(self._folder, _LOOPBACK | self._variables, preloaded_modules(config))
+            self._processes = [self._fork_server.process]
+            self._vital = {"fork server": self._fork_server.process}
+        try:  # meanwhile
+            import ray  # noqa: F401
+        except ImportError as error:
+            _kill(self._processes)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise not_imported(error, f"Ray is not installed: {install_line('cpu')}.") from error
+        if self._owned:  # a script that ends without cleanup() leaves no process behind either
+            atexit.register(self.close)
+
+    def start(self, tell: Callable[[str], None] = lambda phrase: None) -> None:
+        """Start Ray, or join the cluster.
+
+        Args:
+            tell: Called with a phrase that says what this waits for, if it takes longer than usual.
+
+        Raises:
+            ConfigError: The cluster does not have free what the run asks for.
+            TrainingFailure: Ray could not be started or joined, or the cluster has another run.
+        """
+        if not self._owned:
+            check_cluster(self._config)
+            return
         # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
-        self._processes = _start_ray(arguments, self._variables, tell, is_local=self.is_local)
-        self._vital = {name: process for process in self._processes if (name := process.name()) in _VITAL}
-        # A script that ends without cleanup() leaves no process behind either.
-        atexit.register(self.close)
+        with forking_workers(self._fork_server) as more:
+            self._processes += _start_ray(self._arguments, self._variables | more, tell, is_local=self.is_local)
+        self._vital |= {name: process for process in self._processes if (name := process.name()) in _VITAL}
         if not self.is_local:
             try:
-                check_cluster(config)
+                check_cluster(self._config)
             except TurnsmithError:
                 self.close()
                 raise
@@ -117,7 +129,7 @@ class Cluster:
         return ray.get_runtime_context().get_node_id()
 
     def lost(self) -> str:
-        """The name of a process of Ray itself that we started and that is gone; empty while all are alive."""
+        """The name of a process of Ray itself, or the fork server, if we started it and it is gone; else empty."""
         import psutil
 
         for name, process in self._vital.items():
@@ -146,6 +158,8 @@ class Cluster:
             started = [*started, *_marked(self._mark)]
             _kill(started)
         ray.shutdown()
+        if self._fork_server is not None:
+            self._fork_server.close()
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
         _kill(alive)
         if self._folder:
@@ -259,19 +273,23 @@ def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
-    """Start Ray with these variables, bound to 127.0.0.1, and as if its dashboard were not installed.
+    """Start Ray with these variables, bound to 127.0.0.1, and without its dashboard's agent.
 
     The environment variable is for Ray's processes; this process read it when it imported Ray, which a user's script
-    may have done long ago. Without a dashboard its agent has nothing to do, but it would open a port, or wait three
-    seconds for it while another Ray has it, and a node is not up before its agent is.
+    may have done long ago. Without a dashboard its agent has nothing to do, but a node is not up before its agent is.
     """
-    from ray._private import node, ray_constants, utils
+    from ray._private import node, ray_constants, services
     from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
 
-    is_cluster, error_of = ray_constants.ENABLE_RAY_CLUSTER, utils.get_dashboard_dependency_error
+    is_cluster = ray_constants.ENABLE_RAY_CLUSTER
+    command_of = services._build_python_executable_command_memory_profileable
     started = {name: getattr(node.Node, name) for name in _NOT_STARTED}
     ray_constants.ENABLE_RAY_CLUSTER = False
-    utils.get_dashboard_dependency_error = lambda: ImportError("turnsmith starts Ray without its dashboard")
+    services._build_python_executable_command_memory_profileable = lambda part, *more, **named: (
+        [sys.executable, "-I", "-S", agent_shim.__file__]  # the path of Ray's own script is then its first argument
+        if part == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
+        else command_of(part, *more, **named)
+    )
     for name in _NOT_STARTED:
         setattr(node.Node, name, lambda self, **unused: None)
     try:
@@ -281,6 +299,6 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
-        utils.get_dashboard_dependency_error = error_of
+        services._build_python_executable_command_memory_profileable = command_of
         for name, start in started.items():
             setattr(node.Node, name, start)

@@ -66,7 +66,9 @@ class Watchdog:
         if now - self._looked > _LOOK_SECONDS:
             ray_part = self._cluster.lost()
             if ray_part:  # before any call to Ray, which would wait for the lost process
-                raise TrainingFailure(f"A process of Ray itself was lost: {ray_part}.{resume_advice(self._folder)}")
+                raise TrainingFailure(
+                    f"A process that every other one needs was lost: {ray_part}.{resume_advice(self._folder)}"
+                )
             self._looked, actors = now, _named_actors()
             gone = self._actors - actors
             self._lost = _missed(gone, actors)

@@ -1,0 +1,125 @@
+"""A process that imports once what the processes of a run need, and forks each of them: on one machine, without GPUs.
+
+Ray starts every worker as a new Python, which imports torch, transformers and verl for 7 to 12 s of CPU. Here Ray
+starts `driver/worker_shim.py`, which hands its command line to this process and ends; a child of this process goes on
+as that worker. Nothing else happens here: it has one thread, no model, and no code of the user's.
+
+A GPU's driver does not survive a fork, and importing verl may start it: there Ray starts its workers itself.
+
+Run by `driver/fork_server.py`: python -m turnsmith.trainer.verl.fork_server SOCKET MODULE ...
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from turnsmith.records.stacks import VARIABLE
+from turnsmith.trainer.driver.worker_shim import FIRST_JOB, JOB, RAYLET
+
+_OOM_SCORE = 1000
+"""By how much more than Ray itself, the kernel should prefer to end a worker when memory is short: Ray's default."""
+
+
+def main(address: str, modules: list[str]) -> None:
+    """Listen, import, and answer requests; in a child: be the worker that was asked for.
+
+    It listens before it imports, so that Ray's workers wait for it. It ends with the process that started it and with
+    Ray's raylet, and its children notice that within a second.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    os.environ.pop(VARIABLE, None)  # this process is none of those whose stacks are of interest
+    # Ray reads these two once, while it is imported: the job of its workers, and the process that they end with.
+    os.environ |= {JOB: FIRST_JOB, RAYLET: str(os.getpid())}
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray starts its processes
+    for name in modules:
+        with suppress(Exception):  # the worker that needs it imports it again, and says what is wrong
+            importlib.import_module(name)
+    from ray._private.utils import set_kill_on_parent_death_linux
+
+    set_kill_on_parent_death_linux()
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children: the kernel forgets them
+    _become(*_next_worker(listener))
+
+
+def _next_worker(listener: socket.socket) -> tuple[bytes, list[int]]:
+    """Fork a child for each request, and return the request in that child; this process ends here."""
+    raylet = -1
+    while True:
+        waited = select.select([listener, *([raylet] if raylet >= 0 else [])], [], [])[0]
+        if raylet in waited:
+            os._exit(0)
+        connection, _ = listener.accept()
+        with connection:
+            request, fds = _receive(connection)
+            if request and raylet < 0:
+                raylet = os.pidfd_open(int(json.loads(request)["variables"][RAYLET]))
+            if request and os.fork() == 0:
+                listener.close()
+                os.close(raylet)
+                return request, fds
+            for fd in fds:
+                os.close(fd)
+            if request:
+                connection.sendall(b"1")
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """The text and the files of a request; no text if the other side was killed meanwhile."""
+    header, fds, _, _ = socket.recv_fds(connection, 8, 3)
+    request, length = b"", int.from_bytes(header, "big")
+    while len(request) < length:
+        part = connection.recv(length - len(request))
+        if not part:
+            return b"", fds
+        request += part
+    return request, fds
+
+
+def _become(request: bytes, fds: list[int]) -> None:
+    """Go on as a worker of Ray, in the environment that Ray would have started it in."""
+    worker = json.loads(request)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)  # Ray ends a worker with its whole group
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(worker["folder"])
+    os.environ.clear()
+    os.environ.update(worker["variables"] | {RAYLET: str(os.getppid())})
+    _read_environment_again()
+    script, *rest = worker["arguments"]
+    sys.argv = [script, *rest]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _read_environment_again() -> None:
+    """Do once more what depends on environment variables, or must not be the same in two workers."""
+    import numpy as np
+    from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    if "verl" in sys.modules:
+        sys.modules["turnsmith.trainer.verl.plugin"].register_with_verl()
+    np.random.seed()  # Python's own generator is seeded by a fork; torch's always begins with the same state
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,93 @@
+"""What Ray starts in place of a worker: the fork server gets the whole request, or the worker is started as usual."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnsmith.trainer.driver import agent_shim, worker_shim
+from turnsmith.trainer.verl import fork_server
+
+TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.getpgrp() == os.getpid(), os.environ.get('MORE')]))"
+
+
+def context(**parts: Any) -> str:
+    return "--serialized-runtime-env-context=" + json.dumps(parts)
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> str:
+    """What a worker prints, of which Ray's two scripts lie in `folder`."""
+    (folder / "setup_worker.py").write_text(f"print('as usual');{TELL}")
+    (folder / "default_worker.py").write_text(TELL)
+    command = [sys.executable, worker_shim.__file__, str(folder / "default_worker.py"), *arguments]
+    run = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    return run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "job"),
+    # Nobody listens; a command of the user's before it; another job than the one that Ray read while it was imported.
+    [(["--language=PYTHON"], "01000000"), ([context(command_prefix=["nice"])], "01000000"), ([], "02000000")],
+)
+def test_a_worker_that_the_fork_server_cannot_be_is_started_as_usual(
+    arguments: list[str], job: str, tmp_path: Path
+) -> None:
+    variables = {"RAY_JOB_ID": job, worker_shim.ADDRESS: str(tmp_path / "nobody")}
+    told = start(tmp_path, "--node-id=7", *arguments, **variables)
+    given = [str(tmp_path / "default_worker.py"), "--node-id=7", *arguments]
+    assert told == "as usual\n" + json.dumps([given, False, None]) + "\n"
+
+
+def test_a_child_of_the_fork_server_is_the_worker_that_was_asked_for(tmp_path: Path) -> None:
+    # The server itself, in a process without the modules of a run: what is imported has no part in it.
+    address = str(tmp_path / "socket")
+    code = "import sys; from turnsmith.trainer.verl import fork_server as f\n"
+    code += "f._read_environment_again = lambda: None; f.main(sys.argv[1], ['json', 'no_such_module'])"
+    server = subprocess.Popen([sys.executable, "-c", code, address])
+    try:
+        while not Path(address).exists():
+            assert server.poll() is None
+        asked = ["--node-id=7", "--language=PYTHON", context(env_vars={"MORE": "one"})]
+        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        told = [json.loads(start(tmp_path, *asked, **known)) for _ in range(2)]
+        assert told == [[["--node-id=7"], True, "one"]] * 2
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_request_that_breaks_off_is_none() -> None:
+    ours, theirs = socket.socketpair()
+    socket.send_fds(theirs, [(10).to_bytes(8, "big")], [0])
+    theirs.send(b"half")
+    theirs.close()
+    request, fds = fork_server._receive(ours)
+    os.close(fds[0])
+    ours.close()
+    assert request == b""
+    assert len(fds) == 1
+
+
+def test_the_agent_that_is_none_tells_that_it_has_no_ports_and_ends_with_its_raylet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_RAYLET_PID", str(os.getppid()))
+    waiting = threading.Thread(target=agent_shim.main, args=([f"--session-dir={tmp_path}", "--node-id=ab", "--head"],))
+    monkeypatch.setattr(agent_shim, "_LOOK_SECONDS", 0.01)
+    waiting.start()
+    monkeypatch.setenv("RAY_RAYLET_PID", "0")
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "metrics_agent_port_ab": "-1",
+        "metrics_export_port_ab": "-1",
+        "dashboard_agent_listen_port_ab": "-1",
+    }
