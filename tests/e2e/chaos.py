@@ -32,7 +32,9 @@ SURVIVED = ("environment worker", "sandbox", "rollout server", "episode worker")
 WHOLE = "user's process"
 RAYS_OWN = ("raylet", "gcs_server")
 """While Ray starts, the loss of these ends the user's process in Ray's own code, in Ray's words."""
-FATAL = (WHOLE, "task runner", "trainer rank", "storage unit", "queue controller", *RAYS_OWN)
+FORK_SERVER = "fork server"
+"""Until it has forked all of them, its title is also that of processes which it has just forked."""
+FATAL = (WHOLE, FORK_SERVER, "task runner", "trainer rank", "storage unit", "queue controller", *RAYS_OWN)
 OF_VLLM = ("vLLM server", "vLLM engine core", "vLLM worker")
 """A run with one vLLM server does not survive these."""
 _TITLES = {
@@ -43,6 +45,7 @@ _TITLES = {
     "trainer rank": "ray::WorkerDict",
     "storage unit": "ray::SimpleStorageUnit",
     "queue controller": "ray::TransferQueueController",
+    FORK_SERVER: "-m turnsmith.trainer.verl.fork_server",
     "raylet": "/raylet/raylet",
     "gcs_server": "/gcs/gcs_server",
     "environment worker": "/env/isolation/",
@@ -79,7 +82,7 @@ def lives(draw: random.Random, survived: Sequence[str], fatal: Sequence[str], pe
     """
     ends = list(fatal) * per_kind
     draw.shuffle(ends)
-    made = [Life(end=end, is_young=end not in RAYS_OWN and draw.random() < 1 / 3) for end in ends]
+    made = [Life(end=end, is_young=end not in (FORK_SERVER, *RAYS_OWN) and draw.random() < 1 / 3) for end in ends]
     made[0].is_young = False
     grown = [life for life in made if not life.is_young]
     plans: list[list[str]] = [[] for _ in grown]

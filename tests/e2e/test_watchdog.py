@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
+import ray
+from ray.exceptions import RayError
 
 from turnsmith import ConfigStore, RunFolder
 from turnsmith.errors import TrainingFailure
@@ -35,6 +38,9 @@ class Runner:
         waited = time.monotonic() - self.began
         return int(min(waited, 2.0) * 10), f"3 episodes wait for the engine (7-0 for {waited:.0f} s)"
 
+    def worker_id(self) -> str:
+        return ray.WorkerID.from_random().hex()
+
     def stand_still(self) -> None:
         time.sleep(600)
 
@@ -58,6 +64,7 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
         ("hold_the_interpreter", "the task runner does not answer"),
     ):
         runner = started.actor(Runner, threads=4)
+        ray.get(runner.next_events.remote(0.0))  # it is there: the clock is not about what it imports
         watchdog = Watchdog(3.0, runner, started, run)
         watchdog.move("generate")
         began = time.monotonic()
@@ -71,3 +78,22 @@ def test_what_stands_still_is_named(cluster: tuple[Cluster, RunFolder]) -> None:
         assert f"in {method}" in stacks
         assert "task runner, process " in stacks
         assert "the process that watches" in stacks
+
+
+def test_workers_are_children_of_the_fork_server_and_the_run_stops_without_it(
+    cluster: tuple[Cluster, RunFolder],
+) -> None:
+    started, run = cluster
+    runner = started.actor(Runner, threads=4)
+    ray.get(runner.pulse.remote())
+    workers = started._fork_server.process.children()  # type: ignore[union-attr]
+    assert "ray::Runner" in [" ".join(worker.cmdline()).strip() for worker in workers]
+    drawn: list[Any] = ray.get([each.worker_id.remote() for each in (runner, started.actor(Runner, threads=4))])
+    assert drawn[0] != drawn[1]
+    started._fork_server.process.kill()  # type: ignore[union-attr]
+    watchdog = Watchdog(600.0, runner, started, run)
+    with pytest.raises((TrainingFailure, RayError)):  # its workers end with it
+        wait_for_call(runner.stand_still.remote(), runner, watchdog, lambda kind, content: None)
+    assert started.lost() == "fork server"
+    started.close()
+    assert psutil.wait_procs(workers, timeout=10)[1] == []

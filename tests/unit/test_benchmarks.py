@@ -155,6 +155,18 @@ def test_a_step_may_take_as_long_as_verls_and_the_start_less(load):
     assert benchmark.misses({"step": 0.4, "start": 0.81}) == ["start: 0.81 > 0.8 of verl's"]
 
 
+def test_the_first_step_may_take_half_of_the_others_time_and_a_step_no_longer(load):
+    benchmark = load("first_step")
+    runs = {
+        name: [benchmark.Measured(dict.fromkeys((*benchmark.PHASES, "first step", "CPU", "step"), took))]
+        for name, took in (("this", 3.0), ("other", 6.0))
+    }
+    ratios = benchmark.compare(runs)
+    assert benchmark.misses(ratios) == []
+    assert benchmark.misses(ratios | {"first step": 0.51}) == ["first step: 0.51 > 0.5 of the other's"]
+    assert benchmark.misses(ratios | {"step": 1.2}) == ["step: 1.20 > 1.1 of the other's"]
+
+
 def test_throughput_misses_if_both_wall_clock_and_cpu_time_do(load):
     benchmark = load("rollout_throughput")
     assert benchmark.misses({"wall-clock": 0.9, "CPU": 0.97}) == []

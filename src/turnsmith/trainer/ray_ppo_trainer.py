@@ -360,6 +360,7 @@ made of whole groups. Set batch_size to 24 or 32.
         # It ends before anything loads the model, and while Ray starts.
         with ModelCheck.of(config, model_path, self._view.note):
             self._cluster.start(self._view.phase)
+        self._view.phase("importing torch and verl")
         self._runner = self._cluster.actor(TaskRunner, threads=6)
         self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
         self._servers = start_servers_early(config, self._cluster, model_path)

@@ -69,7 +69,7 @@ def test_a_request_that_breaks_off_is_none() -> None:
     socket.send_fds(theirs, [(10).to_bytes(8, "big")], [0])
     theirs.send(b"half")
     theirs.close()
-    request, fds = fork_server._receive(ours)
+    request, fds = fork_server.receive(ours)
     os.close(fds[0])
     ours.close()
     assert request == b""

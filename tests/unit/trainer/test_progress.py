@@ -86,6 +86,21 @@ def test_steps_that_a_resumed_run_made_before_are_done() -> None:
     assert "step 3/6" in "\n".join(drawn(Panel(6, "x", done=3), 100))
 
 
+def test_a_bar_shows_how_far_the_start_is_and_what_it_waits_for() -> None:
+    panel = Panel(40, "guess, tiny")
+    shown = ["starting Ray, attempt 2 of 4: busy", "importing torch and verl", "loading model", "generate"]
+    rows: list[str] = []
+    for phase in shown:
+        panel.begin_phase(phase)
+        rows.append("\n".join(drawn(panel, 100)))
+        assert phase in rows[-1]
+    for row, label, bars in zip(
+        rows, ("start 3/6", "start 4/6", "start 6/6", "step 0/40"), (20, 30, 50, 0), strict=True
+    ):
+        assert label in row
+        assert row.count("━") == bars
+
+
 def test_a_constant_reward_is_pointed_out() -> None:
     panel = Panel(40, "x")
     panel.add_step({**METRICS, "reward/std": 0.0})

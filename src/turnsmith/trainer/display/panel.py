@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from turnsmith.text import duration, number, sparkline
-from turnsmith.trainer.display.text import failure_counts, outcome_counts, phase_times
+from turnsmith.trainer.display.text import START_PHASES, failure_counts, outcome_counts, phase_times, start_place
 from turnsmith.trajectory import Outcome
 
 _ROWS = (("entropy", "entropy"), ("kl", "KL"), ("grad_norm", "gradient norm"), ("rollout_diff/max", "rollout diff"))
@@ -97,12 +97,14 @@ class Panel:
 
     def _progress(self, width: int) -> Text:
         now = time.monotonic() if self._ended is None else self._ended
-        share = min(1.0, self._done / self._total) if self._total else 1.0
+        place = None if self._last else start_place(self._phase)
+        done, total = (self._done, self._total) if place is None else (place, len(START_PHASES))
+        share = min(1.0, done / total) if total else 1.0
+        label = f"step {done}/{total}" if place is None else f"start {done + 1}/{total}"
         tail = f" {share:4.0%}  {duration(now - self._began)}"
         if self._ended is None and self._step_seconds and self._done < self._total:
             pace = sum(self._step_seconds) / len(self._step_seconds)
             tail += f", {duration(pace * (self._total - self._done))} left"
-        label = f"step {self._done}/{self._total}"
         room = max(0, min(60, width - max(_LABEL, len(label) + 1) - len(tail)))
         full = round(room * share)
         row = Text(label.ljust(_LABEL) if len(label) < _LABEL else f"{label} ")

@@ -8,6 +8,19 @@ from typing import Any
 
 from turnsmith.text import duration, number
 
+START_PHASES = ("resolving model", "checking", "starting Ray", "importing", "starting workers", "loading model")
+"""How the phases before the first step begin, in their order."""
+
+
+def start_place(phase: str) -> int | None:
+    """Which phase of the start this is; None for a phase of a step.
+
+    Example:
+        >>> start_place("starting Ray, attempt 2 of 4: the machine is busy"), start_place("generate")
+        (2, None)
+    """
+    return next((place for place, name in enumerate(START_PHASES) if phase.startswith(name)), None)
+
 
 def phase_times(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Name and seconds of each phase of the step that is long enough to show, the longest first."""

@@ -32,6 +32,9 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """A switch of Ray, named after the systems where it is off by default: Ray's and verl's processes then listen on
 127.0.0.1 only."""
 
+_COMMAND_OF = "_build_python_executable_command_memory_profileable"
+"""What in `ray._private.services` makes the command of an agent, without its script."""
+
 _NOT_STARTED = ("start_api_server", "start_monitor")
 """Of a Ray on one machine: a process that asks cloud providers whether this is one of their machines and reports that
 nothing is reported, and the autoscaler, which has nothing to do and publishes metrics at a port without a token."""
@@ -158,8 +161,7 @@ class Cluster:
             started = [*started, *_marked(self._mark)]
             _kill(started)
         ray.shutdown()
-        if self._fork_server is not None:
-            self._fork_server.close()
+        _kill([self._fork_server.process] if self._fork_server else [])  # what it forked ends with Ray
         _, alive = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
         _kill(alive)
         if self._folder:
@@ -281,15 +283,12 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
     from ray._private import node, ray_constants, services
     from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
 
-    is_cluster = ray_constants.ENABLE_RAY_CLUSTER
-    command_of = services._build_python_executable_command_memory_profileable
+    is_cluster, command_of = ray_constants.ENABLE_RAY_CLUSTER, getattr(services, _COMMAND_OF)
     started = {name: getattr(node.Node, name) for name in _NOT_STARTED}
     ray_constants.ENABLE_RAY_CLUSTER = False
-    services._build_python_executable_command_memory_profileable = lambda part, *more, **named: (
-        [sys.executable, "-I", "-S", agent_shim.__file__]  # the path of Ray's own script is then its first argument
-        if part == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
-        else command_of(part, *more, **named)
-    )
+    # The path of Ray's own script is then the first argument of ours.
+    ours = {ray_constants.PROCESS_TYPE_DASHBOARD_AGENT: [sys.executable, "-I", "-S", agent_shim.__file__]}
+    setattr(services, _COMMAND_OF, lambda part, *more, **named: ours.get(part) or command_of(part, *more, **named))
     for name in _NOT_STARTED:
         setattr(node.Node, name, lambda self, **unused: None)
     try:
@@ -299,6 +298,6 @@ def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = is_cluster
-        services._build_python_executable_command_memory_profileable = command_of
+        setattr(services, _COMMAND_OF, command_of)
         for name, start in started.items():
             setattr(node.Node, name, start)

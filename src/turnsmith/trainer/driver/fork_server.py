@@ -38,17 +38,16 @@ class ForkServer:
         """Its socket."""
         # -P: not the folder of the user's script, whose modules may have the name of an installed one.
         command = [sys.executable, "-P", "-m", _MODULE, self.address, *modules]
-        # One memory pool without threads of its own: only a process with one thread forks safely.
-        variables = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", **variables}
         with starting_ray(), Path(f"{folder}/fork_server.txt").open("wb") as log:
-            quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            self.process = psutil.Popen(command, env=variables, process_group=0, **quiet)
+            self.process = psutil.Popen(
+                command,
+                env={**os.environ, **variables},
+                process_group=0,  # Ctrl-C is for the user's process alone
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
             """The process, whose children are those that it forked."""
-
-    def close(self) -> None:
-        """End it; what it forked ends with Ray."""
-        self.process.kill()
-        self.process.wait()
 
 
 @contextmanager
