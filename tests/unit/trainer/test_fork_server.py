@@ -50,7 +50,7 @@ def test_a_child_of_the_fork_server_is_the_worker_that_was_asked_for(tmp_path: P
     # The server itself, in a process without the modules of a run: what is imported has no part in it.
     address = str(tmp_path / "socket")
     code = "import sys; from turnsmith.trainer.verl import fork_server as f\n"
-    code += "f._read_environment_again = lambda: None; f.main(sys.argv[1], ['json', 'no_such_module'])"
+    code += "f._read_environment_again = lambda: None; f.fork_workers(sys.argv[1], ['json', 'no_such_module'])"
     server = subprocess.Popen([sys.executable, "-c", code, address])
     try:
         while not Path(address).exists():
@@ -80,7 +80,9 @@ def test_the_agent_that_is_none_tells_that_it_has_no_ports_and_ends_with_its_ray
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_RAYLET_PID", str(os.getppid()))
-    waiting = threading.Thread(target=agent_shim.main, args=([f"--session-dir={tmp_path}", "--node-id=ab", "--head"],))
+    waiting = threading.Thread(
+        target=agent_shim.stand_in, args=([f"--session-dir={tmp_path}", "--node-id=ab", "--head"],)
+    )
     monkeypatch.setattr(agent_shim, "_LOOK_SECONDS", 0.01)
     waiting.start()
     monkeypatch.setenv("RAY_RAYLET_PID", "0")

@@ -257,3 +257,16 @@ def test_ray_has_every_limit_that_we_raise_and_a_users_own_value_stays(monkeypat
     with cluster._on_this_machine_alone({}):
         assert os.environ[first] == "7"
         assert all(os.environ[name] == cluster._START_LIMITS[name] for name in others)
+
+
+def test_ray_is_given_an_agent_that_imports_nothing_and_its_own_runtime_agent() -> None:
+    from ray._private import services
+
+    command_of = getattr(services, cluster._COMMAND_OF)
+    with cluster._on_this_machine_alone({}):
+        ours, theirs = (
+            getattr(services, cluster._COMMAND_OF)(part, "folder") for part in ("dashboard_agent", "runtime_env_agent")
+        )
+    assert ours[-1].endswith("agent_shim.py")
+    assert theirs == command_of("runtime_env_agent", "folder")
+    assert getattr(services, cluster._COMMAND_OF) is command_of

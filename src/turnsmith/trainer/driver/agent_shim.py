@@ -13,7 +13,7 @@ _PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_p
 _LOOK_SECONDS = 0.5
 
 
-def main(arguments: list[str]) -> None:
+def stand_in(arguments: list[str]) -> None:
     """Tell that there are no ports, and stay as long as the raylet, which ends with its agent."""
     given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
     for name in _PORTS:
@@ -26,4 +26,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    stand_in(sys.argv[1:])

@@ -20,7 +20,7 @@ _CONTEXT = "--serialized-runtime-env-context="
 _LANGUAGE = "--language="
 
 
-def main(arguments: list[str]) -> None:
+def ask_or_become(arguments: list[str]) -> None:
     """Ask for the worker whose command line this is, or become it."""
     given = [one for one in arguments if not one.startswith((_CONTEXT, _LANGUAGE))]
     contexts = [one.removeprefix(_CONTEXT) for one in arguments if one.startswith(_CONTEXT)]
@@ -46,4 +46,4 @@ def _ask(given: list[str], variables: dict[str, str]) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    ask_or_become(sys.argv[1:])

@@ -30,7 +30,7 @@ _OOM_SCORE = 1000
 """By how much more than Ray itself, the kernel should prefer to end a worker when memory is short: Ray's default."""
 
 
-def main(address: str, modules: list[str]) -> None:
+def fork_workers(address: str, modules: list[str]) -> None:
     """Listen, import, and answer requests; in a child: be the worker that was asked for.
 
     It listens before it imports, so that Ray's workers wait for it. It ends with the process that started it and with
@@ -123,4 +123,4 @@ def _read_environment_again() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    fork_workers(sys.argv[1], sys.argv[2:])
