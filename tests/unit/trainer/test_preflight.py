@@ -16,7 +16,7 @@ from turnsmith.errors import ConfigError, TrainingFailure
 from turnsmith.trainer import RayPPOTrainer
 from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.driver import cluster, preflight
+from turnsmith.trainer.driver import cluster, local_ray, preflight
 from turnsmith.trainer.driver.preflight import NodeResources, cluster_shortage, demand_table
 from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
@@ -251,22 +251,22 @@ def test_ray_has_every_limit_that_we_raise_and_a_users_own_value_stays(monkeypat
 
     folder = Path(ray.__file__).parent
     known = (folder / "_raylet.so").read_bytes() + (folder / "_private" / "node.py").read_bytes()
-    assert [name for name in cluster._START_LIMITS if name.encode() not in known] == []
-    first, *others = cluster._START_LIMITS
+    assert [name for name in local_ray.START_LIMITS if name.encode() not in known] == []
+    first, *others = local_ray.START_LIMITS
     monkeypatch.setenv(first, "7")
-    with cluster._on_this_machine_alone({}):
+    with local_ray.on_this_machine_alone({}):
         assert os.environ[first] == "7"
-        assert all(os.environ[name] == cluster._START_LIMITS[name] for name in others)
+        assert all(os.environ[name] == local_ray.START_LIMITS[name] for name in others)
 
 
 def test_ray_is_given_an_agent_that_imports_nothing_and_its_own_runtime_agent() -> None:
     from ray._private import services
 
-    command_of = getattr(services, cluster._COMMAND_OF)
-    with cluster._on_this_machine_alone({}):
+    command_of = getattr(services, local_ray.COMMAND_OF)
+    with local_ray.on_this_machine_alone({}):
         ours, theirs = (
-            getattr(services, cluster._COMMAND_OF)(part, "folder") for part in ("dashboard_agent", "runtime_env_agent")
+            getattr(services, local_ray.COMMAND_OF)(part, "folder") for part in ("dashboard_agent", "runtime_env_agent")
         )
     assert ours[-1].endswith("agent_shim.py")
     assert theirs == command_of("runtime_env_agent", "folder")
-    assert getattr(services, cluster._COMMAND_OF) is command_of
+    assert getattr(services, local_ray.COMMAND_OF) is command_of

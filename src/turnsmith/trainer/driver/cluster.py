@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from importlib import import_module
 from typing import Any
 
 from turnsmith.config import ConfigStore
@@ -17,8 +18,8 @@ from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.importing import install_line, not_imported
 from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import RayDemand
-from turnsmith.trainer.driver import agent_shim
 from turnsmith.trainer.driver.fork_server import ForkServer, forking_workers, preloaded_modules
+from turnsmith.trainer.driver.local_ray import LOOPBACK, on_this_machine_alone
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
 from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
 from turnsmith.trainer.driver.stop_signals import starting_ray
@@ -27,25 +28,6 @@ _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
 _VITAL = ("gcs_server", "raylet")
 """Processes of Ray itself that a run cannot do without; a minute after the first is gone, Ray kills this process."""
-
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""A switch of Ray, named after the systems where it is off by default: Ray's and verl's processes then listen on
-127.0.0.1 only."""
-
-_COMMAND_OF = "_build_python_executable_command_memory_profileable"
-"""What in `ray._private.services` makes the command of an agent, without its script."""
-
-_NOT_STARTED = ("start_api_server", "start_monitor")
-"""Of a Ray on one machine: a process that asks cloud providers whether this is one of their machines and reports that
-nothing is reported, and the autoscaler, which has nothing to do and publishes metrics at a port without a token."""
-
-_START_LIMITS = {
-    "RAY_gcs_server_port_wait_time_s": "120",
-    "RAY_raylet_start_wait_time_s": "120",
-    "RAY_agent_register_timeout_ms": "120000",
-    "RAY_gcs_rpc_server_connect_timeout_s": "60",
-}
-"""How long Ray's processes wait for each other when they start: 5 to 30 s by default, too little on a busy machine."""
 
 
 class Cluster:
@@ -75,11 +57,11 @@ class Cluster:
             # Not the folder itself, which Ray would open to everybody.
             self._arguments["_temp_dir"] = f"{self._folder}/ray"
         if self.is_local and device == "cpu":
-            self._fork_server = ForkServer(self._folder, _LOOPBACK | self._variables, preloaded_modules(config))
+            self._fork_server = ForkServer(self._folder, LOOPBACK | self._variables, preloaded_modules(config))
             self._processes = [self._fork_server.process]
             self._vital = {"fork server": self._fork_server.process}
-        try:  # meanwhile
-            import ray  # noqa: F401
+        try:
+            import_module("ray")  # meanwhile
         except ImportError as error:
             _kill(self._processes)
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -182,7 +164,7 @@ def _start_ray(
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             # Processes on this machine inherit the variables: sooner than through a runtime environment.
-            with starting_ray(), _on_this_machine_alone(variables) if is_local else nullcontext():
+            with starting_ray(), on_this_machine_alone(variables) if is_local else nullcontext():
                 ray.init(**arguments)
             break
         except Exception as error:
@@ -260,44 +242,3 @@ def _init_arguments(config: ConfigStore, device: str) -> dict[str, Any]:
         # Logical GPUs: verl places its workers by GPU, whatever they compute on.
         arguments["num_gpus"] = RayDemand.of(config).total_gpus
     return arguments
-
-
-@contextmanager
-def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
-def _on_this_machine_alone(variables: Mapping[str, str]) -> Iterator[None]:
-    """Start Ray with these variables, bound to 127.0.0.1, and without its dashboard's agent.
-
-    The environment variable is for Ray's processes; this process read it when it imported Ray, which a user's script
-    may have done long ago. Without a dashboard its agent has nothing to do, but a node is not up before its agent is.
-    """
-    from ray._private import node, ray_constants, services
-    from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue]
-
-    is_cluster, command_of = ray_constants.ENABLE_RAY_CLUSTER, getattr(services, _COMMAND_OF)
-    started = {name: getattr(node.Node, name) for name in _NOT_STARTED}
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    # The path of Ray's own script is then the first argument of ours.
-    ours = {ray_constants.PROCESS_TYPE_DASHBOARD_AGENT: [sys.executable, "-I", "-S", agent_shim.__file__]}
-    setattr(services, _COMMAND_OF, lambda part, *more, **named: ours.get(part) or command_of(part, *more, **named))
-    for name in _NOT_STARTED:
-        setattr(node.Node, name, lambda self, **unused: None)
-    try:
-        limits = {name: value for name, value in _START_LIMITS.items() if name not in os.environ}
-        with _in_environment({**limits, **variables, **_LOOPBACK}):
-            AuthenticationTokenLoader.instance().reset_cache()  # of an earlier Ray in this process
-            yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = is_cluster
-        setattr(services, _COMMAND_OF, command_of)
-        for name, start in started.items():
-            setattr(node.Node, name, start)
