@@ -103,9 +103,9 @@ def worker(folder: Path, lora: int, *, fused: bool) -> Any:
     config.model.local_path, config.model.device, config.model.lora_rank = str(folder), "cpu", lora
     config.model.attn_implementation = attention(folder.name)  # type: ignore[assignment]
     config.training.entropy_coef, config.ray.gpus_per_node = 0.01, RANKS
-    config.verl = {"actor_rollout_ref.model.use_fused_kernels": fused}
     theirs = copy.deepcopy(verl_config(config, model_path=str(folder), run_dir="unused", steps=1).actor_rollout_ref)
     theirs.actor.optim.total_training_steps = 1
+    theirs.model.use_fused_kernels = fused  # not by a setting of ours, which is refused where this would show
     actor, model = (omega_conf_to_dataclass(part) for part in (theirs.actor, theirs.model))
     parts = {"model_config": model, "engine_config": actor.engine, "optimizer_config": actor.optim}
     made: Any = TrainingWorker(
