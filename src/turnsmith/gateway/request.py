@@ -78,6 +78,8 @@ class ModelRequest:
     max_tokens: int | None = None
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     """`temperature`, `top_p` and `top_k`, if the agent set them."""
+    stop: tuple[str, ...] = ()
+    """Texts before which the turn is to end."""
     unenforced: tuple[str, ...] = ()
     """Settings that are taken as wishes, because enforcing them would change the distribution that is sampled from."""
 
@@ -92,6 +94,8 @@ class ModelReply:
     calls: tuple[RequestedCall, ...] = ()
     is_cut: bool = False
     """Whether the turn ended because it ran out of tokens."""
+    stop: str = ""
+    """The text of the request's before which it ended, if it did."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     model: str = ""

@@ -158,6 +158,7 @@ class GatewayServer(ABC):
         root = self._root
         app.add_routes(
             [
+                web.get("/health", _health),
                 web.post(f"{root}/chat/completions", self._handler(_CHAT, self._turn)),
                 web.post(f"{root}/responses", self._handler(_RESPONSES, self._turn)),
                 web.post(f"{root}/messages", self._handler(_MESSAGES, self._turn)),
@@ -353,6 +354,10 @@ async def _delivery(served: ServedTurn) -> AsyncGenerator[None]:
     except BaseException:
         served.turn.is_delivered = was_delivered
         raise
+
+
+async def _health(http: web.Request) -> web.Response:
+    return web.Response()  # without a key: whoever watches a server asks only whether it answers
 
 
 async def _no_route(http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:

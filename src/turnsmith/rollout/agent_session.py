@@ -15,7 +15,14 @@ from uuid import uuid4
 from turnsmith.clocks import Clock
 from turnsmith.errors import describe_failure
 from turnsmith.gateway.forest import Forest
-from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal, RequestedCall
+from turnsmith.gateway.request import (
+    ContextTooLong,
+    ModelReply,
+    ModelRequest,
+    Refusal,
+    RequestedCall,
+    refuse_unless_default,
+)
 from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.turns import Prompt, SampledTurn
 from turnsmith.inference.chat import Chat
@@ -78,6 +85,7 @@ class AgentSession:
                 ids, replace_seed(sampling, self.episode_id, number), session=self.episode_id
             )
             generation.check(sampling)
+            generation = self._until_stop(request, generation)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
@@ -162,8 +170,13 @@ class AgentSession:
             trajectory.messages.append({"role": "assistant", "content": action})
         return trajectory
 
+    def _until_stop(self, request: ModelRequest, generation: Generation) -> Generation:
+        """The turn up to where the request wants it to end."""
+        return generation
+
     def _turn_sampling(self, request: ModelRequest, prompt: Prompt) -> Sampling:
         """The plan's sampling, within what the limits leave; raises a `ContextTooLong` if they leave nothing."""
+        refuse_unless_default({"stop": request.stop or None}, {"stop": None})
         limits, length, opening = self._limits, len(prompt.ids), prompt.opening_length
         if self._begun >= limits.turns:
             advice = f"The episode has used its {limits.turns} turns, of which inference.max_turns allows more."

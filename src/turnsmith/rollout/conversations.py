@@ -7,6 +7,7 @@ conversation whose last answer its history ends with, and opens a new one if the
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -17,14 +18,15 @@ import orjson
 
 from turnsmith.clocks import Clock
 from turnsmith.gateway.histories import reply_keys
-from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
+from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.turns import Prompt
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Sampling
+from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.rollout.agent_session import AgentSession
 from turnsmith.rollout.limits import Limits
 from turnsmith.tools.parsing import ActionParser
+from turnsmith.tools.parsing.base import answer_start
 from turnsmith.trajectory import Outcome, Trajectory
 
 _MOST_LIVE = 10_000
@@ -59,6 +61,31 @@ class Conversation(AgentSession):
             raise ContextTooLong(len(prompt.ids), self.context, "inference.max_episode_tokens allows more.")
         wanted = self._sampling.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
         return _with_wishes(replace(self._sampling, max_tokens=min(wanted, left)), request)
+
+    def _until_stop(self, request: ModelRequest, generation: Generation) -> Generation:
+        ids = list(generation.token_ids)
+        if not request.stop or not _first_stop(self._answer(ids), request.stop):
+            return generation
+        # The tokens that complete the text are the last that the conversation goes on from.
+        most = bisect_left(
+            range(len(ids)), True, key=lambda n: bool(_first_stop(self._answer(ids[: n + 1]), request.stop))
+        )
+        swaps = tuple(swap for swap in generation.swaps if swap[0] <= most)
+        log_probs = generation.log_probs[: most + 1]
+        return replace(generation, token_ids=ids[: most + 1], log_probs=log_probs, stop_reason="stop", swaps=swaps)
+
+    def _reply(
+        self, request: ModelRequest, generation: Generation, prompt_tokens: int
+    ) -> tuple[ModelReply, dict[str, Any]]:
+        reply, info = super()._reply(request, generation, prompt_tokens)
+        stop = _first_stop(reply.text, request.stop)
+        text = reply.text.partition(stop)[0] if stop else reply.text
+        return replace(reply, text=text, stop=stop), info
+
+    def _answer(self, ids: list[int]) -> str:
+        text = self._chat.text(ids)
+        start = answer_start(text)
+        return "" if start < 0 else text[start:]
 
     def _note_wishes(self, request: ModelRequest, info: dict[str, Any]) -> None:
         if request.sampling:
@@ -186,6 +213,11 @@ class Conversations:
             trajectory = conversation.end()
             if trajectory is not None:
                 self._ended.append(trajectory)
+
+
+def _first_stop(text: str, stops: tuple[str, ...]) -> str:
+    """Which of the texts comes first; empty: none is in it."""
+    return min((stop for stop in stops if stop in text), key=text.index, default="")
 
 
 def _histories(request: ModelRequest) -> Iterator[int]:

@@ -86,6 +86,18 @@ async def test_parallel_subagents_are_branches(tiny: TransformersEngine, chat: C
     check_tokens(trajectory, engine)
 
 
+async def test_a_stop_text_is_for_models_that_are_served(chat: Chat):
+    async def stopping(task: Any, model: Any) -> float:
+        async with agents.openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+            messages: Any = [{"role": "user", "content": "Hi"}]
+            await client.chat.completions.create(model="m", messages=messages, stop="END")
+        return 1.0
+
+    trajectory = await play(stopping, ScriptedEngine(["a"], chat), chat)
+    assert trajectory.outcome == "environment_failed"
+    assert "`stop` is not supported" in trajectory.error
+
+
 async def test_rewards_belong_to_their_turns(chat: Chat):
     trajectory = await play(agents.rewarding_agent, ScriptedEngine(["a", "b", "c"], chat), chat)
     assert (trajectory.error, trajectory.rewards) == ("", [10.5, 1.5, 2.5])

@@ -105,6 +105,26 @@ async def test_each_api_with_tools_is_one_conversation(chat: Chat, agent: Any, s
     check_tokens(conversation, engine)
 
 
+async def test_a_turn_ends_before_the_text_that_a_client_names(chat: Chat):
+    engine = ScriptedEngine(["one END two STOP three", "and END"], chat, log_prob=-1.0)
+    async with served(engine, chat, sampling=Sampling(max_tokens=200)) as model:
+        said = await talk(model, "Hi", "Go on", stop=["STOP", "END"])
+        assert [said[1]["content"], said[3]["content"]] == ["one ", "and "]
+        (conversation,) = model.conversations.take_ended(every=True)
+        async with anthropic.AsyncAnthropic(base_url=model.anthropic_url, api_key=KEY) as client:
+            asked: dict[str, Any] = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}
+            answer = await client.messages.create(**asked, stop_sequences=["END"])
+        assert (answer.stop_reason, answer.stop_sequence, answer.content[0].text) == ("stop_sequence", "END", "one ")
+    assert [action.rstrip() for action in conversation.actions] == ["one END", "and END"]  # what follows is forgotten
+    assert [info["continuation"] for info in conversation.infos] == ["opened", "bridged"]
+
+
+async def test_whoever_watches_the_server_needs_no_key(chat: Chat):
+    async with served(ScriptedEngine(["a"], chat), chat) as model, httpx.AsyncClient() as client:
+        assert (await client.get(f"{model.anthropic_url}/health")).status_code == 200
+        assert (await client.get(f"{model.url}/models")).status_code == 401
+
+
 @pytest.mark.parametrize("agent", SDK_AGENTS, ids=lambda agent: agent.__name__)
 async def test_a_real_engine_is_recorded_token_for_token(
     tiny: TransformersEngine, chat: Chat, agent: Any, tmp_path: Path

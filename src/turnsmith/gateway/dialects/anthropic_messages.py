@@ -16,6 +16,7 @@ from turnsmith.gateway.dialects.base import (
     read_messages,
     sampling_settings,
     sse,
+    stop_texts,
     wishes,
 )
 from turnsmith.gateway.request import (
@@ -92,7 +93,7 @@ class _MessagesBody(msgspec.Struct):
     container: Any = None
 
 
-_DEFAULTS: dict[str, Any] = {"stop_sequences": None, "output_format": None, "mcp_servers": None, "container": None}
+_DEFAULTS: dict[str, Any] = {"output_format": None, "mcp_servers": None, "container": None}
 
 
 class AnthropicMessages:
@@ -123,6 +124,7 @@ class AnthropicMessages:
             stream=bool(given.stream),
             max_tokens=given.max_tokens,
             sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
+            stop=stop_texts(given.stop_sequences),
             unenforced=wishes(tool_choice=choice),
         )
 
@@ -139,7 +141,7 @@ class AnthropicMessages:
             for delta in deltas:
                 yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
-        stop = {"stop_reason": _stop_reason(reply), "stop_sequence": None}
+        stop = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop or None}
         yield _event("message_delta", delta=stop, usage={"output_tokens": reply.completion_tokens})
         yield _event("message_stop")
 
@@ -230,13 +232,15 @@ def _write_message(reply: ModelReply, blocks: list[Any], stop: str | None, token
         "model": reply.model,
         "content": blocks,
         "stop_reason": stop,
-        "stop_sequence": None,
+        "stop_sequence": reply.stop if stop == "stop_sequence" else None,
         "usage": {"input_tokens": reply.prompt_tokens, "output_tokens": tokens},
     }
 
 
 def _stop_reason(reply: ModelReply) -> str:
-    return "tool_use" if reply.calls else "max_tokens" if reply.is_cut else "end_turn"
+    if reply.calls:
+        return "tool_use"
+    return "stop_sequence" if reply.stop else "max_tokens" if reply.is_cut else "end_turn"
 
 
 def _event(kind: str, **data: Any) -> bytes:

@@ -183,6 +183,16 @@ def wishes(**given: Any) -> tuple[str, ...]:
     return tuple(name for name, value in given.items() if value not in (None, "auto", True))
 
 
+def stop_texts(given: str | list[str] | None) -> tuple[str, ...]:
+    """The texts before which a turn is to end.
+
+    Example:
+        >>> stop_texts("END"), stop_texts(["", "END"]), stop_texts(None)
+        (('END',), ('END',), ())
+    """
+    return tuple(filter(None, [given] if isinstance(given, str) else given or ()))
+
+
 def sampling_settings(**given: float | None) -> dict[str, float]:
     """The sampling parameters that were given."""
     return {name: value for name, value in given.items() if value is not None}

@@ -16,6 +16,7 @@ from turnsmith.gateway.dialects.base import (
     read_messages,
     sampling_settings,
     sse,
+    stop_texts,
     wishes,
 )
 from turnsmith.gateway.request import (
@@ -106,7 +107,7 @@ class _Body(msgspec.Struct):
     top_logprobs: Any = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    stop: Any = None
+    stop: str | list[str] | None = None
     response_format: dict[str, Any] | None = None
     functions: Any = None
     function_call: Any = None
@@ -122,7 +123,6 @@ _DEFAULTS = {
     "top_logprobs": 0,
     "presence_penalty": 0,
     "frequency_penalty": 0,
-    "stop": None,
     "response_format": {"type": "text"},
     "functions": None,
     "function_call": None,
@@ -159,6 +159,7 @@ class ChatCompletions:
             stream_usage=bool((given.stream_options or {}).get("include_usage")),
             max_tokens=max_tokens,
             sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
+            stop=stop_texts(given.stop),
             unenforced=wishes(tool_choice=given.tool_choice),
         )
 
