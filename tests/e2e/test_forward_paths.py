@@ -25,9 +25,11 @@ class ManyLetters(BaseEnvironment):
         return "Once more", len(set(action)) / 8, self.step_count == 2, {}
 
 
-def train(folder: Path, name: str) -> list[dict[str, Any]]:
+def train(folder: Path, name: str, *, fused: bool = False) -> list[dict[str, Any]]:
     """The metrics of two steps."""
     config = ConfigStore()
+    config.verl = {"actor_rollout_ref.model.use_fused_kernels": fused}
+    config.training.use_kl_loss = True  # a reference model as well
     config.model.model_name, config.model.device = "tiny", "cpu"
     config.inference.max_tokens = 8
     config.training.num_epochs, config.training.steps_per_epoch = 1, 2
@@ -41,14 +43,14 @@ def train(folder: Path, name: str) -> list[dict[str, Any]]:
     return RunFolder.open(folder / name).read_metrics()
 
 
-def test_both_paths_have_equal_gradients_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = train(tmp_path, "together")
+def test_all_paths_have_equal_gradients_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, fused = train(tmp_path, "together"), train(tmp_path, "fused", fused=True)
     monkeypatch.setenv("TURNSMITH_SHARED_PROMPTS", "0")
-    apart = train(tmp_path, "apart")
-    assert len(together) == len(apart) == 2
-    for one, other in zip(together, apart, strict=True):
-        assert one["grad_norm"] > 0.01
-        for name in ("grad_norm", "policy_loss", "entropy", "reward/mean"):
-            assert one[name] == pytest.approx(other[name], abs=1e-5, rel=1e-5), name
-    # They were two paths: rounding differs somewhere.
-    assert any(one["grad_norm"] != other["grad_norm"] for one, other in zip(together, apart, strict=True))
+    for others in (fused, train(tmp_path, "apart")):
+        assert len(together) == len(others) == 2
+        for one, other in zip(together, others, strict=True):
+            assert one["grad_norm"] > 0.01
+            for name in ("grad_norm", "policy_loss", "entropy", "reward/mean"):
+                assert one[name] == pytest.approx(other[name], abs=1e-5, rel=1e-5), name
+        # They were two paths: rounding differs somewhere.
+        assert any(one["grad_norm"] != other["grad_norm"] for one, other in zip(together, others, strict=True))

@@ -37,6 +37,21 @@ def test_import_loads_nothing_heavy() -> None:
     assert loaded.strip() == "[]"
 
 
+def test_a_script_that_trains_can_be_checked_without_the_extras() -> None:
+    code = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {set(TRAINING_PACKAGES)}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_help_takes_less_than_400_ms() -> None:
     assert is_ever_below(0.4, "-m", "turnsmith.cli.main", "--help")
 

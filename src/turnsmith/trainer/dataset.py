@@ -18,7 +18,7 @@ from turnsmith.env.signatures import NO_TASK, needs_task
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
 from turnsmith.records.files import read_file, write_text
-from turnsmith.trainer.task_file import TaskFile, counted, read_tasks
+from turnsmith.trainer.task_file import TaskFile, read_tasks, rows_of
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -130,7 +130,7 @@ class CustomEnvironmentDataset:
         if tasks is not None:
             self._table = TaskFile.of({"task": task} for task in read_tasks(tasks))
         elif seeds is not None:
-            self._table = TaskFile.of({"seed": int(seed)} for seed in counted(seeds))
+            self._table = TaskFile.of({"seed": int(seed)} for seed in rows_of(seeds))
 
     @classmethod
     def of(cls, dataset: CustomEnvironmentDataset | Tasks | None) -> CustomEnvironmentDataset:

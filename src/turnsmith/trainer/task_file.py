@@ -77,7 +77,7 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
             )
         source = read(path)
     else:
-        source = counted(source)
+        source = rows_of(source)
     for number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise ConfigError(
@@ -86,7 +86,7 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
         yield dict(row)
 
 
-def counted(source: Any) -> Iterator[Any]:
+def rows_of(source: Any) -> Iterator[Any]:
     """The elements of an iterable or a PyTorch dataset: as many as `len()` says, else until it ends."""
     if not hasattr(source, "__len__"):
         return _limited(source)

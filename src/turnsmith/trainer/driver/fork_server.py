@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from turnsmith.config import ConfigStore
 from turnsmith.trainer.config.auto import resolve_backend
 from turnsmith.trainer.driver import worker_shim
@@ -36,6 +34,8 @@ class ForkServer:
     def __init__(self, folder: str, variables: Mapping[str, str], modules: Sequence[str]) -> None:
         self.address = f"{folder}/fork_server"
         """Its socket."""
+        import psutil  # it comes with the extras for training
+
         # -P: not the folder of the user's script, whose modules may have the name of an installed one.
         command = [sys.executable, "-P", "-m", _MODULE, self.address, *modules]
         with starting_ray(), Path(f"{folder}/fork_server.txt").open("wb") as log:
