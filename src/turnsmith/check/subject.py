@@ -12,7 +12,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Sampling
+from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.inference.engines.scripted_engine import Reply, ScriptedEngine
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.limits import Limits
@@ -27,6 +27,21 @@ Policy = Callable[[int, str], Reply | Awaitable[Reply]]
 """Gets the number of the turn and the whole prompt as text, and returns the model's turn."""
 
 _NO_LIMIT = 10**9
+
+
+def _greet(turn: int, prompt: str) -> Reply:
+    return "Hello."
+
+
+class _NoTurn:
+    """An engine that takes no turn of the model; it says what other players say, whom `reset` may ask."""
+
+    def __init__(self, for_players: Engine) -> None:
+        self.for_players = for_players
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        """Raise."""
+        raise EngineFailure("no turn is taken")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +120,7 @@ class Subject:
         self, starts: Sequence[EpisodeStart] | None = None, *, rollout: RolloutSpec | None = None
     ) -> list[Trajectory]:
         """Reset from each start, and take no turn: the episodes end where the model would be asked."""
-        return await self.play(lambda turn, prompt: EngineFailure("no turn is taken"), starts, rollout=rollout)
+        return await self.play(_NoTurn(self.engine or ScriptedEngine(_greet, self._chat)), starts, rollout=rollout)
 
     async def first_openings(self) -> list[Trajectory]:
         """The openings of the first starts, played once for all checks."""

@@ -39,8 +39,6 @@ async def check_trial(subject: Subject) -> Finding:
         return long
     if any(spec.mode not in (*HERE, "process") or "://" in str(spec.target) for spec in subject.environment.each()):
         return Finding("skipped", "The environment runs on another machine.")
-    if subject.config.players:
-        return Finding("skipped", "Other players take part, who are there when the run is.")
     spec = subject.rollout()
     if subject.reward_fn is None:
         spec = replace(spec, limits=replace(spec.limits, turns=1))

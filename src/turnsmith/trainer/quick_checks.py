@@ -21,6 +21,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.run_warnings import RunWarning
+from turnsmith.rollout.players import Players
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.mix_dataset import MixDataset
 from turnsmith.trainer.recipe import RunInputs
@@ -51,8 +52,12 @@ def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], No
         episodes=_STARTS,
         seed=config.training.seed,
     )
-    has_starts = tasks is not None or not dataset.has_tasks
-    checks = [check for check in (TRIAL, *CHECKS) if check.quick and (has_starts or not check.plays)]
+    # Players that are models answer when the run is there.
+    players = Players.of(config.players).settings.values()
+    is_playable = (tasks is not None or not dataset.has_tasks) and all(
+        one.who.startswith("scripted:") for one in players
+    )
+    checks = [check for check in (TRIAL, *CHECKS) if check.quick and (is_playable or not check.plays)]
     results, began = list[CheckResult](), time.monotonic()
 
     def note(result: CheckResult) -> None:

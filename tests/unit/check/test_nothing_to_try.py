@@ -216,6 +216,15 @@ async def test_a_tool_that_takes_sql_is_asked_for_a_file_too() -> None:
     assert (status, "run_sql read a file of this machine: SELECT content FROM read_text(" in saw) == ("failed", True)
 
 
+class Customer(Game):
+    def reset(self, seed: int = 0) -> str:
+        return self.ask("customer", f"You are customer {seed}.")
+
+
+async def test_an_opening_that_another_player_says_is_one() -> None:
+    assert (await one("same start, same opening", subject(Customer, "players.customer=self")))[0] == "passed"
+
+
 async def test_close_after_a_planted_fault_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     await one("faults are not rewards", subject(Swallow))
     assert not caplog.records

@@ -111,10 +111,12 @@ def quick(
     tools: ToolRegistry | None = None,
     model_path: str = "",
     kind: str = "",
+    players: dict[str, Any] | None = None,
 ) -> Any:
     spec, said = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread", kind=kind)), list[str]()
     data = dataset or CustomEnvironmentDataset()
-    inputs = RunInputs(ConfigStore(), spec, reward_fn, data, tools, Validation.of(validation, spec))
+    config = ConfigStore(players=players or {})
+    inputs = RunInputs(config, spec, reward_fn, data, tools, Validation.of(validation, spec))
     return run_quick_checks(inputs, model_path, say=said.append), said
 
 
@@ -308,6 +310,22 @@ def test_starts_that_only_training_chooses_are_not_tried() -> None:
         warnings, said = quick(NeedsTask, dataset)
         assert warnings == []
         assert ("first step" in said[0]) == (dataset is not curriculum)
+
+
+class Customer(GuessNumber):
+    def reset(self, seed: int = 0) -> str:
+        return self.ask("customer", "What do you want?")
+
+
+def wants_tea(messages: Any) -> str:
+    return "Tea."
+
+
+@pytest.mark.parametrize(("who", "is_tried"), [("frozen", False), (f"scripted:{__name__}:wants_tea", True)])
+def test_players_that_are_models_are_not_there_to_be_tried(who: str, is_tried: bool) -> None:
+    warnings, said = quick(Customer, players={"customer": who})
+    assert warnings == []
+    assert ("first step" in said[0]) == is_tried
 
 
 def test_data_that_reset_needs_is_asked_for_at_once() -> None:
