@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests import console
+from tests.console import ROOT
+
 NAMES = sorted(file.parent.name for file in (ROOT / "recipes").glob("*/README.md"))
 
 
 def commands(name: str) -> list[list[str]]:
     """What a README has a user type that begins with `turnsmith`, without that word."""
-    text = (ROOT / "recipes" / name / "README.md").read_text(encoding="utf-8")
-    lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    return [shlex.split(line)[2:] for line in lines if line.startswith("$ turnsmith ")]
+    page = f"recipes/{name}/README.md"
+    return [
+        shlex.split(line)[1:] for place, line in console.commands() if place == page and line.startswith("turnsmith ")
+    ]
 
 
 def training(name: str) -> list[str]:
