@@ -124,3 +124,28 @@ class AnyMove(TextArenaEnvironment):
 def test_it_trains_against_an_opponent(tmp_path: Path) -> None:
     game = partial(AnyMove, "TicTacToe-v0", opponent=pick_first)
     assert_two_steps_train(game, tmp_path, "inference.max_tokens=2", "environment.isolation=thread")
+
+
+@pytest.mark.parametrize("name", ["Countdown-v0", "Cryptarithm-v0", "Slitherlink-v0", "ThreeCardMonte-v0"])
+def test_games_that_confuse_their_arguments_are_played(name: str) -> None:
+    environment = EnvironmentSpec.of(f"textarena:{name}").build()
+    environment.reset(seed=2)
+    for _ in range(3):
+        text, reward, is_over, info = environment.step("no idea")
+        assert "no idea" not in text
+        if is_over:
+            break
+    assert (is_over, reward) == (True, 0.0) or name != "ThreeCardMonte-v0"
+    assert not str(info.get("reason", "")).startswith("0.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("MarketEntryGame-v0", r"is not a game for 1: Alone, it would never end\. Pass `opponent=`"),
+        ("ScorableGames-v0", r"TextArena cannot start ScorableGames-v0: FileNotFoundError: Game configuration"),
+    ],
+)
+def test_games_that_cannot_be_played_say_why(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        EnvironmentSpec.of(f"textarena:{name}").build().reset(seed=1)

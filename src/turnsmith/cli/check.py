@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -60,8 +61,8 @@ def add_check_command(commands: Any) -> None:
     trained = "with --audit: also train `tiny` so long, to find what is paid without success"
     add("--train", metavar="MINUTES", type=float, help=trained)
     add("--only", metavar="CHECK", action="append", help="run only this check, by its name in the table; repeatable")
-    add("--json", metavar="FILE", help="also write the findings here, with the episodes that show them")
-    add("--html", metavar="FILE", help="also write them as a page here")
+    add("--json", metavar="FILE", type=os.path.abspath, help="also write the findings here, with their episodes")
+    add("--html", metavar="FILE", type=os.path.abspath, help="also write them as a page here")
     parser.set_defaults(run=_run)
 
 

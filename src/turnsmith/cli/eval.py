@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
@@ -58,7 +59,7 @@ def add_eval_command(commands: Any) -> None:
     add("--served-model", metavar="NAME", help="model to use if the server has several")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
     add("--compare", metavar="RUN", help="compare with an earlier evaluation of the same starts (a RUN as in `report`)")
-    add("--json", metavar="FILE", help="also write the result here")
+    add("--json", metavar="FILE", type=os.path.abspath, help="also write the result here")
     add("--name", metavar="NAME", help="name of the run folder (default: eval-ENVIRONMENT-TIME)")
     add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
     add("--config", metavar="FILE", help="YAML file with settings")
@@ -97,6 +98,7 @@ def _evaluate(
     from turnsmith.errors import EnvironmentFailure
     from turnsmith.records.files import write_for_user
     from turnsmith.records.json_text import to_json
+    from turnsmith.rollout.episode_report import refusal_warning
 
     view.show_loading()
     with open_engine(config, args.tokenizer, args.served_model) as engine:
@@ -109,6 +111,9 @@ def _evaluate(
             raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
+        warning = refusal_warning(result.report)
+        if warning is not None:
+            run.append_event("warning", content=warning.content())
         end = "stopped" if stopped else "finished" if result.counted else "failed"
         run.append_event(end, episodes=len(result.trajectories), content=result.report.first_error)
         if args.json:

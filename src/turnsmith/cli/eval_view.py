@@ -18,6 +18,7 @@ from rich.text import Text
 from turnsmith.cli.engine import backend_name, model_name_or_path
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.rollout.episode_report import refusal_warning
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
 from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
@@ -206,6 +207,8 @@ def _notes(result: EvaluationResult, plan: EvaluationPlan) -> Iterator[Text]:
     if failed:
         episodes = "All episodes failed" if failed == ended else f"{failed} episodes failed and are not counted"
         yield Text(f"{episodes}. The first error: {report.first_error}", style="red")
+    if (warning := refusal_warning(report)) is not None:
+        yield Text(warning.what, style="yellow")
     if not all(trajectory.exact for trajectory in result.trajectories):
         yield Text("The server returns no token ids, so tokens are counted with our own tokenizer.", style="dim")
     if plan.samples > 1 and plan.sampling.temperature == 0:

@@ -117,6 +117,11 @@ class EnvironmentHost:
                 raise EnvironmentFailure(f"{spec.name}.reset {NO_TASK}")
             arguments["task"] = task
         observation, prefix = await self.run("reset", self._build_and_reset, arguments)
+        if isinstance(self.environment, BaseEnvironment) and self.environment.done:
+            raise EnvironmentFailure(
+                f"{spec.name}.reset has set done: an episode begins with something for the model to do. Leave such "
+                "starts out, or let reset choose another."
+            )
         opening = read_opening(f"{spec.name}.reset", observation)
         prefix = read_text(f"{spec.name}.get_prompt_prefix", prefix or "")
         self._prefix = "\n\n".join(filter(None, (prefix, opening.system)))

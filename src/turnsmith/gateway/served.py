@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest
+from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.gateway.turns import SampledTurn
 
 
@@ -26,6 +26,10 @@ class ServedEpisode(Protocol):
 
     def note_too_long(self, refusal: ContextTooLong) -> None:
         """Take note of a request for a turn that was refused before it was read to its end."""
+        ...
+
+    def note_refused(self, refusal: Refusal) -> None:
+        """Take note of a request that got an error because of what it asked for, or because the engine failed."""
         ...
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:

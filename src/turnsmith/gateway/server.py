@@ -50,12 +50,43 @@ KEEP_ALIVE_SECONDS = 10.0
 """A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
 _MOST_ASKED = 256
 """So many requests are remembered for clients that repeat them; with each, the turns that lead to its answer."""
+_RETRIED_STATUS = 500
+"""Clients ask again after an error from this one on, and not after one below."""
 _CHAT, _RESPONSES, _MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
 
 
 class _Reward(msgspec.Struct):
     value: float
     turn: int | None = None
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A turn that was asked for, and by whom last."""
+
+    digest: tuple[str, int, int]
+    key: str
+    """Its idempotency key."""
+    http: web.Request
+    task: asyncio.Task[ServedTurn] | None
+    """None: it failed, and its client will ask again."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the connection on which it was asked for is closed."""
+        return self.http.transport is None or self.http.transport.is_closing()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is no turn to wait for."""
+        task = self.task
+        return task is None or (task.done() and (task.cancelled() or task.exception() is not None))
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the turn was sent, as far as can be seen from here."""
+        task = self.task
+        return task is not None and task.done() and not self.has_failed and task.result().turn.is_delivered
 
 
 @dataclass
@@ -67,12 +98,8 @@ class _Route:
     """What a request gets that waits for a turn when the episode ends."""
     is_shared: bool = False
     """Whether it has many clients: then an answer that was delivered may have been another one's."""
-    asked: dict[tuple[str, int, int], asyncio.Task[ServedTurn]] = field(
-        default_factory=dict[Any, "asyncio.Task[ServedTurn]"]
-    )
-    """The last turn asked for with each body."""
-    keys: dict[str, None] = field(default_factory=dict[str, None])
-    """Idempotency keys, oldest first."""
+    asked: list[_Asked] = field(default_factory=list[_Asked])
+    """Oldest first."""
     tasks: set[asyncio.Task[ServedTurn]] = field(default_factory=set["asyncio.Task[ServedTurn]"])
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Requests are read one at a time: between large ones, those of other episodes get their turn."""
@@ -97,30 +124,32 @@ class _Route:
         """Begin a turn; a client that repeats a request, because it saw no answer, gets the same one."""
         digest = (http.path, len(body), hash(body))  # of a large history, a cryptographic one takes the most time
         key = http.headers.get("Idempotency-Key", "")
-        retries = http.headers.get("X-Stainless-Retry-Count", "0")
-        is_retry = (key and key in self.keys) or retries not in ("", "0")
-        known = self.asked.get(digest)
-        if is_retry and known is not None and self._can_repeat(known):
-            return known
-        if key:
-            self.keys[key] = None
+        is_counted = http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
+        if is_counted or (key and any(one.key == key for one in self.asked)):
+            known = self._to_repeat([one for one in self.asked if one.digest == digest and key in ("", one.key)])
+            if known is not None and known.task is not None:
+                known.http = http
+                return known.task
         # A task of its own: the turn goes on if the client leaves, and is there when it asks again.
         task = asyncio.get_running_loop().create_task(self.episode.take_turn(request))
-        self.asked[digest] = task
-        if len(self.asked) > _MOST_ASKED:
-            del self.asked[next(iter(self.asked))]
-        if len(self.keys) > _MOST_ASKED:
-            del self.keys[next(iter(self.keys))]
+        asked = _Asked(digest, key, http, task)
+        self.asked.append(asked)
+        del self.asked[:-_MOST_ASKED]
         self.tasks.add(task)
-        task.add_done_callback(partial(self._forget, digest))
+        task.add_done_callback(partial(self._note_end, asked))
         return task
 
-    def _can_repeat(self, task: asyncio.Task[ServedTurn]) -> bool:
-        if not task.done():
-            return True
-        if task.cancelled() or task.exception():  # `_forget` comes a moment after its end
-            return False
-        return not (self.is_shared and task.result().turn.is_delivered)
+    def _to_repeat(self, same: list[_Asked]) -> _Asked | None:
+        """Which of equal requests a client repeats: several samples of one prompt are asked for with equal ones."""
+        failed = next((one for one in same if one.has_failed), None)
+        if failed is not None:  # its client asks anew
+            self.asked.remove(failed)
+            return None
+        if self.is_shared:
+            same = [one for one in same if not one.is_delivered]
+        left = sorted((one for one in same if one.has_left), key=lambda one: one.is_delivered)
+        # If all that are left still wait, or were answered, there is no telling; a new turn is never another's.
+        return left[0] if left else same[0] if len(same) == 1 else None
 
     async def result(self, task: asyncio.Task[ServedTurn]) -> ServedTurn:
         """Wait for a turn, which goes on if whoever waits is cancelled."""
@@ -134,11 +163,14 @@ class _Route:
         for task in list(self.tasks):
             task.cancel()
 
-    def _forget(self, digest: tuple[str, int, int], task: asyncio.Task[ServedTurn]) -> None:
+    def _note_end(self, asked: _Asked, task: asyncio.Task[ServedTurn]) -> None:
         self.tasks.discard(task)
         # Asking for the exception marks it as seen: the client may be gone. With it the whole request would be kept.
-        if (task.cancelled() or task.exception()) and self.asked.get(digest) is task:
-            del self.asked[digest]
+        error = None if task.cancelled() else task.exception()
+        if error is not None or task.cancelled():
+            asked.task = None
+            if asked in self.asked and getattr(error, "status", 500) < _RETRIED_STATUS:
+                self.asked.remove(asked)
 
 
 class GatewayServer(ABC):
@@ -165,6 +197,7 @@ class GatewayServer(ABC):
                 web.post(f"{root}/messages/count_tokens", self._handler(_MESSAGES, self._count)),
                 web.post(f"{root}/reward", self._handler(_CHAT, self._reward)),
                 web.get(f"{root}/models", self._handler(_CHAT, self._models)),
+                web.route("*", f"{root}/{{path:.*}}", self._handler(_CHAT, _no_route)),
                 web.route("*", "/{path:.*}", self._handler(_CHAT, _no_route)),
             ]
         )
@@ -190,8 +223,11 @@ class GatewayServer(ABC):
                 route = self.find(http)
                 try:
                     return await answer(http, route, dialect)
-                except ContextTooLong:
-                    await route.pause()
+                except Refusal as refusal:
+                    if isinstance(refusal, ContextTooLong):
+                        await route.pause()
+                    elif refusal is not route.over:
+                        route.episode.note_refused(refusal)
                     raise
             except Refusal as refusal:
                 return _json(dialect.write_error(refusal), refusal.status)
@@ -361,7 +397,11 @@ async def _health(http: web.Request) -> web.Response:
 
 
 async def _no_route(http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-    raise Refusal("There is no such route.", status=404)
+    raise Refusal(
+        f"There is no /{http.match_info['path'][:80]} here: the model's URL offers chat/completions, responses and "
+        "messages.",
+        status=404,
+    )
 
 
 def _json(body: bytes, status: int = 200) -> web.Response:

@@ -34,11 +34,16 @@ async def run_agent_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engi
         trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
         trajectory.environment, trajectory.outcome, trajectory.error = start.environment, outcome, error
         trajectory.task = start.task
+        if session.refused and trajectory.infos:
+            trajectory.infos[-1]["refused"] = dict(session.refused)
         if reward is not None and trajectory.rewards:
             trajectory.rewards[-1] += reward
         elif reward is not None:
             trajectory.score = reward  # there is no turn to put it on
-        if outcome.is_behaviour and spec.reward_fn is not None:
+        is_rewarded = reward is not None or spec.reward_fn is not None
+        if outcome is Outcome.COMPLETED and not trajectory.turns and (is_rewarded or session.refused):
+            trajectory.outcome, trajectory.error = Outcome.ENVIRONMENT_FAILED, _no_turn(session)
+        elif outcome.is_behaviour and spec.reward_fn is not None:
             await score_trajectory(trajectory, spec, host, clock.waits)
         elif outcome is Outcome.COMPLETED and reward is None and not session.rewards:
             trajectory.outcome, trajectory.error = Outcome.ENVIRONMENT_FAILED, _no_reward(spec.environment)
@@ -83,6 +88,16 @@ def _time_out(spec: RolloutSpec, session: AgentSession, clock: Clock) -> tuple[O
     if session.forest.turns and took <= spec.limits.seconds / 2:
         return Outcome.TIME_LIMIT, ""
     return Outcome.ENVIRONMENT_TIMEOUT, f"The agent neither ended nor asked for a turn within {took:.0f} s."
+
+
+def _no_turn(session: AgentSession) -> str:
+    """Whatever the agent earned, the model had no part in it."""
+    sentence = next(iter(session.refused), "")
+    if sentence:
+        return f"The agent got no turn of the model, because its requests were refused: {sentence}"
+    return (
+        "The agent ended without a turn of the model: it must ask for one at the model's URL and wait for the answer."
+    )
 
 
 def _no_reward(spec: EnvironmentSpec) -> str:

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 import zlib
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -35,6 +36,8 @@ from turnsmith.tools.parsing.base import THINK_END, THINK_START, answer_start
 from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
 logger = logging.getLogger(__name__)
+_MOST_REFUSED = 20
+"""Different errors that are kept of an episode."""
 _DEFAULT_PARSER = FunctionCallingParser()
 
 
@@ -65,6 +68,8 @@ class AgentSession:
         self.infos: dict[int, dict[str, Any]] = {}
         self.seconds: dict[int, float] = {}
         self.last_reply_at = time.perf_counter()
+        self.refused: Counter[str] = Counter()
+        """Requests that got an error for what they asked for, by its sentence."""
         self._begun = 0
         self._calls = 0
 
@@ -111,6 +116,11 @@ class AgentSession:
             self.ended_by = Outcome.ENVIRONMENT_FAILED, str(refusal)
         else:
             self.ended_by = Outcome.TOKEN_LIMIT, ""
+
+    def note_refused(self, refusal: Refusal) -> None:
+        """Keep its sentence: an agent may catch the error, and go on as if it had never asked."""
+        if refusal.status < 500 and (len(self.refused) < _MOST_REFUSED or str(refusal) in self.refused):
+            self.refused[str(refusal)] += 1  # what fails here ends the episode
 
     def count_tokens(self, request: ModelRequest) -> int:
         """The length of a request's prompt."""

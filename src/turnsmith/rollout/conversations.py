@@ -151,6 +151,9 @@ class Conversations:
     def note_too_long(self, refusal: ContextTooLong) -> None:
         """Nothing to note: the client sees it, and no conversation has ended."""
 
+    def note_refused(self, refusal: Refusal) -> None:
+        """Nothing to note: the client sees it."""
+
     def count_tokens(self, request: ModelRequest) -> int:
         """The length of a request's prompt."""
         known = self._candidates(request)

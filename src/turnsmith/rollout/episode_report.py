@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_summary import EpisodeSummary
 from turnsmith.rollout.same_failure import NOT_RETRIED
 from turnsmith.trajectory import Decision, Outcome, Trajectory
@@ -36,6 +37,8 @@ class EpisodeReport:
     """Turns of agents by how their prompts came about, see `Continuation`."""
     branches: int = 0
     """Token sequences beyond one in each episode, of agents that rewrote their history or had several conversations."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests of agents that got an error for what they asked for, by its sentence."""
     tool_calls: int = 0
     tool_errors: int = 0
     """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
@@ -56,7 +59,7 @@ class EpisodeReport:
     """Episode ids by a hash of the conversation: identical episodes share an entry. Only those with turns."""
     examples: dict[str, list[str]] = field(default_factory=dict)
     """The first few episode ids of each outcome, of each group, and with a `tool_failure`, `tool_error`,
-    `format_problem` or `cut_turn`."""
+    `format_problem`, `cut_turn` or request that was `refused`."""
     decisions: Counter[str] = field(default_factory=Counter)
     """Episodes by the failure policy's decision."""
     filtered_groups: list[str] = field(default_factory=list)
@@ -151,8 +154,8 @@ class EpisodeReport:
         if self.others:
             record["others/tokens"] = sum(count for what, count in self.others.items() if what.endswith("/tokens"))
             record |= {f"others/{what}": count for what, count in sorted(self.others.items())}
-        if self.branches:
-            record["agent/branches"] = self.branches
+        agent = {"agent/branches": self.branches, "agent/refused": self.refused.total()}
+        record |= {name: count for name, count in agent.items() if count}
         if self.tool_calls or self.format_problems:
             record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
             record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
@@ -209,6 +212,21 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
     return report
 
 
+def refusal_warning(report: EpisodeReport, step: int = 0) -> RunWarning | None:
+    """A warning of what agents asked the gateway for and did not get."""
+    if not report.refused:
+        return None
+    (sentence, _), *_ = report.refused.most_common(1)
+    return RunWarning(
+        "refused_requests",
+        step,
+        f"{report.refused.total()} requests of the agent got an error instead of a turn; most often: {sentence}",
+        "An agent that goes on without the turn earns what the model had no part in.",
+        "Leave out of the requests what is refused.",
+        tuple(report.examples.get("refused", ())),
+    )
+
+
 def group_examples(report: EpisodeReport, group: str) -> list[str]:
     """The ids of the first few episodes of a group."""
     return report.examples.get(_group_key(group), [])
@@ -245,7 +263,13 @@ def _add_tool_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
         report.tool_errors += errors
         report.tool_failures += failures
         report.format_problems += has_format_problem
-        reasons = {"tool_error": errors, "tool_failure": failures, "format_problem": has_format_problem}
+        report.refused.update(info.get("refused", {}))
+        reasons = {
+            "refused": "refused" in info,
+            "tool_error": errors,
+            "tool_failure": failures,
+            "format_problem": has_format_problem,
+        }
         for reason in filter(reasons.get, reasons):
             _add_example(report, reason, trajectory)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,22 @@ def test_the_command_writes_json_and_a_page_and_exits_with_0(
     assert [check["status"] for check in report["checks"]] == ["passed", "passed"]
     assert "same start, same opening" in (tmp_path / "check.html").read_text()
     assert "2 passed, 0 warnings, 0 failed" in capsys.readouterr().out
+
+
+class Wanderer(Clock):
+    """Moves to a folder of its own."""
+
+    def reset(self, seed: int = 0) -> str:
+        os.chdir(tempfile.mkdtemp())
+        return super().reset(seed)
+
+
+def test_the_files_are_written_where_the_command_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["environment.isolation=thread", "--only", "same start, same opening"]
+    main(["check", f"{Wanderer.__module__}:Wanderer", *settings, "--json", "found.json", "--html", "found.html"])
+    assert (tmp_path / "found.json").is_file()
+    assert (tmp_path / "found.html").is_file()
 
 
 def test_the_command_exits_with_1_after_a_failure_and_shows_both_plays(tmp_path: Path) -> None:

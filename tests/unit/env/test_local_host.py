@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
+from turnsmith.env.host import open_host
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.threads import ThreadPool
 
@@ -37,6 +39,14 @@ class Silent(BaseEnvironment):
 
     def step(self, action: str) -> tuple:
         return "next", 0.0, False, {}
+
+
+class OverAtOnce(Silent):
+    """There is nothing left to do."""
+
+    def reset(self) -> str:
+        self.done = True
+        return "solved"
 
 
 async def started(environment: type, **settings: Any) -> EnvironmentHost:
@@ -120,6 +130,14 @@ async def test_reset_must_give_text_and_may_give_gymnasiums_pair():
     assert host.environment.get_state_description() == "hello"
     with pytest.raises(EnvironmentFailure, match=r"Scripted\.reset returned an observation of type NoneType"):
         await started(Scripted, first=None)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_an_episode_that_is_over_before_its_first_turn_is_a_failure(isolation: str):
+    host = open_host(replace(EnvironmentSpec.of(OverAtOnce), isolation=isolation))
+    with pytest.raises(EnvironmentFailure, match=r"OverAtOnce\.reset has set done: an episode begins with something"):
+        await host.reset(seed=1)
+    await host.close()
 
 
 async def test_a_constructor_that_raises_is_an_environment_failure():

@@ -250,6 +250,23 @@ def test_what_has_no_exact_log_probs_is_refused(dialect: APIDialect, setting: di
         dialect.read(json.dumps({**body, **setting}).encode())
 
 
+@each_dialect
+def test_what_nobody_reads_is_noted_or_refused(dialect: APIDialect):
+    def asked(**more: Any) -> ModelRequest:
+        field = "input" if dialect.name == "responses" else "messages"
+        return dialect.read(json.dumps({field: [{"role": "user", "content": "Hi"}], **more}).encode())
+
+    known = {"parallel_tool_calls": True, "user": "me", "store": False, "metadata": {"a": "b"}, "truncation": "auto"}
+    assert asked(**known, chat_template_kwargs={}).unenforced == ()
+    wishes = {"seed": 1, "chat_template_kwargs": {"enable_thinking": False}, "parallel_tool_calls": False}
+    assert set(asked(**wishes).unenforced) == {*wishes}
+    assert len(asked(**{f"x{number}" * 50: 1 for number in range(100)}).unenforced) == 32
+    for setting in ({"repetition_penalty": 1.1}, {"min_p": 0.1}, {"guided_json": {"type": "object"}}):
+        with pytest.raises(Refusal, match="is not supported: the gateway samples one turn a request"):
+            asked(**setting)
+    assert asked(repetition_penalty=1.0, min_p=0, guided_json=None).unenforced == ()
+
+
 def test_each_sdk_knows_that_the_context_is_too_long():
     too_long = ContextTooLong(5000, 4096, "Raise the limit.")
     for dialect in DIALECTS[:2]:

@@ -33,6 +33,7 @@ class Episode:
         self.may_answer.set()
         self.rewards: list[tuple[float, int | None]] = []
         self.too_long: list[ContextTooLong] = []
+        self.refused: list[str] = []
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:
         number = len(self.turns)
@@ -52,6 +53,9 @@ class Episode:
 
     def note_too_long(self, refusal: ContextTooLong) -> None:
         self.too_long.append(refusal)
+
+    def note_refused(self, refusal: Refusal) -> None:
+        self.refused.append(str(refusal))
 
     def count_tokens(self, request: ModelRequest) -> int:
         return 7
@@ -102,6 +106,39 @@ async def test_a_failure_is_not_repeated_to_a_retry():
     assert text_of(again) == "answer 1"
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_retry_never_gets_the_answer_of_another_equal_request(is_answered: bool):
+    """Several samples of one prompt, for a vote, are equal requests at the same time."""
+    episode = Episode()
+    async with served(episode) as client:
+        failed = await client.post("/chat/completions", json=body("fail"))
+        if not is_answered:
+            episode.may_answer.clear()
+        other = asyncio.create_task(client.post("/chat/completions", json=body("fail")))
+        while len(episode.turns) < 2 or (is_answered and not other.done()):
+            await asyncio.sleep(0.01)
+        again = asyncio.create_task(client.post("/chat/completions", json=body("fail"), headers=RETRIES[0]))
+        while len(episode.turns) < 3 and not again.done():
+            await asyncio.sleep(0.01)
+        episode.may_answer.set()
+        assert (failed.status_code, text_of(await other), text_of(await again)) == (500, "answer 1", "answer 2")
+
+
+async def test_who_left_gets_its_own_of_equal_answers():
+    episode = Episode()
+    episode.may_answer.clear()
+    async with served(episode) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/chat/completions", json=body(), timeout=0.2)
+        other = asyncio.create_task(client.post("/chat/completions", json=body()))
+        while len(episode.turns) < 2:
+            await asyncio.sleep(0.01)
+        again = asyncio.create_task(client.post("/chat/completions", json=body(), headers=RETRIES[0]))
+        await asyncio.sleep(0.1)
+        episode.may_answer.set()
+        assert (text_of(await other), text_of(await again)) == ("answer 1", "answer 0")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_nobody_waited_for_is_not_delivered_until_a_retry(stream: bool):
     episode = Episode()
@@ -138,6 +175,21 @@ async def test_models_rewards_and_counts():
         assert (await client.post("/reward", json={"value": "much"})).status_code == 400
         assert (await client.post("/messages/count_tokens", json=body())).json() == {"input_tokens": 7}
     assert episode.rewards == [(0.5, None), (1.0, 0)]
+
+
+async def test_what_is_refused_is_noted_and_a_route_that_is_not_there_is_told():
+    episode = Episode()
+    async with served(episode) as client:
+        for route, asked in {"/chat/completions": body(n=2), "/embeddings": {"input": "a"}, "/completions": {}}.items():
+            refused = await client.post(route, json=asked)
+            assert refused.json()["error"]["message"] == episode.refused[-1]
+        wrong = await client.post(f"{client.base_url}".replace("/v1", "/v9") + "chat/completions", json=body())
+    assert "`n` is not supported" in episode.refused[0]
+    assert episode.refused[1:] == [
+        f"There is no /{route} here: the model's URL offers chat/completions, responses and messages."
+        for route in ("embeddings", "completions")
+    ]
+    assert (wrong.status_code, len(episode.refused)) == (404, 3)
 
 
 async def test_an_agent_reaches_its_own_episode_alone():

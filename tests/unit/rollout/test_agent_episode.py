@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from tests.unit.rollout import agents
 from tests.unit.rollout.recorded import Recorded, check_tokens
@@ -22,6 +24,7 @@ from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.rollout.agent_episode import run_agent_attempt
 from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.episode_report import refusal_warning, report_of
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.spec import RolloutSpec
@@ -113,6 +116,44 @@ async def test_an_agent_without_a_reward_is_told_what_to_do(chat: Chat):
     trajectory = await play(agents.silent_agent, ScriptedEngine(["a"], chat), chat)
     assert trajectory.outcome == "environment_failed"
     assert "silent_agent gave no reward: return a number" in trajectory.error
+
+
+async def ask(model: Any, **settings: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+        messages: Any = [{"role": "user", "content": "Hi"}]
+        await client.chat.completions.create(model="m", messages=messages, **settings)
+
+
+async def test_what_is_refused_is_recorded_though_the_agent_catches_it(chat: Chat):
+    async def agent(task: Any, model: Any) -> float:
+        for settings in [{"n": 2}] * task["refused"] + [{}] * task["asked"]:
+            with contextlib.suppress(openai.BadRequestError):
+                await ask(model, **settings)
+        return 0.0
+
+    engine = ScriptedEngine(lambda turn, prompt: "a", chat)
+    trajectory = await play(agent, engine, chat, {"refused": 2, "asked": 1})
+    ((sentence, count),) = trajectory.infos[-1]["refused"].items()
+    assert (trajectory.outcome, count, sentence[:20]) == ("completed", 2, "`n` is not supported")
+    report = report_of([trajectory, trajectory])
+    assert report.metrics()["agent/refused"] == 4
+    warning = refusal_warning(report, 3)
+    assert warning is not None
+    assert warning.what.startswith("4 requests of the agent got an error instead of a turn; most often: `n` is not")
+    assert warning.episodes == ("episode-1",)
+    trajectory = await play(agent, engine, chat, {"refused": 2, "asked": 0})
+    assert trajectory.outcome == "environment_failed"
+    assert trajectory.error.startswith(
+        "The agent got no turn of the model, because its requests were refused: `n` is not"
+    )
+
+
+@pytest.mark.parametrize("reward_fn", [None, lambda trajectory: 1.0])
+async def test_an_agent_that_never_called_the_model_is_no_success(chat: Chat, reward_fn: Any):
+    engine = ScriptedEngine(["a"], chat)
+    trajectory = await play(lambda task, model: 1.0, engine, chat, reward_fn=reward_fn)
+    assert (trajectory.outcome, trajectory.is_counted) == ("environment_failed", False)
+    assert trajectory.error.startswith("The agent ended without a turn of the model: it must ask for one")
 
 
 async def test_an_agent_that_raises_is_a_fault_with_its_line(chat: Chat):

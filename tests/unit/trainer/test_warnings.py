@@ -84,6 +84,13 @@ def test_a_healthy_step_is_not_warned_of() -> None:
     assert found(HEALTHY, groups([0, 1, 0.5, 0], [1, 0, 1, 0.2])) == {}
 
 
+def test_requests_of_an_agent_that_were_refused_are_told() -> None:
+    report = groups([0, 1, 0.5, 0], info={"refused": {"`n` is not supported.": 3}})
+    warning = found(HEALTHY, report)["refused_requests"]
+    assert warning.what == "12 requests of the agent got an error instead of a turn; most often: `n` is not supported."
+    assert len(warning.episodes) == 3
+
+
 @pytest.mark.parametrize(
     ("report", "because", "advice"),
     [

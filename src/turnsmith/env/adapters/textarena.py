@@ -67,11 +67,11 @@ class TextArenaEnvironment(BaseEnvironment):
             with self._own_random():
                 self.game.reset(num_players=self.players, seed=seed)
         except (AssertionError, ValueError) as error:
-            raise ConfigError(
-                f"textarena:{self.name} is not a game for {self.players}: {error} Pass `opponent=`, a function of what "
-                "its seat has seen, to `TextArenaEnvironment`, or set environment.players, how many seats there are, "
-                "and players.opponent, who plays the others."
-            ) from None
+            raise self._wrong_players(str(error)) from None
+        except Exception as error:  # files that its package lacks
+            raise ConfigError(f"TextArena cannot start {self.name}: {type(error).__name__}: {error}") from error
+        if self.players == 1 and not isinstance(self.game.state, self.textarena.SinglePlayerState):
+            raise self._wrong_players("Alone, it would never end.")  # some games for several do not say so
         new, is_over = self._play_others()
         if is_over:
             raise ConfigError(f"textarena:{self.name} was over before the model's first move.")
@@ -87,7 +87,17 @@ class TextArenaEnvironment(BaseEnvironment):
             return new, 0.0, False, {}
         rewards, about = self.game.close()
         info = dict((about or {}).get(self.seat) or {})
-        return str(info.get("reason") or "The game is over."), float((rewards or {}).get(self.seat, 0)), True, info
+        reward = (rewards or {}).get(self.seat, 0)
+        if isinstance(reward, str):  # ThreeCardMonte passes the reason of an invalid move as its reward
+            reward, info["reason"] = 0.0, reward
+        return str(info.get("reason") or "The game is over."), float(reward), True, info
+
+    def _wrong_players(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"textarena:{self.name} is not a game for {self.players}: {why} Pass `opponent=`, a function of what "
+            "its seat has seen, to `TextArenaEnvironment`, or set environment.players, how many seats there are, "
+            "and players.opponent, who plays the others."
+        )
 
     def _play_others(self) -> tuple[str, bool]:
         """Until the model's turn; returns what is new to the model, and whether the game is over."""
@@ -112,6 +122,8 @@ class TextArenaEnvironment(BaseEnvironment):
             return observation
         texts: list[str] = []
         for sender, text, kind in observation:
+            if not isinstance(sender, int):  # Countdown and others pass the player's own move in another order
+                continue
             is_move = getattr(kind, "name", kind) == "PLAYER_ACTION"
             is_own_move = is_move and (sender == player or self.players == 1)
             if not is_own_move:

@@ -125,7 +125,7 @@ class AnthropicMessages:
             max_tokens=given.max_tokens,
             sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
             stop=stop_texts(given.stop_sequences),
-            unenforced=wishes(tool_choice=choice),
+            unenforced=wishes(body, _MessagesBody, tool_choice=choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:

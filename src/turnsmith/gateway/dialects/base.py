@@ -9,7 +9,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import orjson
 
-from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
+from turnsmith.gateway.request import (
+    ChatMessage,
+    ContextTooLong,
+    ModelReply,
+    ModelRequest,
+    Refusal,
+    refuse_unless_default,
+)
 
 Body = TypeVar("Body")
 
@@ -178,9 +185,52 @@ def function_tool(name: str, description: str | None, parameters: Any) -> dict[s
     return {"type": "function", "function": function}
 
 
-def wishes(**given: Any) -> tuple[str, ...]:
-    """The names of settings that were given and cannot be enforced."""
-    return tuple(name for name, value in given.items() if value not in (None, "auto", True))
+def wishes(body: bytes, kind: type[msgspec.Struct], **given: Any) -> tuple[str, ...]:
+    """The names of settings that were given and are not applied: those named here, and fields that nobody reads.
+
+    Raises:
+        Refusal: One of them would change the distribution that is sampled from.
+
+    Example:
+        >>> class Known(msgspec.Struct):
+        ...     model: str = ""
+        >>> wishes(b'{"model": "m", "seed": 1, "user": "me", "min_p": 0}', Known, tool_choice="auto")
+        ('seed',)
+    """
+    fields = decode_body(body, dict[str, msgspec.Raw])
+    others = {name: msgspec.json.decode(fields[name]) for name in fields if name not in kind.__struct_fields__}
+    defaults = _SAMPLED | {name: None for name in others if name.startswith(_GUIDED)}
+    refuse_unless_default({name: value for name, value in others.items() if name in defaults}, defaults)
+    rest = {name: value for name, value in others.items() if name not in _NO_PART and name not in defaults}
+    if rest.get("parallel_tool_calls") is True:
+        del rest["parallel_tool_calls"]
+    # `1 in (None, True)` holds, and a seed may be 1.
+    asked = [name[:80] for name, value in {**given, **rest}.items() if repr(value) not in _NOTHING]
+    return tuple(asked[:_MOST_WISHES])
+
+
+_NOTHING = tuple(map(repr, (None, "auto", "disabled", "default", [], {}, ["text"])))
+_MOST_WISHES = 32
+_SAMPLED = {
+    "repetition_penalty": 1,
+    "min_p": 0,
+    "min_tokens": 0,
+    "typical_p": 1,
+    "length_penalty": 1,
+    "best_of": 1,
+    "use_beam_search": False,
+    "ignore_eos": False,
+    "bad_words": None,
+    "stop_token_ids": None,
+}
+"""What vLLM and SGLang take besides OpenAI's fields and what changes the distribution, with its defaults."""
+_GUIDED = ("guided_", "structured_outputs", "regex", "ebnf", "json_schema")
+_NO_PART = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "include", "stream_options", "moderation"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control", "diagnostics"),
+    *("inference_geo", "user_profile_id", "workspace_id"),
+}
+"""Who asks, what it costs and where it is kept: no part in what the model says."""
 
 
 def stop_texts(given: str | list[str] | None) -> tuple[str, ...]:

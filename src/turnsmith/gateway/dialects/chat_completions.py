@@ -160,7 +160,7 @@ class ChatCompletions:
             max_tokens=max_tokens,
             sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
             stop=stop_texts(given.stop),
-            unenforced=wishes(tool_choice=given.tool_choice),
+            unenforced=wishes(body, _Body, tool_choice=given.tool_choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:

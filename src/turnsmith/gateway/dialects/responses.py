@@ -123,7 +123,7 @@ class Responses:
             stream=bool(given.stream),
             max_tokens=given.max_output_tokens,
             sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p),
-            unenforced=wishes(tool_choice=given.tool_choice),
+            unenforced=wishes(body, _ResponsesBody, tool_choice=given.tool_choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:

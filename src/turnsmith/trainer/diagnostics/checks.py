@@ -15,6 +15,7 @@ from turnsmith.text import number
 from turnsmith.trainer.diagnostics.context import StepContext
 from turnsmith.trainer.diagnostics.length_drift import length_drift, unreadable_calls_drift
 from turnsmith.trainer.diagnostics.phrase_drift import new_high_reward_phrase
+from turnsmith.trainer.diagnostics.refused_requests import refused_requests
 from turnsmith.trainer.diagnostics.success_drift import success_against_reward
 from turnsmith.trainer.diagnostics.term_drift import reward_term_drift
 from turnsmith.trainer.diagnostics.zero_gradient import (
@@ -285,6 +286,7 @@ CHECKS: tuple[Check, ...] = (
     repeated_episodes,
     failing_tools,
     misused_tools,
+    refused_requests,
     success_against_reward,
     reward_term_drift,
     length_drift,
