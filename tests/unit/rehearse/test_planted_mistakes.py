@@ -99,7 +99,7 @@ def found(result: RehearsalResult) -> dict[str, str]:
     [
         (["training.batch_size=500"], "settings", "not a multiple of training.group_size=8"),
         (["training.mini_batch_size=16"], "settings", "do not divide evenly over 32 ranks"),
-        (["inference.max_prompt_tokens=16"], "tokens against limits", "do not fit into max_prompt_tokens=16"),
+        (["inference.max_prompt_tokens=16"], "an episode opens", "do not fit into max_prompt_tokens=16"),
         (["inference.max_episode_tokens=4000"], "model", "the model's context has 4096"),
         (["model.tensor_parallel_size=8"], "model", "6 attention heads, which model.tensor_parallel_size=8 does not"),
         (["checkpoint.output_dir=model/config.json/runs"], "trackers and folders", "cannot be written to"),
