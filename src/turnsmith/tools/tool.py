@@ -15,7 +15,7 @@ from turnsmith.errors import ConfigError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
 from turnsmith.tools.schema import Signature, signature_of
-from turnsmith.tools.tool_checks import require_self, warn_if_incomplete
+from turnsmith.tools.tool_checks import require_self, warn_if_incomplete, what_is_untold
 
 __all__ = ["Tool", "current_episode", "tool", "tools_of"]
 
@@ -182,10 +182,10 @@ def tool(
         if not callable(plain) or not hasattr(plain, "__name__"):
             raise ConfigError(f"@tool is for functions and methods, not for {type(target).__name__}.")
         options = _Options(name or plain.__name__, description, float(time_limit), int(max_output_tokens))
-        warn_if_incomplete(options.name, description or plain.__doc__, plain)
-        if _is_in_class(plain):
+        if _is_in_class(plain):  # told about by `untold_tools`, once its class is the one that is used
             setattr(plain, _MARK, options)
             return target
+        warn_if_incomplete(options.name, description or plain.__doc__, plain)
         return FunctionTool(plain, options)
 
     return decorate if function is None else decorate(function)
@@ -226,6 +226,26 @@ def tool_methods(environment: type) -> list[str]:
         []
     """
     return [name for name, _ in _marked(environment)]
+
+
+def untold_tools(environment: type) -> list[str]:
+    """What the model is not told about the tools of a class, in sentences.
+
+    Example:
+        >>> class Shop:
+        ...     @tool
+        ...     def sell(self, pieces):
+        ...         '''Sell something.'''
+        >>> untold_tools(Shop)
+        ['The parameter pieces of the tool sell has no type hint: the model is told nothing about its type, and any \
+value is accepted.']
+    """
+    found: list[str] = []
+    for name, options in _marked(environment):
+        function = inspect.unwrap(getattr(environment, name))
+        function = getattr(function, "__func__", function)
+        found += what_is_untold(options.name, options.description or function.__doc__, function)
+    return found
 
 
 @lru_cache(maxsize=256)

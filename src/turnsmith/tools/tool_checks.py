@@ -9,11 +9,10 @@ from typing import Any
 from turnsmith.errors import ConfigError
 
 
-def warn_if_incomplete(name: str, description: str | None, function: Any) -> None:
-    """Warn, at the line of its definition, about a tool without a description or with parameters without type hints."""
-    function = inspect.unwrap(function)
+def what_is_untold(name: str, description: str | None, function: Any) -> list[str]:
+    """What the model is not told about a tool, because it has no description or parameters without type hints."""
     if not inspect.isfunction(function):  # written in C
-        return
+        return []
     messages = (
         [] if description else [f"The tool {name} has no docstring: the model is told nothing about what it does."]
     )
@@ -24,6 +23,15 @@ def warn_if_incomplete(name: str, description: str | None, function: Any) -> Non
                 f"The parameter {parameter.name} of the tool {name} has no type hint: the model is told nothing about "
                 "its type, and any value is accepted."
             )
+    return messages
+
+
+def warn_if_incomplete(name: str, description: str | None, function: Any) -> None:
+    """Warn, at the line of its definition, about what the model is not told about a tool."""
+    function = inspect.unwrap(function)
+    messages = what_is_untold(name, description, function)
+    if not messages:
+        return
     code, seen = function.__code__, function.__globals__.setdefault("__warningregistry__", {})
     for message in messages:
         warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno, function.__module__, seen)

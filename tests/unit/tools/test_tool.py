@@ -13,7 +13,7 @@ from turnsmith.step_result import StepResult
 from turnsmith.tools.definition import ToolCall, ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.step_tool import EnvironmentStepTool
-from turnsmith.tools.tool import Tool, tool, tools_of
+from turnsmith.tools.tool import Tool, tool, tools_of, untold_tools
 
 
 @tool
@@ -196,11 +196,18 @@ def test_a_tool_without_docstring_or_type_hints_is_warned_about_where_it_is_defi
 
 
 def test_a_method_a_class_and_a_plain_function_are_warned_about_too() -> None:
-    with pytest.warns(UserWarning, match=r"The parameter order of the tool refund has no type hint"):
+    class Shop:  # not before its class is used: a file may have many
+        @tool(description="Give the money back.")
+        def refund(self, order) -> None: ...  # type: ignore[no-untyped-def]
 
-        class Shop:
-            @tool(description="Give the money back.")
-            def refund(self, order) -> None: ...  # type: ignore[no-untyped-def]
+        @staticmethod
+        @tool
+        def count() -> int: ...
+
+    assert [sentence.partition(":")[0] for sentence in untold_tools(Shop)] == [
+        "The parameter order of the tool refund has no type hint",
+        "The tool count has no docstring",
+    ]
 
     class Undocumented(Tool):
         def execute(self, param) -> None: ...  # type: ignore[no-untyped-def]

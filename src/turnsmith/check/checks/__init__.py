@@ -25,6 +25,7 @@ from turnsmith.check.checks.stop_token import STOP_TOKEN
 from turnsmith.check.checks.template import TEMPLATE
 from turnsmith.check.checks.times import TIMES
 from turnsmith.check.checks.tokens import TOKENS
+from turnsmith.check.checks.told_tools import TOLD_TOOLS
 from turnsmith.check.checks.tool_calls import TOOL_CALLS
 from turnsmith.check.finding import Check
 
@@ -38,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     TOKENS,
     FAULTS,
     SANDBOX,
+    TOLD_TOOLS,
     MODEL,
     TOOL_CALLS,
     STALENESS,

@@ -100,6 +100,7 @@ CASES = (
     ),
     Case(learning.OpenShell, SANDBOX, "—", "a shell with the user's rights"),
     Case(learning.OpenPython, SANDBOX, "—", "exec in the process of the environment"),
+    Case(learning.Untold, "tools are described", "—", "a tool without type hints", "warning"),
     Case(learning.AlwaysZero, MODEL, "agent-lightning#74", "no answer is ever right", "warning", model=wavering),
     Case(learning.AlwaysOne, MODEL, "rllm#352", "every answer is right", "warning", model=wavering),
     Case(learning.Search, TOOLS, "agentcore-rl-toolkit#97", "rewards without one tool call", "warning", model=wavering),

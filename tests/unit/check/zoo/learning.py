@@ -99,3 +99,17 @@ class OpenPython:
 
     def step(self, action: str) -> Any:
         return "", 0.0, True, {}
+
+
+class Untold:
+    """A tool of which the model is told its name only."""
+
+    def reset(self) -> str:
+        return "Look it up."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "", 0.0, True, {}
+
+    @tool
+    def look_up(self, key):  # type: ignore[no-untyped-def]
+        return "nothing"
