@@ -126,17 +126,23 @@ def test_it_trains_against_an_opponent(tmp_path: Path) -> None:
     assert_two_steps_train(game, tmp_path, "inference.max_tokens=2", "environment.isolation=thread")
 
 
-@pytest.mark.parametrize("name", ["Countdown-v0", "Cryptarithm-v0", "Slitherlink-v0", "ThreeCardMonte-v0"])
-def test_games_that_confuse_their_arguments_are_played(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason", "pays"),
+    [
+        ("Countdown-v0", "Invalid action format. Use `[i j op]`", True),
+        ("Cryptarithm-v0", "Bad action format. Use `[A 5]`", False),
+        ("Slitherlink-v0", "Bad action format. Use [h row col]", True),
+        ("ThreeCardMonte-v0", "Bad action. Use `[k]`", False),
+    ],
+)
+def test_games_that_confuse_their_arguments_are_played(name: str, reason: str, pays: bool) -> None:
     environment = EnvironmentSpec.of(f"textarena:{name}").build()
     environment.reset(seed=2)
-    for _ in range(3):
-        text, reward, is_over, info = environment.step("no idea")
-        assert "no idea" not in text
-        if is_over:
-            break
-    assert (is_over, reward) == (True, 0.0) or name != "ThreeCardMonte-v0"
-    assert not str(info.get("reason", "")).startswith("0.0")
+    told, reward, is_over, _ = environment.step("no idea")
+    assert (reason in told, reward, is_over) == (True, 0.0, False)
+    told, reward, is_over, info = environment.step("no idea")
+    assert (is_over, info["invalid_move"], reward > 0) == (True, True, pays)
+    assert f"Invalid Move: {reason}" in told
 
 
 @pytest.mark.parametrize(

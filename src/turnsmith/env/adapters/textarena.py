@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from types import MethodType
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
@@ -72,6 +73,7 @@ class TextArenaEnvironment(BaseEnvironment):
             raise ConfigError(f"TextArena cannot start {self.name}: {type(error).__name__}: {error}") from error
         if self.players == 1 and not isinstance(self.game.state, self.textarena.SinglePlayerState):
             raise self._wrong_players("Alone, it would never end.")  # some games for several do not say so
+        _mend_order(self.game.state)
         new, is_over = self._play_others()
         if is_over:
             raise ConfigError(f"textarena:{self.name} was over before the model's first move.")
@@ -87,10 +89,7 @@ class TextArenaEnvironment(BaseEnvironment):
             return new, 0.0, False, {}
         rewards, about = self.game.close()
         info = dict((about or {}).get(self.seat) or {})
-        reward = (rewards or {}).get(self.seat, 0)
-        if isinstance(reward, str):  # ThreeCardMonte passes the reason of an invalid move as its reward
-            reward, info["reason"] = 0.0, reward
-        return str(info.get("reason") or "The game is over."), float(reward), True, info
+        return str(info.get("reason") or "The game is over."), float((rewards or {}).get(self.seat, 0)), True, info
 
     def _wrong_players(self, why: str) -> ConfigError:
         return ConfigError(
@@ -162,6 +161,19 @@ class TextArenaEnvironment(BaseEnvironment):
             finally:
                 self._random = random.getstate()
                 random.setstate(others)
+
+
+def _mend_order(state: Any) -> None:
+    """Countdown, Cryptarithm, Slitherlink and ThreeCardMonte pass the reward of an invalid move before its reason."""
+    mark_invalid = state.set_invalid_move
+
+    def set_invalid_move(reason: Any, reward: Any = -1.0, **more: Any) -> Any:
+        if isinstance(reward, str):
+            reason, reward = reward, reason
+        return mark_invalid(reason, reward, **more)
+
+    if isinstance(mark_invalid, MethodType) and type(state).__name__ == "SinglePlayerState":
+        state.set_invalid_move = set_invalid_move
 
 
 def _import() -> Any:
