@@ -49,7 +49,9 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RayPPOTrainer:
     config.model.model_name, config.checkpoint.output_dir = "tiny", str(tmp_path / "runs")
     config.training.check, config.checkpoint.save_interval = False, 2
     made = RayPPOTrainer(config, GuessNumber)
-    stub = SimpleNamespace(actor=lambda cls, *, threads: Runner(made), close=lambda: None, is_local=False)
+    stub = SimpleNamespace(
+        start=lambda tell: None, actor=lambda cls, *, threads: Runner(made), close=lambda: None, is_local=False
+    )
     monkeypatch.setattr(ray_ppo_trainer, "Cluster", lambda *args: stub)
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference, grace=None: reference)
     return made
