@@ -12,7 +12,7 @@ from typing import Any
 from turnsmith.clocks import Bottleneck, Clock, Wait, paused
 from turnsmith.env.asking import current_asker
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch
+from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch, tell_of_limit
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
 from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure
@@ -216,6 +216,7 @@ class Connection:
         pending = self._pending.get(reply.call)
         if isinstance(reply, m.ExitReport):
             self._exit = describe_exit(reply.code, self._isolation)
+            tell_of_limit(reply.code, self._isolation, len(self.environments))
             self._lose(self._environments_waiting())
         elif isinstance(reply, m.Ask):
             self._begin_answer(reply, pending)

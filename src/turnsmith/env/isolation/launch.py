@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
 from turnsmith.importing import hiding_files
+
+logger = logging.getLogger(__name__)
 
 _SUPERVISOR_SECONDS = 40.0
 """Longest wait for a supervisor to end its worker; it needs this long only for processes that cannot be killed."""
@@ -124,6 +127,20 @@ def describe_exit(code: int, isolation: Isolation) -> str:
     if code > 128:
         return f"was killed by {_signal_name(code - 128)}"
     return f"exited with status {code}{hiding_files()}"
+
+
+def tell_of_limit(code: int, isolation: Isolation, environments: int) -> None:
+    """Say once why workers are lost to a limit: retrying their episodes takes time, and may end in the same."""
+    if code in (supervisor.OUT_OF_MEMORY, supervisor.TOO_MANY_PROCESSES) and code not in _told:
+        _told.add(code)
+        logger.warning(
+            "A worker process with %s environments %s; their episodes begin again in others.",
+            environments,
+            describe_exit(code, isolation),
+        )
+
+
+_told: set[int] = set()
 
 
 def _signal_name(number: int) -> str:

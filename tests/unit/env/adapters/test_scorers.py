@@ -186,7 +186,9 @@ REFUSED = [
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("name", "responses", "row", "call"), COMPUTED, ids=lambda value: None if callable(value) else str(value)[:40])
+@pytest.mark.parametrize(
+    ("name", "responses", "row", "call"), COMPUTED, ids=lambda value: None if callable(value) else str(value)[:40]
+)
 def test_verls_scorers_by_name_give_what_verl_computes(
     name: str, responses: tuple[str, ...], row: dict[str, Any], call: Callable[[Any, str], Any]
 ) -> None:

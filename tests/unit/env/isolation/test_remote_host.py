@@ -21,6 +21,7 @@ from tests.unit.env.isolation.games import (
 from turnsmith import EnvironmentConfig, ToolRegistry, Trajectory
 from turnsmith.env import BaseEnvironment, EnvironmentSpec, StepResult
 from turnsmith.env.host import Host, open_host
+from turnsmith.env.isolation import launch
 from turnsmith.env.isolation.pool import close_workers, isolation_status
 from turnsmith.errors import EnvironmentFailure, WorkerLost
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
@@ -62,6 +63,28 @@ async def test_every_mode_plays_the_same_episode():
     assert isolation_status().workers == 1
     await close_workers()
     assert isolation_status().workers == 0
+
+
+class Large(Counter):
+    """Its constructor takes 200 MB."""
+
+    def __init__(self, config: EnvironmentConfig | None = None) -> None:
+        super().__init__(config)
+        self.kept = bytearray(b"x" * 200 * 2**20)
+
+
+async def test_a_worker_that_takes_too_much_memory_is_told_with_its_setting(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Else there are only retries, and waits for imports."""
+    monkeypatch.setattr(launch, "_told", set())
+    hosts = [open_host(spec(Large, isolation_memory_gib=0.5)) for _ in range(5)]
+    await asyncio.gather(*(host.reset(seed=3) for host in hosts), return_exceptions=True)
+    await asyncio.sleep(1)
+    (told,) = [record.getMessage() for record in caplog.records if "worker process with" in record.getMessage()]
+    assert "took more than 0.5 GiB of memory (environment.isolation_memory_gib allows more); their episodes" in told
+    await asyncio.gather(*(host.close() for host in hosts))
+    await close_workers()
 
 
 async def test_an_environment_that_ends_its_worker_twice_runs_alone_from_then_on():
