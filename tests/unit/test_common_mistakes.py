@@ -152,7 +152,7 @@ MISTAKES = {
         "train game.py:NoStep --model tiny --dry-run", "NoStep cannot be built", "it lacks the method step"
     ),
     "step returns too little": Mistake(
-        "eval game.py:NoDone --model tiny --episodes 8",
+        "train game.py:NoDone --model tiny",
         "NoDone.step returned 2 values",
         "must return (observation, reward, done, info)",
     ),
@@ -240,7 +240,7 @@ def test_a_mistake_is_told_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
     tiny_folder: str,
 ) -> None:
-    mistake, began = MISTAKES[name], time.monotonic()
+    mistake, began = MISTAKES[name], time.process_time()
     monkeypatch.setattr(cluster, "_start_ray", no_ray)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.05)
@@ -258,7 +258,8 @@ def test_a_mistake_is_told_in_a_sentence(
     if request.config.getoption("capture") == "no":
         with capsys.disabled():
             print(f"\n{name:40} {message.splitlines()[0]}")
-    assert str(mistake.make).startswith("eval") or time.monotonic() - began < 15
+    # What it computes, and not how long it takes beside other tests.
+    assert str(mistake.make).startswith("eval") or time.process_time() - began < 15
     assert mistake.what in message
     assert mistake.do in message
     assert message.count(". ") <= 3, "a message is a few sentences"
@@ -272,10 +273,10 @@ def test_held_out_tasks_that_are_trained_on_are_told_before_ray_starts(
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
     options = "--data rows.jsonl --answer answer --validation rows.jsonl --model tiny evaluation.every=1"
-    began = time.monotonic()
+    began = time.process_time()
     assert main(["train", *options.split()]) == 2
     before, was_started, _ = "".join(capsys.readouterr()).partition("Ray was started.")
-    assert time.monotonic() - began < 15
+    assert time.process_time() - began < 15
     assert was_started
     assert "1 of 1 held-out tasks are among the 1 tasks of training." in before
     assert "Take them out of one of the two." in before
