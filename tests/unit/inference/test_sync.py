@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,9 +18,20 @@ from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.create import create_inference_engine
-from turnsmith.inference.sync.engines import TransformersInferenceEngine
+from turnsmith.inference.sync.engines import TransformersInferenceEngine, load_tokenizer
 
 PROMPTS = ["Hello, how are you?", "a", "Once upon a time there was a fox."]
+
+
+def test_a_model_that_neither_machine_nor_hub_has_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    began = time.monotonic()
+    for make in (lambda: TransformersInferenceEngine("no/such-model"), lambda: load_tokenizer("no/such-model", False)):
+        with pytest.raises(
+            ConfigError, match=r"'no/such-model' is not on this machine, and the Hugging Face hub cannot"
+        ):
+            make()
+    assert time.monotonic() - began < 10
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from turnsmith.importing import install_line, not_imported
 from turnsmith.inference.http_client import is_url
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.models import BUILT_MODELS, resolve
+from turnsmith.models.hub import check_hub
 
 if TYPE_CHECKING:
     from turnsmith.inference.engines.openai_engine import OpenAIEngine
@@ -32,6 +33,8 @@ class TransformersInferenceEngine(BaseInferenceEngine):
     def __init__(
         self, model_path: str, *, dtype: str = "auto", max_concurrency: int = 256, trust_remote_code: bool = False
     ) -> None:
+        if model_path not in BUILT_MODELS:
+            check_hub(resolve(model_path))  # before torch is imported
         try:
             from turnsmith.inference.engines.transformers_engine import TransformersEngine
         except ImportError as error:
@@ -143,7 +146,7 @@ def _tokenizer_for(
         path = engine.model_name_or_path() if name is None else name
         try:
             return load_tokenizer(resolve(path) if path in BUILT_MODELS else path, trust_remote_code)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ConfigError) as error:
             source = " (the model name that the server reports)" if name is None else ""
             raise ConfigError(
                 f"There is no tokenizer at {path!r}{source}: pass tokenizer=, the folder or id of the served model. "
@@ -156,6 +159,7 @@ def _tokenizer_for(
 
 def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     """Load a tokenizer, and the ids of all tokens that end a text for this model."""
+    check_hub(path)  # else it is tried again and again for most of a minute
     try:
         from transformers import AutoTokenizer, GenerationConfig
     except ImportError as error:
