@@ -114,7 +114,7 @@ BLOCKS = (
     Block("extraction-guide-12", "python main.py --config-path=config --config-name=test_config", "refused", "main.py is the block above: " + _REFUSED_REWARD, (
         Replacement("python main.py --config-path=config --config-name=test_config", "run_main()", _SHELL),
     )),
-    Block("manifest-03", "env = MyEnv(config.environment)", "as typed", "trains with the settings of manifest-05 and -07: steps, epochs, the rewards of the function", (
+    Block("manifest-03", "env = MyEnv(config.environment)", "as typed", "trains with the estimator of manifest-05: steps, epochs, the rewards of the function", (
         Replacement("reward_fn=...", "reward_fn=compute_reward", "`...` stands for a function: that of readme.md"),
     )),
     Block("manifest-04", "registry = ToolRegistry()", "as typed", "the model's calls are run, its turns returned, and the manager's summary counts them"),

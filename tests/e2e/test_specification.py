@@ -106,7 +106,7 @@ def test_running_training(script: Script, ray_session: None, tiny_folder: str) -
 @executes("manifest-03")
 def test_simple_multi_turn_rl_with_the_manifests_settings(script: Script, ray_session: None) -> None:
     script.names["config"] = small(ConfigStore())
-    script.run("readme-01").run("readme-03").run("manifest-05").run("manifest-07")
+    script.run("readme-01").run("readme-03").run("manifest-05")
     script.run("manifest-03", MyEnv=script["MyEnvironment"], RayPPOTrainer=RayPPOTrainer)
     assert trained(script["trainer"]) == [(0, 1)]
     assert {episode.score for episode in episodes(script["trainer"])} == {2.0}
