@@ -1,6 +1,4 @@
-"""The blocks of the specification's five documents that train, executed from their texts in one Ray session; the others
-are in `tests/unit/test_specification.py`, and what is replaced in them is in the table of `tests/specification.py`.
-"""
+"""The blocks of the specification's five documents that train, executed from their texts; the others are in `tests/unit/test_specification.py`, and what is replaced in them is in the table of `tests/specification.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import ray
 from transformers import AutoTokenizer
 
 from tests.specification import Script, executes, needs_documents, without_template
@@ -26,14 +23,6 @@ def small(config: ConfigStore) -> ConfigStore:
     config.training.batch_size, config.training.group_size = 8, 4
     config.training.steps_per_epoch = 1
     return config
-
-
-@pytest.fixture(scope="module")
-def ray_session() -> Iterator[None]:
-    """One Ray for all runs; each then starts no more than its own actors in it."""
-    ray.init("local", num_cpus=16, num_gpus=1, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture
@@ -87,7 +76,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 @executes("readme-20")
-def test_the_simple_text_game(script: Script, ray_session: None) -> None:
+def test_the_simple_text_game(script: Script) -> None:
     trainer = script.run("readme-20")["trainer"]
     assert trained(trainer) == [(epoch, epoch + 1) for epoch in range(5)]
     for episode in episodes(trainer):
@@ -96,7 +85,7 @@ def test_the_simple_text_game(script: Script, ray_session: None) -> None:
 
 
 @executes("trainer-notes-13", "trainer-notes-03")
-def test_running_training(script: Script, ray_session: None, tiny_folder: str) -> None:
+def test_running_training(script: Script, tiny_folder: str) -> None:
     script.run("trainer-notes-13", tokenizer=AutoTokenizer.from_pretrained(tiny_folder))
     assert trained(script["trainer"]) == [(0, 1), (1, 2)]
     script.run("trainer-notes-03")
@@ -104,7 +93,7 @@ def test_running_training(script: Script, ray_session: None, tiny_folder: str) -
 
 
 @executes("manifest-03")
-def test_simple_multi_turn_rl_with_the_manifests_settings(script: Script, ray_session: None) -> None:
+def test_simple_multi_turn_rl_with_the_manifests_settings(script: Script) -> None:
     script.names["config"] = small(ConfigStore())
     script.run("readme-01").run("readme-03").run("manifest-05")
     script.run("manifest-03", MyEnv=script["MyEnvironment"], RayPPOTrainer=RayPPOTrainer)
