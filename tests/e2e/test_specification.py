@@ -1,4 +1,7 @@
-"""The blocks of the specification's five documents that train, executed from their texts; the others are in `tests/unit/test_specification.py`, and what is replaced in them is in the table of `tests/specification.py`."""
+"""The blocks of the specification's five documents that train, executed from their texts.
+
+`tests/unit/test_specification.py` has the others, and `tests/specification.py` the table of what is replaced in them.
+"""
 
 from __future__ import annotations
 
