@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,22 @@ def start(folder: Path, *arguments: str, **variables: str) -> str:
     return run.stdout
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A fork server that has imported nothing of a run, and its address."""
+    address = str(folder / "socket")
+    code = "import sys; from turnsmith.trainer.verl import fork_server as f\n"
+    code += "f._read_environment_again = lambda: None; f.fork_workers(sys.argv[1], ['json', 'no_such_module'])"
+    server = subprocess.Popen([sys.executable, "-c", code, address])
+    try:
+        while not Path(address).exists():
+            assert server.poll() is None
+        yield server, address
+    finally:
+        server.kill()
+        server.wait()
+
+
 @pytest.mark.parametrize(
     ("arguments", "job"),
     # Nobody listens; a command of the user's before it; another job than the one that Ray read while it was imported.
@@ -47,21 +65,49 @@ def test_a_worker_that_the_fork_server_cannot_be_is_started_as_usual(
 
 
 def test_a_child_of_the_fork_server_is_the_worker_that_was_asked_for(tmp_path: Path) -> None:
-    # The server itself, in a process without the modules of a run: what is imported has no part in it.
-    address = str(tmp_path / "socket")
-    code = "import sys; from turnsmith.trainer.verl import fork_server as f\n"
-    code += "f._read_environment_again = lambda: None; f.fork_workers(sys.argv[1], ['json', 'no_such_module'])"
-    server = subprocess.Popen([sys.executable, "-c", code, address])
-    try:
-        while not Path(address).exists():
-            assert server.poll() is None
+    with serving(tmp_path) as (_, address):
         asked = ["--node-id=7", "--language=PYTHON", context(env_vars={"MORE": "one"})]
         known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
         told = [json.loads(start(tmp_path, *asked, **known)) for _ in range(2)]
-        assert told == [[["--node-id=7"], True, "one"]] * 2
-    finally:
-        server.kill()
-        server.wait()
+    assert told == [[["--node-id=7"], True, "one"]] * 2
+
+
+def test_a_process_that_multiprocessing_spawns_is_forked_and_its_end_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a process of its own, whose `multiprocessing` is changed.
+    code = """
+import multiprocessing, os, sys
+from turnsmith.trainer.verl.cpu.forked_engine import fork_spawned_processes
+fork_spawned_processes()
+fork_spawned_processes()
+context = multiprocessing.get_context("spawn")
+ours, theirs = context.Pipe()
+tell = (
+    "import os, setproctitle; setproctitle.setproctitle('VLLM::Core');"
+    "title = open('/proc/self/cmdline').read();"
+    "pipe.send((os.getppid(), os.getpgrp(), title.startswith('VLLM::Core'))); pipe.recv()"
+)
+child = context.Process(target=exec, args=(tell, {"pipe": theirs}))
+child.start()
+theirs.close()
+parent, group, has_title = ours.recv()
+alive = child.is_alive(), child in multiprocessing.active_children()
+child.kill()
+child.join(20)
+print([parent, group == os.getpgrp(), *alive, has_title, child.is_alive(), child.exitcode])
+"""
+    with serving(tmp_path) as (server, address):
+        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | known,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    assert told.stdout == f"{[server.pid, True, True, True, True, False, 255]}\n"
 
 
 def test_a_request_that_breaks_off_is_none() -> None:

@@ -56,11 +56,11 @@ class Cluster:
             self._variables |= private_variables(self._folder)
             # Not the folder itself, which Ray would open to everybody.
             self._arguments["_temp_dir"] = f"{self._folder}/ray"
-        if self.is_local and device == "cpu":
-            self._fork_server = ForkServer(self._folder, LOOPBACK | self._variables, preloaded_modules(config))
-            self._processes = [self._fork_server.process]
-            self._vital = {"fork server": self._fork_server.process}
         try:
+            if self.is_local and device == "cpu":
+                self._fork_server = ForkServer(self._folder, LOOPBACK | self._variables, preloaded_modules(config))
+                self._processes = [self._fork_server.process]
+                self._vital = {"fork server": self._fork_server.process}
             import_module("ray")  # meanwhile
         except ImportError as error:
             _kill(self._processes)

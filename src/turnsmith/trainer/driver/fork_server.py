@@ -16,7 +16,7 @@ from turnsmith.trainer.driver.stop_signals import starting_ray
 
 _OF_BACKEND = {
     "transformers": ["turnsmith.trainer.verl.transformers.replica", "turnsmith.inference.engines.transformers_engine"],
-    "vllm": ["turnsmith.trainer.verl.vllm_replica"],
+    "vllm": ["turnsmith.trainer.verl.vllm_replica", "vllm.v1.worker.cpu_worker"],
     "sglang": [],
 }
 _MODULE = "turnsmith.trainer.verl.fork_server"

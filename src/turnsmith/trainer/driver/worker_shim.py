@@ -28,21 +28,31 @@ def ask_or_become(arguments: list[str]) -> None:
     variables = dict(os.environ) | context.pop("env_vars", {})
     same_python = given[0].endswith(".py") and context.pop("py_executable", sys.executable) == sys.executable
     is_plain = same_python and not any(context.values()) and variables.get(JOB, FIRST_JOB) == FIRST_JOB
-    if not (is_plain and _ask(given, variables)):
+    if not (is_plain and ask_to_fork(given, variables)):
         setup = Path(next(one for one in given if one.endswith(".py"))).with_name("setup_worker.py")
         os.execv(sys.executable, [sys.executable, str(setup), *arguments])
 
 
-def _ask(given: list[str], variables: dict[str, str]) -> bool:
-    request = json.dumps({"arguments": given, "variables": variables, "folder": str(Path.cwd())}).encode()
+def ask_to_fork(arguments: list[str], variables: dict[str, str], fds: tuple[int, ...] = (), group: int = 0) -> int:
+    """Have the fork server start a Python process with these arguments; returns its id, or 0 if nobody answers.
+
+    Args:
+        arguments: Of Python: a script or `-c` and code, and what follows.
+        variables: Its environment.
+        fds: Files that it has under the same numbers, besides those of this process's input and output.
+        group: The process group that it belongs to; 0: one of its own.
+    """
+    files = [0, 1, 2, *fds]
+    asked = {"arguments": arguments, "variables": variables, "folder": str(Path.cwd()), "files": files, "group": group}
+    request = json.dumps(asked).encode()
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(os.environ[ADDRESS])
-            socket.send_fds(connection, [len(request).to_bytes(8, "big")], [0, 1, 2])
+            socket.send_fds(connection, [len(request).to_bytes(8, "big")], files)
             connection.sendall(request)
-            return bool(connection.recv(1))
+            return int(connection.recv(16) or 0)
     except (KeyError, OSError):
-        return False
+        return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Run by `driver/fork_server.py`: python -m turnsmith.trainer.verl.fork_server SOC
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
@@ -26,6 +27,7 @@ from pathlib import Path
 from turnsmith.records.stacks import VARIABLE
 from turnsmith.trainer.driver.worker_shim import FIRST_JOB, JOB, RAYLET
 
+_MOST_FILES = 64
 _OOM_SCORE = 1000
 """By how much more than Ray itself, the kernel should prefer to end a worker when memory is short: Ray's default."""
 
@@ -36,7 +38,7 @@ def fork_workers(address: str, modules: list[str]) -> None:
     It listens before it imports, so that Ray's workers wait for it. It ends with the process that started it and with
     Ray's raylet, and its children notice that within a second.
     """
-    listener = socket.socket(socket.AF_UNIX)
+    parent, listener = os.getppid(), socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
     os.environ.pop(VARIABLE, None)  # this process is none of those whose stacks are of interest
@@ -50,6 +52,8 @@ def fork_workers(address: str, modules: list[str]) -> None:
     from ray._private.utils import set_kill_on_parent_death_linux
 
     set_kill_on_parent_death_linux()
+    if os.getppid() != parent:  # it was killed meanwhile
+        return
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children: the kernel forgets them
     _become(*_next_worker(listener))
@@ -57,29 +61,34 @@ def fork_workers(address: str, modules: list[str]) -> None:
 
 def _next_worker(listener: socket.socket) -> tuple[bytes, list[int]]:
     """Fork a child for each request, and return the request in that child; this process ends here."""
-    raylet = -1
+    raylet: list[int] = []
     while True:
-        waited = select.select([listener, *([raylet] if raylet >= 0 else [])], [], [])[0]
-        if raylet in waited:
+        if not set(raylet).isdisjoint(select.select([listener, *raylet], [], [])[0]):
             os._exit(0)
         connection, _ = listener.accept()
-        with connection:
+        with (
+            connection,
+            suppress(OSError),
+        ):  # whoever asked was killed, or there are too many processes: it is on its own
             request, fds = receive(connection)
-            if request and raylet < 0:
-                raylet = os.pidfd_open(int(json.loads(request)["variables"][RAYLET]))
-            if request and os.fork() == 0:
+            if request and not raylet:
+                with suppress(OSError):  # a kernel before 5.3: whoever started this process ends the others
+                    raylet = [os.pidfd_open(int(json.loads(request)["variables"][RAYLET]))]
+            child = os.fork() if request else -1
+            if child == 0:
+                for fd in raylet:
+                    os.close(fd)
                 listener.close()
-                os.close(raylet)
                 return request, fds
             for fd in fds:
                 os.close(fd)
             if request:
-                connection.sendall(b"1")
+                connection.sendall(str(child).encode())
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """The text and the files of a request; no text if the other side was killed meanwhile."""
-    header, fds, _, _ = socket.recv_fds(connection, 8, 3)
+    header, fds, _, _ = socket.recv_fds(connection, 8, _MOST_FILES)
     request, length = b"", int.from_bytes(header, "big")
     while len(request) < length:
         part = connection.recv(length - len(request))
@@ -90,22 +99,36 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _become(request: bytes, fds: list[int]) -> None:
-    """Go on as a worker of Ray, in the environment that Ray would have started it in."""
+    """Go on as the process that was asked for, in the environment that it would have been started in."""
     worker = json.loads(request)
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setpgid(0, 0)  # Ray ends a worker with its whole group
+    os.setpgid(0, worker["group"])  # Ray ends a worker with its whole group
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
-    for number, fd in enumerate(fds):
+    # First out of the way of each other.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, max(worker["files"]) + 1) for fd in fds]
+    for number, fd, first in zip(worker["files"], moved, fds, strict=True):
+        if first not in worker["files"]:
+            os.close(first)
         os.dup2(fd, number)
         os.close(fd)
     os.chdir(worker["folder"])
+    if worker["arguments"][0] == "-c":
+        # vLLM gives its processes titles by a package that looks for their place beside the environment of now. Ray has
+        # its own way for its workers, which would then fail.
+        with suppress(ImportError):
+            os.environ["SPT_NOENV"] = "1"
+            importlib.import_module("setproctitle").getproctitle()
     os.environ.clear()
     os.environ.update(worker["variables"] | {RAYLET: str(os.getppid())})
     _read_environment_again()
     script, *rest = worker["arguments"]
     sys.argv = [script, *rest]
+    if script == "-c":
+        del sys.argv[1]
+        exec(rest[0], {"__name__": "__main__"})  # noqa: S102  (as `python -c` does)
+        return
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
 

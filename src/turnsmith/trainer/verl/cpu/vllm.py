@@ -10,17 +10,20 @@ import importlib.metadata
 import os
 from typing import Any
 
+from turnsmith.trainer.verl.cpu.forked_engine import fork_spawned_processes
+
 _LOOK_MILLISECONDS = 2
 
 
 def register_with_vllm() -> None:
-    """Make vLLM accept new weights on a CPU, wait without spinning, and keep others away from its workers."""
+    """Make vLLM start sooner, accept new weights on a CPU, wait without spinning, and keep others from its workers."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         _keep_linear_weights()
         _wait_without_spinning()
         _meet_in_a_file()
+        fork_spawned_processes()
 
 
 def _wait_without_spinning() -> None:
