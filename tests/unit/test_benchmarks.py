@@ -218,7 +218,9 @@ def test_a_schedule_that_learns_less_beyond_its_interval_is_missed(load):
 
 def test_check_all_knows_every_benchmark_that_judges_itself(load):
     judging = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if re.search('"missed: ', path.read_text())}
-    assert judging == set(load("check_all").BENCHMARKS)
+    assert judging - {"first_step"} == set(load("check_all").BENCHMARKS), (
+        "first_step needs another clone to compare with"
+    )
 
 
 class Parsed(Exception):

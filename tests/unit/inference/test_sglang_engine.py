@@ -188,15 +188,12 @@ def test_an_episode_runs_on_the_server(server: LocalServer) -> None:
         assert trajectory.num_turns == 3
         assert trajectory.exact
         assert engine.compute_log_probs(["a"], ["b"]).shape == (1,)
-    with pytest.raises(ConfigError, match=r"no setting dtype \(the transformers engine has\)\. It has: tokenizer"):
-        create_inference_engine(server.url, "sglang", {"dtype": "float32"})
+    with pytest.warns(UserWarning, match="The sglang engine does not use the setting dtype, which is for transformers"):
+        create_inference_engine(server.url, "sglang", {"dtype": "float32"}).close()
 
 
 def test_a_model_folder_in_place_of_a_url_says_how_to_start_a_server() -> None:
-    start = (
-        "python -m sglang.launch_server --model-path some/model` and pass its URL as the model, or use backend='vllm'"
-    )
-    with pytest.raises(ConfigError, match=start):
+    with pytest.raises(ConfigError, match=r"sglang.launch_server --model-path some/model .* or use backend='vllm'"):
         create_inference_engine("some/model", "sglang", {"dtype": "float32"})
 
 

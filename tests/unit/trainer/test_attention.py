@@ -79,7 +79,7 @@ def test_auto_takes_flash_attention_where_it_can(
     [
         (["model.device=cpu"], "computes on GPUs and in bfloat16 or float16 only, not on cpu in float32"),
         (["model.device=cuda", "model.dtype=float32"], "not on cuda in float32"),
-        (["model.device=cuda"], r"needs flash-attn, which is not installed: pip install .*turnsmith\[flash-attn\]"),
+        (["model.device=cuda"], r"needs flash-attn, which is not installed: (uv )?pip install .*\[flash-attn\]"),
     ],
 )
 def test_flash_attention_that_cannot_be_had_is_refused_before_anything_starts(

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from turnsmith.trainer.driver import agent_shim, worker_shim
+from turnsmith.trainer import worker_shim
+from turnsmith.trainer.driver import agent_shim
 from turnsmith.trainer.verl import fork_server
 
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.getpgrp() == os.getpid(), os.environ.get('MORE')]))"

@@ -128,5 +128,5 @@ def test_a_setting_that_verl_knows_twice_is_found_from_both() -> None:
 def test_without_verl_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in (None, SimpleNamespace(submodule_search_locations=None)):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
-        with pytest.raises(MissingDependency, match="verl is not installed: pip install"):
+        with pytest.raises(MissingDependency, match=r"verl is not installed: (uv )?pip install"):
             verl_defaults.defaults.__wrapped__()

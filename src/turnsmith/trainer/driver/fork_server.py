@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from turnsmith.config import ConfigStore
+from turnsmith.trainer import worker_shim
 from turnsmith.trainer.config.auto import resolve_backend
-from turnsmith.trainer.driver import worker_shim
 from turnsmith.trainer.driver.stop_signals import starting_ray
 
 _OF_BACKEND = {

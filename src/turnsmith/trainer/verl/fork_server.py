@@ -1,7 +1,7 @@
 """A process that imports once what the processes of a run need, and forks each of them: on one machine, without GPUs.
 
 Ray starts every worker as a new Python, which imports torch, transformers and verl for 7 to 12 s of CPU. Here Ray
-starts `driver/worker_shim.py`, which hands its command line to this process and ends; a child of this process goes on
+starts `worker_shim.py`, which hands its command line to this process and ends; a child of this process goes on
 as that worker. Nothing else happens here: it has one thread, no model, and no code of the user's.
 
 A GPU's driver does not survive a fork, and importing verl may start it: there Ray starts its workers itself.
@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnsmith.records.stacks import VARIABLE
-from turnsmith.trainer.driver.worker_shim import FIRST_JOB, JOB, RAYLET
+from turnsmith.trainer.worker_shim import FIRST_JOB, JOB, RAYLET
 
 _MOST_FILES = 64
 _OOM_SCORE = 1000

@@ -12,7 +12,7 @@ from multiprocessing import popen_spawn_posix, util
 from multiprocessing.connection import wait
 from typing import Any
 
-from turnsmith.trainer.driver.worker_shim import ADDRESS, ask_to_fork
+from turnsmith.trainer.worker_shim import ADDRESS, ask_to_fork
 
 _UNKNOWN = 255
 """The status of a process that was forked by another one, as in `multiprocessing`'s own fork server."""
