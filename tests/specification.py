@@ -76,14 +76,14 @@ BLOCKS = (
         Replacement("import torch\n", "import torch\nfrom turnsmith import BaseEnvironment\n", "it uses the class and does not import it"),
     )),
     Block("architecture-06", "import torch", "as typed", "its advantages, returns and losses equal those of `turnsmith.algo` (its value loss is twice ours); an update has finite metrics and moves the model"),
-    Block("architecture-07", "import torch", "as typed", "an epoch: four episodes, their rewards, metrics of four updates, the average reward", (
+    Block("architecture-07", "import torch", "as typed", "an epoch: two episodes, their rewards, metrics of four updates, the average reward", (
         Replacement("from custom_environment import", "from turnsmith import", "package"),
         Replacement("from inference import InferenceEngine", "from turnsmith import create_inference_engine as InferenceEngine", "package"),
         Replacement("from multi_turn_harness import", "from turnsmith import", "package"),
         Replacement("from reward_manager import", "from turnsmith import", "package"),
         Replacement(", device=config['device'])", ")", "device: the engine finds it"),
         Replacement("= inference_engine.model ", "= with_outputs ", "model: the document's PPOTrainer reads `log_probs` and `values`, which no language model returns, for a batch of random numbers"),
-        Replacement("'batch_size': 32", "'batch_size': 4", "size"),
+        Replacement("'batch_size': 32", "'batch_size': 2", "size"),
         Replacement("'num_epochs': 10", "'num_epochs': 1", "size"),
     )),
     Block("extraction-guide-01", "def compute_ppo_loss(old_log_probs, new_log_probs, advantages, response_mask, config)", "signature", "signatures without bodies"),

@@ -358,14 +358,20 @@ def test_the_inference_class(script: Script, tiny_folder: str) -> None:
         torch.testing.assert_close(ours.compute_log_probs(["Hello, "], ["world"]), expected, atol=0.2, rtol=0.05)
 
 
+@pytest.mark.parametrize("has_template", [True, False])
 @executes("architecture-07")
 def test_the_main_loop(
-    script: Script, tiny_folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    script: Script,
+    tiny_folder: str,
+    untemplated: str,
+    has_template: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = ModuleType("ppo_training")
     vars(module).update(script.run("architecture-06").names)
     monkeypatch.setitem(sys.modules, "ppo_training", module)
-    script.model = tiny_folder
+    script.model = tiny_folder if has_template else untemplated
     script.run("architecture-07", with_outputs=OutputsOfAModel())
     said = capsys.readouterr().out
     assert "=== Epoch 1 ===" in said
