@@ -131,9 +131,9 @@ def test_a_cancelled_request_and_a_wrong_one_cost_nothing_else(vllm: BaseInferen
 
 
 @needs_documents
-def test_the_blocks_of_the_specification_run_in_it(smollm2_folder: str) -> None:
+def test_the_blocks_of_the_specification_run_in_it(tiny_folder: str) -> None:
     """In an engine of their own, with the settings that they are typed with."""
-    script = Script(model=smollm2_folder, vllm=True)
+    script = Script(model=tiny_folder, vllm=True)
     output = script.run("readme-12")["output"]
     try:
         assert len(output.sequences) == output.tokens.shape[0] == 1
