@@ -337,12 +337,12 @@ made of whole groups. Set batch_size to 24 or 32.
         from turnsmith.trainer.verl.transformers.server import start_servers_early
 
         config = self.config
+        check_machine(config)
         self._view.phase("resolving model")
         # Other machines do not see the cache of this one.
         shared = Path(config.checkpoint.output_dir) / ".models" if config.ray.address else None
         model_path = resolve(config.model.model_name, config.model.local_path, shared)
         check_hub(model_path)
-        check_machine(config)
         inputs = self._inputs()
         self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
         run_dir = str(self.run.path)

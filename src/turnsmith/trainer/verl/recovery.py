@@ -156,17 +156,21 @@ class Recovery:
             return
         self._looked = time.monotonic()
         self._trainer.agent_loop_manager.replace_lost()
-        if not self._asked:
-            self._asked = [
-                server.lacks_weights.remote() for server in self._trainer.servers if hasattr(server, "lacks_weights")
-            ]
-        done, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
-        if any(map(_answer, done)):
-            self._warn("A rollout server died and was restarted; sending it the current weights.")
+        if self._is_restarted(0):
             self._send_again()
         if joined := self._trainer.joined_servers():
             self._send_again()  # before they get requests: they have the initial weights
             self._trainer.agent_loop_manager.add_servers(joined)
+
+    def _is_restarted(self, seconds: float) -> bool:
+        """Whether a server says, within so many seconds, that it was restarted and waits for weights."""
+        if not self._asked:
+            self._asked = [
+                server.lacks_weights.remote() for server in self._trainer.servers if hasattr(server, "lacks_weights")
+            ]
+        count = len(self._asked)
+        done, self._asked = ray.wait(self._asked, num_returns=count, timeout=seconds) if count else ([], [])
+        return any(map(_answer, done))
 
     def _send_again(self) -> None:
         self.sync(lambda: self._trainer.send_weights(self._version), self._version)
@@ -174,6 +178,9 @@ class Recovery:
     def sync(self, send: Callable[[], Any], version: int) -> None:
         """Send the weights to the rollout servers, again if one dies meanwhile."""
         self._version = version
+        self._asked = []
+        if self._is_restarted(_LOOK_SECONDS):  # a forked server may be back before anybody has looked
+            self._warn("A rollout server died and was restarted; sending it the current weights.")
         until = time.monotonic() + _SYNC_SECONDS
         while True:
             try:
