@@ -67,8 +67,9 @@ def _about() -> dict[str, str]:
 
 
 def command() -> str:
-    """How this process was started, without the option that keeps its figures."""
-    arguments = [word for word in sys.argv[1:] if word != FLAG]
+    """How this process was started, without the option that keeps its figures, and without a path of this machine."""
+    words = [word for word in sys.argv[1:] if word != FLAG]
+    arguments = [f"../other/{Path(word).name}" if Path(word).is_absolute() else word for word in words]
     module = Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("")
     return " ".join(["python -m", ".".join(module.parts), *arguments])
 
