@@ -26,21 +26,21 @@ def context(**parts: Any) -> str:
     return "--serialized-runtime-env-context=" + json.dumps(parts)
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> str:
+def start(folder: Path, *arguments: str, tell: str = TELL, **variables: str) -> str:
     """What a worker prints, of which Ray's two scripts lie in `folder`."""
-    (folder / "setup_worker.py").write_text(f"print('as usual');{TELL}")
-    (folder / "default_worker.py").write_text(TELL)
+    (folder / "setup_worker.py").write_text(f"print('as usual');{tell}")
+    (folder / "default_worker.py").write_text(tell)
     command = [sys.executable, worker_shim.__file__, str(folder / "default_worker.py"), *arguments]
     run = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     return run.stdout
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A fork server that has imported nothing of a run, and its address."""
+def serving(folder: Path, module: str = "json") -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A fork server that has imported nothing of a run but a module, and its address."""
     address = str(folder / "socket")
-    code = "import sys; from turnsmith.trainer.verl import fork_server as f\n"
-    code += "f._read_environment_again = lambda: None; f.fork_workers(sys.argv[1], ['json', 'no_such_module'])"
+    code = f"import sys; from turnsmith.trainer.verl import fork_server as f; sys.path.append({str(folder)!r})\n"
+    code += f"f._read_environment_again = lambda: None; f.fork_workers(sys.argv[1], [{module!r}, 'no_such_module'])"
     server = subprocess.Popen([sys.executable, "-c", code, address])
     try:
         while not Path(address).exists():
@@ -71,6 +71,16 @@ def test_a_child_of_the_fork_server_is_the_worker_that_was_asked_for(tmp_path: P
         known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
         told = [json.loads(start(tmp_path, *asked, **known)) for _ in range(2)]
     assert told == [[["--node-id=7"], True, "one"]] * 2
+
+
+def test_workers_draw_different_ids_though_an_actor_class_was_imported_before_they_were_forked(tmp_path: Path) -> None:
+    (tmp_path / "with_actor.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n")
+    tell = "import ray, sys; print('with_actor' in sys.modules, ray.WorkerID.from_random().hex())"
+    with serving(tmp_path, "with_actor") as (_, address):
+        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        drawn = [start(tmp_path, tell=tell, **known) for _ in range(3)]
+    assert all(line.startswith("True ") for line in drawn)
+    assert len(set(drawn)) == 3
 
 
 def test_a_process_that_multiprocessing_spawns_is_forked_and_its_end_is_known(

@@ -21,8 +21,10 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 from turnsmith.records.stacks import VARIABLE
 from turnsmith.trainer.worker_shim import FIRST_JOB, JOB, RAYLET
@@ -46,9 +48,10 @@ def fork_workers(address: str, modules: list[str]) -> None:
     os.environ |= {JOB: FIRST_JOB, RAYLET: str(os.getpid())}
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray starts its processes
     gc.disable()  # nothing here becomes garbage; looking for it takes a seventh of the time
-    for name in modules:
-        with suppress(Exception):  # the worker that needs it imports it again, and says what is wrong
-            importlib.import_module(name)
+    with _drawing_nothing():
+        for name in modules:
+            with suppress(Exception):  # the worker that needs it imports it again, and says what is wrong
+                importlib.import_module(name)
     from ray._private.utils import set_kill_on_parent_death_linux
 
     set_kill_on_parent_death_linux()
@@ -57,6 +60,21 @@ def fork_workers(address: str, modules: list[str]) -> None:
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children: the kernel forgets them
     _become(*_next_worker(listener))
+
+
+@contextmanager
+def _drawing_nothing() -> Iterator[None]:
+    """Leave Ray's generator of ids untouched: begun here, by an actor class of verl's, it would give every worker the
+    same ids, its own among them.
+    """
+    from ray import actor
+
+    ids = actor.ActorClassID
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: ids(os.urandom(ids.size())))
+    try:
+        yield
+    finally:
+        actor.ActorClassID = ids
 
 
 def _next_worker(listener: socket.socket) -> tuple[bytes, list[int]]:
