@@ -13,6 +13,7 @@ import os
 import resource
 import runpy
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -37,6 +38,7 @@ def hide_linux() -> None:
     for name in FIRST:
         importlib.import_module(name)
     sysconfig.get_config_vars()
+    selectors.DefaultSelector = selectors.PollSelector  # its EpollSelector goes on asking `select` for names
     for module, patterns in LINUX.items():
         for name in list(vars(module)):
             if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in patterns):
