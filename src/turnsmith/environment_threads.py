@@ -20,6 +20,7 @@ from typing import Any
 
 from turnsmith.clocks import Bottleneck, Clock, OutOfTime
 from turnsmith.errors import Overloaded
+from turnsmith.generators import Generators, draw_from, enter, enter_thread, is_prepared, leave
 from turnsmith.threads import ADVICE, ThreadCall, avoid_uvloop, default_threads
 
 _GRACE_SECONDS = 1.0
@@ -56,7 +57,10 @@ class _Thread:
 
     def _work(self) -> None:
         while (call := self._next()) is not None:
+            enter_thread()
             value, error = call.make()
+            if not is_prepared():
+                error = Overloaded(_UNPREPARED)
             if os.getpid() != self._process:  # user code forked, and this is the child: it has nothing more to do
                 os._exit(0)
             with self.lock:
@@ -106,9 +110,11 @@ async def _result_of(value: Awaitable[Any]) -> tuple[Any, BaseException | None]:
 class EnvironmentThread:
     """The share of a thread that one environment lives in."""
 
-    __slots__ = ("_call", "_pool", "_thread", "is_lost")
+    __slots__ = ("_call", "_pool", "_thread", "generators", "is_lost")
 
     def __init__(self, pool: EnvironmentThreads, thread: _Thread) -> None:
+        self.generators: Generators | None = None
+        """What its calls draw from; None: the process's."""
         self._pool = pool
         self._thread: _Thread | None = thread
         self._call: ThreadCall[Any] | None = None
@@ -145,6 +151,7 @@ class EnvironmentThread:
     ) -> ThreadCall[Any]:
         """Queue `function(*args)` for the thread."""
         call: ThreadCall[Any] = ThreadCall(function, args, context)
+        call.context.run(draw_from, self.generators)
         thread = self._thread
         if self.is_lost or thread is None:
             call.settle(None, Overloaded(_LOST))
@@ -188,16 +195,24 @@ class EnvironmentThread:
 class EventLoopThread:
     """The event loop's own thread, for objects that live there."""
 
-    __slots__ = ()
+    __slots__ = ("generators",)
     is_busy = False
+
+    def __init__(self, generators: Generators | None = None) -> None:
+        self.generators = generators
+        """What its calls draw from; None: the process's."""
 
     async def run(
         self, function: Callable[..., Any], *args: Any, limit: float, context: contextvars.Context | None = None
     ) -> Any:
         """Call `function(*args)` here, and await what it returns if it is awaitable; as `EnvironmentThread.run`."""
         async with Clock(limit):
-            value = context.run(function, *args) if context else function(*args)
-            return await value if inspect.isawaitable(value) else value
+            token = enter(self.generators)
+            try:
+                value = context.run(function, *args) if context else function(*args)
+                return await value if inspect.isawaitable(value) else value
+            finally:
+                leave(token)
 
     async def settle(self) -> None:
         """Nothing to wait for."""
@@ -209,6 +224,12 @@ class EventLoopThread:
 _LOST = (
     "The thread that it shares with other environments hangs in a call of another one. It is retried elsewhere; "
     "environment.threads allows more threads."
+)
+
+
+_UNPREPARED = (
+    "Another environment imported torch while its call ran, so numbers that it drew may be another's. It begins again; "
+    "`import torch` at the top of the module avoids this."
 )
 
 

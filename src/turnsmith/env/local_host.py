@@ -14,7 +14,7 @@ from turnsmith.clocks import OutOfTime
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.opening import Speaker, read_opening
 from turnsmith.env.signatures import NO_TASK, needs_task
-from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.env.spec import EnvironmentSpec, own_copy
 from turnsmith.environment_threads import (
     EnvironmentThread,
     EnvironmentThreads,
@@ -22,6 +22,7 @@ from turnsmith.environment_threads import (
     shared_environment_threads,
 )
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.generators import Generators, install
 from turnsmith.step_result import StepResult, read_step, read_text
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
 from turnsmith.tools.step_tool import StepTool
@@ -70,6 +71,7 @@ class EnvironmentHost:
     __slots__ = ("_closed", "_methods", "_prefix", "_spec", "_threads", "environment", "examples", "limit", "thread")
 
     def __init__(self, spec: EnvironmentSpec, threads: EnvironmentThreads | None = None) -> None:
+        install()
         self._spec = spec
         self.limit = spec.call_seconds
         """Timeout of one call, in seconds."""
@@ -109,13 +111,14 @@ class EnvironmentHost:
         self._methods = methods = _methods_of(loaded)
         self._threads.allow(spec.threads)
         self.thread = EventLoopThread() if spec.mode == "loop" or methods.is_async else self._threads.assign()
+        self.thread.generators = Generators(seed)
         arguments: dict[str, Any] = {}
         if methods.takes_seed:
             arguments["seed"] = seed
         if methods.takes_task:
             if task is None and methods.needs_task:
                 raise EnvironmentFailure(f"{spec.name}.reset {NO_TASK}")
-            arguments["task"] = task
+            arguments["task"] = own_copy(task)
         observation, prefix = await self.run("reset", self._build_and_reset, arguments)
         if isinstance(self.environment, BaseEnvironment) and self.environment.done:
             raise EnvironmentFailure(

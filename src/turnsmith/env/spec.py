@@ -195,9 +195,35 @@ class EnvironmentSpec:
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
         maker = self.maker()
-        config = EnvironmentConfig() if self.config is None else copy.copy(self.config)
+        if isinstance(maker, partial):
+            maker = partial(maker.func, *own_copy(maker.args), **own_copy(maker.keywords))
+        config = EnvironmentConfig() if self.config is None else _own_config(self.config)
         made = maker(**_arguments(maker, config))
         return import_object(ADAPTERS["gymnasium"])(made, config) if _is_gymnasium(type(made)) else made
+
+
+def own_copy(value: Any) -> Any:
+    """A copy to the bottom of lists, tuples, sets and dicts, and of objects as far as they can be copied.
+
+    What cannot be, such as a connection or a lock, is shared.
+
+    Example:
+        >>> rows = {"cards": [1, 2]}
+        >>> own_copy(rows)["cards"].pop(), rows
+        (2, {'cards': [1, 2]})
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever the copying of an object raises
+        if isinstance(value, dict):
+            return {key: own_copy(one) for key, one in value.items()}
+        return type(value)(map(own_copy, value)) if type(value) in (list, tuple, set) else value
+
+
+def _own_config(config: EnvironmentConfig) -> EnvironmentConfig:
+    own = copy.copy(config)
+    vars(own).update(own_copy(vars(config)))
+    return own
 
 
 _INSTANCE_HINT = (
@@ -319,6 +345,6 @@ def _imported(target: str) -> Any:
 
 def _agent_config(config: EnvironmentConfig | None) -> EnvironmentConfig:
     """The settings with the timeout of an agent, whose one call is the whole episode."""
-    config = EnvironmentConfig() if config is None else copy.copy(config)
+    config = EnvironmentConfig() if config is None else _own_config(config)
     config.call_seconds = max(config.call_seconds, AGENT_SECONDS)
     return config

@@ -16,6 +16,7 @@ from typing import Any
 
 from turnsmith.clocks import Clock, OutOfTime, add_clock
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.generators import enter
 from turnsmith.threads import shared_threads
 
 GRACE = 1.0
@@ -69,6 +70,8 @@ async def run_tool(
     context = contextvars.copy_context()
     if episode_id:
         context.run(_episode.set, episode_id)
+    if isinstance(thread, EventLoopThread):
+        context.run(enter, thread.generators)
     if isinstance(thread, EnvironmentThread):
         try:
             return await thread.run(_call_in_thread, function, arguments, limit=limit, context=context)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
-import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from types import MethodType
@@ -20,15 +17,11 @@ from turnsmith.importing import install_line
 Opponent = Callable[[str], str]
 """Gets all that its seat has seen in the game so far, and returns its move."""
 
-_global_random = threading.Lock()
 _DEFAULT_STEPS, _MOST_STEPS = EnvironmentConfig().max_steps, 1000
 
 
 class TextArenaEnvironment(BaseEnvironment):
     """One game. The model is shown what is new since its last move; the reward comes at the end.
-
-    Games draw from Python's global random numbers. Each keeps a state of its own, which only it goes on from, so that a
-    seed means the same game whatever else runs in the process.
 
     Args:
         name: The name that TextArena has for it. Its wrappers are left out: a conversation needs no repetition.
@@ -58,15 +51,12 @@ class TextArenaEnvironment(BaseEnvironment):
         self.textarena = _import()
         self.game: Any = self._make()
         self._seen: dict[int, list[str]] = {}
-        self._random = random.Random(0).getstate()
 
     def reset(self, seed: int = 0) -> str:
         """Start the game, and let opponents move until it is the model's turn."""
-        self._random = random.Random(seed).getstate()
         self._seen = {player: [] for player in range(self.players)}
         try:
-            with self._own_random():
-                self.game.reset(num_players=self.players, seed=seed)
+            self.game.reset(num_players=self.players, seed=seed)
         except (AssertionError, ValueError) as error:
             raise self._wrong_players(str(error)) from None
         except Exception as error:  # files that its package lacks
@@ -112,8 +102,7 @@ class TextArenaEnvironment(BaseEnvironment):
 
     def _move(self, action: str) -> bool:
         # Most games look for a move in square brackets.
-        with self._own_random():
-            is_over, _ = self.game.step(action if re.search(r"\[.*\]", action) else f"[{action.strip()}]")
+        is_over, _ = self.game.step(action if re.search(r"\[.*\]", action) else f"[{action.strip()}]")
         return bool(is_over)
 
     def _new_text(self, player: int, observation: Any) -> str:
@@ -136,8 +125,7 @@ class TextArenaEnvironment(BaseEnvironment):
             hint = f" Did you mean textarena:{close[0]}?" if close else ""
             raise ConfigError(f"TextArena has no game {self.name!r}.{hint}")
         try:
-            with self._own_random():
-                game = self.textarena.make(self.name, **self.settings)
+            game = self.textarena.make(self.name, **self.settings)
         except LookupError as error:
             corpus = re.search(r"nltk\.download\('(\w+)'\)", str(error))
             download = f"python -m nltk.downloader {corpus[1] if corpus else 'words averaged_perceptron_tagger_eng'}"
@@ -150,17 +138,6 @@ class TextArenaEnvironment(BaseEnvironment):
         while isinstance(game, self.textarena.Wrapper):
             game = game.env
         return game
-
-    @contextmanager
-    def _own_random(self) -> Generator[None]:
-        with _global_random:
-            others = random.getstate()
-            random.setstate(getattr(self, "_random", others))
-            try:
-                yield
-            finally:
-                self._random = random.getstate()
-                random.setstate(others)
 
 
 def _mend_order(state: Any) -> None:
