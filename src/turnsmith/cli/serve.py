@@ -88,8 +88,10 @@ def _run(args: argparse.Namespace) -> int:
     with _listener(args.host, args.port) as listener:
         key, is_new = _api_key(args.key or os.environ.get(_KEY_VARIABLE, ""), listener)
         from turnsmith.cli.engine import open_engine
+        from turnsmith.gateway.strangers import allow_more_files
 
         hide_progress_bars()
+        allow_more_files()
         with open_engine(config) as engine:
             stop = threading.Event()
             for kind in (signal.SIGINT, signal.SIGTERM):

@@ -33,6 +33,7 @@ from turnsmith.gateway.dialects.anthropic_messages import write_token_count
 from turnsmith.gateway.dialects.base import KnownMessages, decode_body
 from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedEpisode, ServedTurn
+from turnsmith.gateway.strangers import Strangers
 
 logger = logging.getLogger(__name__)
 # aiohttp writes a traceback for each request that is not HTTP; an agent could fill the log with them.
@@ -179,6 +180,7 @@ class GatewayServer(ABC):
     def __init__(self, root: str) -> None:
         self._root = root
         self._runner: web.AppRunner | None = None
+        self._strangers: Strangers | None = None
 
     @abstractmethod
     def find(self, http: web.Request) -> _Route:
@@ -205,11 +207,15 @@ class GatewayServer(ABC):
             app, handle_signals=False, access_log=None, shutdown_timeout=0.1, logger=_http_logger
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        assert self._runner.server is not None
+        self._strangers = Strangers(self._runner.server)
+        await self._strangers.listen(listener)
 
     async def stop(self) -> None:
         """Close all connections."""
         runner, self._runner = self._runner, None
+        if self._strangers is not None:
+            self._strangers.close()
         if runner is not None:
             await runner.cleanup()
 
@@ -221,6 +227,8 @@ class GatewayServer(ABC):
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
                 route = self.find(http)
+                if self._strangers is not None:
+                    self._strangers.welcome(http.protocol)
                 try:
                     return await answer(http, route, dialect)
                 except Refusal as refusal:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+import statistics
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import httpx
@@ -37,10 +40,10 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[Any, str, str]]:
+def serving(*words: str, before: tuple[str, ...] = ()) -> Iterator[tuple[Any, str, str]]:
     """A process that serves `tiny`, its URL, and the key that it printed."""
     command = [sys.executable, "-m", "turnsmith", "serve", "tiny", "--port", "0", "--backend", "transformers", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*before, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(3)]
@@ -105,6 +108,42 @@ def test_ctrl_c_ends_it_and_the_viewers_read_the_recording(capsys: pytest.Captur
     assert "2 ended, each once" in capsys.readouterr().out
     assert main(["report", "mine"]) == 0
     assert "conversation-1" in Path("runs/mine/report.html").read_text()
+
+
+@pytest.mark.nightly  # a minute of real processes
+def test_two_thousand_strangers_do_not_delay_those_with_the_key(capsys: pytest.CaptureFixture[str]):
+    as_in_a_login_shell = ("sh", "-c", 'ulimit -n 1024 && exec "$0" "$@"')
+    with serving("--key", KEY, "inference.max_tokens=16", before=as_in_a_login_shell) as (process, url, _):
+
+        def median_seconds() -> float:
+            taken: list[float] = []
+            for _ in range(30):
+                began = time.perf_counter()
+                asked = {"messages": [{"role": "user", "content": "Hi"}]}
+                answer = httpx.post(f"{url}/chat/completions", headers={"X-Api-Key": KEY}, json=asked, timeout=30)
+                assert answer.status_code == 200
+                taken.append(time.perf_counter() - began)
+            return statistics.median(taken)
+
+        median_seconds()
+        alone = median_seconds()
+        attack = [sys.executable, str(Path(__file__).with_name("strangers.py")), str(urlsplit(url).port), "2000"]
+        with subprocess.Popen(attack) as strangers:
+            try:
+                time.sleep(5)
+                beside = [median_seconds()]
+                descriptors = len(list(Path(f"/proc/{process.pid}/fd").iterdir())) if sys.platform == "linux" else 0
+                time.sleep(15)  # those that came first have been closed, and are back
+                beside.append(median_seconds())
+            finally:
+                strangers.kill()
+    with capsys.disabled():
+        ms = [f"{1000 * seconds:.0f} ms" for seconds in (alone, *beside)]
+        print(
+            f"\na request alone: {ms[0]}; beside 2,000 strangers: {ms[1]}, {ms[2]}; {descriptors} of 1,024 files open"
+        )
+    assert max(beside) <= 3 * alone
+    assert descriptors < 512
 
 
 def test_other_machines_need_a_key_that_was_given(capsys: pytest.CaptureFixture[str]):

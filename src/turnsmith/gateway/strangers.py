@@ -1,0 +1,79 @@
+"""Connections of strangers: how long one may last, and how many there may be.
+
+Whoever connects is a stranger until a request on that connection shows the key, or the secret of an episode. Strangers
+are closed and never refused: one who has the key is one for a moment, too. Knows nothing of keys and requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+STRANGER_SECONDS = 10.0
+"""So long a connection may last without the key: headers that never end, slow bodies and idle connections alike."""
+MOST_STRANGERS = 256
+"""Beyond so many, or half of the descriptors that are left, the one that has been there for longest is closed."""
+_LEAST_STRANGERS = 64
+_ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted before one is closed: fewer than the least number of strangers."""
+_WAITING = 4096
+"""Connections that the kernel keeps until they are accepted; it allows fewer if it is set up so."""
+_MOST_FILES = 65_536
+
+
+class Strangers:
+    """Accepts connections for a server, and closes those that stay strangers."""
+
+    def __init__(self, server: web.Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._timers: dict[Any, asyncio.TimerHandle] = {}
+        """By connection, oldest first; some have been closed by the other side."""
+        self._listening: asyncio.Server | None = None
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept connections."""
+        self._listening = await self._loop.create_server(self._arrive, sock=listener, backlog=_ACCEPTED_AT_ONCE)
+        listener.listen(_WAITING)  # asyncio has one number for how many wait, and how many it accepts at once
+
+    def close(self) -> None:
+        """Accept no more connections; those that there are belong to the server."""
+        if self._listening is not None:
+            self._listening.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def welcome(self, connection: Any) -> None:
+        """The connection's request had the key."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _arrive(self) -> asyncio.Protocol:
+        connection = self._server()
+        self._timers[connection] = self._loop.call_later(STRANGER_SECONDS, self._end, connection)
+        left = self._files - len(self._server.connections)
+        while len(self._timers) > max(_LEAST_STRANGERS, min(MOST_STRANGERS, left // 2)):
+            self._end(next(iter(self._timers)))
+        return connection
+
+    def _end(self, connection: Any) -> None:
+        self._timers.pop(connection).cancel()
+        if connection.transport is not None:
+            connection.transport.abort()
+
+
+def allow_more_files() -> None:
+    """Raise this process's limit on open files as far as it may, so that connections do not use it up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # a system may have a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
