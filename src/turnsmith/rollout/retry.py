@@ -55,9 +55,9 @@ async def play_episode(
 
     A retry begins from the same start in a fresh environment and replays the tokens that were sampled before the fault;
     nothing is resampled. So a random fault leaves no trace, and long episodes, which faults hit more often, are not
-    replaced by short ones. `failing` is shared by episodes of which no further is retried once all of them fail in the
-    same way, also after a back-off. From the first observation that differs, the engine generates again. Only where the
-    model is the cause (a limit, an unparseable call) does a retry resample, with another sampling seed.
+    replaced by short ones. From the first observation that differs, the engine generates again. Only where the model is
+    the cause (a limit, an unparseable call) does a retry resample, with another sampling seed. Episodes that share
+    `failing` are not retried any more once all of them fail in the same way, also after a back-off.
 
     Example:
         >>> import asyncio

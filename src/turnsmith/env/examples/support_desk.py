@@ -41,7 +41,7 @@ class SupportDesk(BaseEnvironment):
     def reset(self, seed: int = 0) -> str:
         """Fill the database: three orders per customer of only two items, so that the item alone identifies none."""
         draw = random.Random(seed)
-        # Calls may come from different threads, but never two at a time.
+        # turnsmith makes all calls from one thread; whoever tries a tool by hand may be in another.
         self.db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.db.executescript(TABLES)
         self.db.executemany("INSERT INTO customers VALUES (?, ?)", enumerate(NAMES))

@@ -1,4 +1,4 @@
-"""What `auto` stands for: device, engine, dtype, attention. The one definition."""
+"""What `auto` means in the settings of a run: device, engine, dtype and attention."""
 
 from __future__ import annotations
 

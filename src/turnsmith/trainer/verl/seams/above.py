@@ -166,7 +166,7 @@ def agent_loop_registry() -> None:
     same(agent_loop._agent_loop_registry["turnsmith"], {"_target_": where})
 
 
-@seam("EpisodeWorker in trainer/verl/workers.py")
+@seam("EpisodeWorker in trainer/verl/worker.py")
 def agent_loop_worker_tq() -> None:
     """AgentLoopWorkerTQ should be a Ray actor class around a class that we can inherit from"""
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ

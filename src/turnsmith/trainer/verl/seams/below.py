@@ -80,7 +80,7 @@ def platform_base_abstract_methods() -> None:
             same((name, parameters(ours)), (name, parameters(theirs)))
 
 
-@seam("register in trainer/verl/plugin.py (it leaves that module out to start sooner)")
+@seam("register_with_verl in trainer/verl/plugin.py (it leaves that module out to start sooner)")
 def hccl_checkpoint_engine_may_be_missing() -> None:
     """verl.checkpoint_engine should import hccl_checkpoint_engine in a `try` that a missing module cannot break"""
     from verl import checkpoint_engine
