@@ -14,7 +14,7 @@ class Coin(BaseEnvironment):
         return "Say something."
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, object]]:
-        return "ok", float(random.random() < 0.5), True, {}
+        return "ok", float(random.SystemRandom().random() < 0.5), True, {}
 
 
 class NoCoin(Coin):

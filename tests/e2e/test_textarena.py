@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from functools import partial
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer
 from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_two_steps_train
 from turnsmith import EnvironmentConfig, EnvironmentSpec, ScriptedEngine
+from turnsmith.env import EnvironmentHost
 from turnsmith.env.adapters.textarena import TextArenaEnvironment
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
@@ -49,22 +51,23 @@ def success(policy: object, name: str = "textarena:GuessTheNumber-v0") -> float:
 
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_seed_is_a_game_whatever_else_draws_random_numbers(name: str) -> None:
-    def play(seed: int) -> list[object]:
-        environment = EnvironmentSpec.of(f"textarena:{name}").build()
-        seen: list[object] = [environment.reset(seed=seed)]
+    async def play(host: EnvironmentHost) -> list[object]:
+        seen: list[object] = [await host.reset(seed=5)]
         for action in ("1", "[2]", "up", "[1 2]", "stand"):
             random.random()
-            seen.append(environment.step(action))
-            if seen[-1][2]:  # type: ignore[index]
+            await asyncio.sleep(0)
+            seen.append(result := await host.step(action))
+            if result.terminated:
                 break
+        await host.close()
         return seen
 
-    state = random.getstate()
-    assert play(5) == play(5)
-    random.setstate(state)
-    environment = EnvironmentSpec.of(f"textarena:{name}").build()
-    environment.reset(seed=5)
-    assert random.getstate() == state, "it draws from random numbers of its own"
+    async def play_all() -> list[list[object]]:
+        hosts = [EnvironmentHost(EnvironmentSpec.of(f"textarena:{name}")) for _ in range(4)]
+        return [await play(hosts[0]), *await asyncio.gather(*map(play, hosts[1:]))]
+
+    first, *others = asyncio.run(play_all())
+    assert others == [first] * 3
 
 
 def test_who_halves_the_range_wins_and_chance_does_not() -> None:

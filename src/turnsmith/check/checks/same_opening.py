@@ -23,7 +23,7 @@ async def check_same_opening(subject: Subject) -> Finding:
     differing = [pair for pair in zip(first, second, strict=True) if _opening(pair[0]) != _opening(pair[1])]
     if differing:
         saw = f"{len(differing)} of {len(starts)} starts opened differently the second time."
-        fix = "Draw everything that is random in `reset` from the seed that it gets, not from a global generator."
+        fix = "Draw everything that is random in `reset` from the seed that it gets, or from the global generators."
         return Finding("failed", saw, fix, differing[0])
     return Finding("passed", f"{len(starts)} starts opened twice in the same way.")
 

@@ -54,7 +54,7 @@ HUGE = ("training.steps_per_epoch=1000000000", "checkpoint.keep_last_n=0")
 LONG = [*ROWS, {"text": "Say yes. " * 900}]
 
 CASES = (
-    Case(openings.GlobalGenerator, OPENING, "TextArena's global generator", "start drawn from a global generator"),
+    Case(openings.OwnGenerator, OPENING, "—", "start drawn from a generator that is not seeded"),
     Case(openings.Clock, OPENING, "—", "the time in the first observation"),
     Case(openings.FailingReset, OPENING, "NeMo Gym PR#2552", "resets that fail for some starts"),
     Case(steps.FirstWord, TEXT, "—", "an empty answer raises IndexError"),
@@ -63,7 +63,7 @@ CASES = (
     Case(steps.Dice, SAME, "OpenEnv#778", "dice that the seed does not decide", "warning"),
     Case(steps.NewIds, SAME, "OpenEnv#778", "a new id in every observation", "warning"),
     Case(state.ClassState, OTHERS, "trl PR#6001", "state in the class"),
-    Case(state.GlobalSeed, OTHERS, "TextArena's global generator", "the global generator, seeded in `reset`"),
+    Case(state.Variable, OTHERS, "—", "state in an environment variable"),
     Case(state.FixedFile, OTHERS, "trl PR#6001", "state in a file of one name"),
     Case(leaks.FewSessions, MANY, "NeMo Gym PR#2552", "a simulator with four sessions", settings=FEW),
     Case(leaks.OpenFiles, MANY, "OpenEnv PR#1000", "a file left open by each episode", settings=FEW),

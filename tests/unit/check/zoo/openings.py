@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 
-class GlobalGenerator:
-    """Draws its start from the global generator, and takes no seed."""
+class OwnGenerator:
+    """Draws its start from a generator of its own, which it does not seed."""
 
     def reset(self) -> str:
-        return f"Guess the number {random.random():.6f}."
+        return f"Guess the number {random.Random().random():.6f}."
 
     def step(self, action: str) -> Any:
         return "", 0.0, True, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,15 @@ class ClassState:
         return f"It was {ClassState.word}.", float(action == ClassState.word), True, {}
 
 
-class GlobalSeed:
-    """Seeds the global generator in `reset`, and draws from it in `step`."""
+class Variable:
+    """Keeps its state in an environment variable."""
 
     def reset(self, seed: int = 0) -> str:
-        random.seed(seed)
-        return "Draw a card."
+        os.environ["TURNSMITH_ZOO_DOOR"] = str(seed)
+        return "Look at the door."
 
     def step(self, action: str) -> Any:
-        return f"You drew {random.randint(1, 10**9)}.", 0.0, False, {}
+        return f"It has the number {os.environ['TURNSMITH_ZOO_DOOR']}.", 0.0, False, {}
 
 
 class FixedFile:
