@@ -108,7 +108,7 @@ def test_what_cannot_be_played_is_told_in_words() -> None:
 
 
 def test_missing_word_lists_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import nltk
+    import nltk  # pyright: ignore[reportMissingImports]
 
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     monkeypatch.setattr(nltk, "download", lambda *args, **options: False)
