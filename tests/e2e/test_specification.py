@@ -63,6 +63,8 @@ def test_the_quick_start_on_a_model_without_a_chat_template(
     capsys.readouterr()
     script.run("readme-18", Path=Path)
     assert any(Path("checkpoints/epoch_5").iterdir())
+    assert trainer.run is not None
+    assert [event["step"] for event in trainer.run.read_events() if event["kind"] == "loaded"] == [8]
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Epoch ")]
     assert told == [f"Epoch {record['epoch']}: {record['policy_loss']}" for record in trainer.metrics_history]
     assert len(told) == 8

@@ -37,7 +37,8 @@ def test_every_command_is_executed_or_says_why_not() -> None:
 @pytest.mark.parametrize("command", TRAINING, ids=title)
 def test_a_training_run_is_accepted_as_typed(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("verl")
-    assert main([*shlex.split(command)[1:], "--dry-run"]) == 0
+    # The checks, which take seconds: in nightly, where it trains.
+    assert main([*shlex.split(command)[1:], "--dry-run", "training.check=false"]) == 0
     printed = capsys.readouterr().out
     assert "# turnsmith: all settings" in printed
     assert "# verl: the resulting config" in printed

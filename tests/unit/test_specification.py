@@ -38,6 +38,7 @@ from turnsmith import (
     EnvironmentConfig,
     FunctionCallingParser,
     MultiTurnChatHarness,
+    MultiTurnInferenceEngine,
     RayPPOTrainer,
     RewardManager,
     ScriptedEngine,
@@ -126,10 +127,22 @@ def test_configure_training_and_define_a_reward(script: Script) -> None:
 
 
 @executes("readme-07")
-def test_the_base_class(script: Script) -> None:
+def test_the_base_class(script: Script, tiny_folder: str) -> None:
     my_env = script.run("readme-07", BaseEnvironment=BaseEnvironment)["MyEnv"]
     assert my_env({}).get_prompt_prefix() == "You are a helpful assistant."
     assert [getattr(my_env({}), name)() for name in ("reset", "get_state_description")] == [None, None]
+
+    class Filled(my_env):
+        def reset(self) -> str:
+            return "Go."
+
+        def step(self, action: str) -> Any:
+            return "", 0.0, True, {}
+
+    conversation = MultiTurnInferenceEngine(scripted(tiny_folder, "on"), max_turns=1)
+    conversation.run_episode(Filled({}), "Play.")
+    assert conversation.trajectory is not None
+    assert conversation.trajectory.messages[0] == {"role": "system", "content": "You are a helpful assistant."}
     with pytest.raises(
         turnsmith.EnvironmentFailure, match=r"MyEnv.reset returned an observation of type NoneType; it must"
     ):

@@ -34,8 +34,8 @@ examples:
 
 Settings come from the defaults, then --config, then --model, then KEY=VALUE;
 later ones win. `environment.KEY=VALUE` reaches your environment as
-`config.KEY`; `verl.KEY=VALUE` sets one of verl's own settings. --dry-run prints
-all settings."""
+`config.KEY`; `verl.KEY=VALUE` sets one of verl's own settings. --dry-run makes
+the checks that come before Ray (training.check), and prints all settings."""
 
 
 def add_train_command(commands: Any) -> None:
@@ -69,6 +69,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.dry_run:
         if not config.ray.address:  # a folder of the cluster may not be seen from here
             check_output_dir(config)
+        if config.training.check:
+            trainer.check(lambda line: print_line(line, sys.stderr))
         _print_settings(config)
         return 0
     try:

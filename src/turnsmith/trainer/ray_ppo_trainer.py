@@ -11,6 +11,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, TrainingFailure
 from turnsmith.inference.model_check import ModelCheck
+from turnsmith.models import BUILT_MODELS, cache_folder
 from turnsmith.records import stacks
 from turnsmith.records.checkpoints import read_state
 from turnsmith.records.files import using
@@ -241,6 +242,24 @@ made of whole groups. Set batch_size to 24 or 32.
         if not is_whole:
             self.cleanup()  # the step that was under way is gone; only `resume` begins it again
         return self.metrics_history
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """Make the checks of `training.check`, which `fit` makes before it starts Ray, and say what they find.
+
+        No model is needed: openings are measured in tokens if its tokenizer is on this machine.
+
+        Example:
+            >>> RayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber").check(lambda line: None)
+
+        Raises:
+            EnvironmentFailure: No episode of a run could work.
+        """
+        from turnsmith.trainer.quick_checks import run_quick_checks
+
+        model = self.config.model.local_path or self.config.model.model_name
+        folder = str(cache_folder() / BUILT_MODELS[model]) if model in BUILT_MODELS else model
+        for warning in run_quick_checks(self._inputs(), folder, say):
+            say(str(warning))
 
     def stop(self) -> None:
         """Have `fit` return after the last whole step, which is saved unless `checkpoint.save_interval` is 0.

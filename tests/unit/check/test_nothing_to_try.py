@@ -58,6 +58,15 @@ class Unpaid(Game):
         return "1"
 
 
+class Sealed(Game):
+    """Its methods cannot be replaced."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if callable(value):
+            raise AttributeError(f"{name} is sealed")
+        super().__setattr__(name, value)
+
+
 class Vouchers(Game):
     """Its tool takes a code that is no program."""
 
@@ -107,11 +116,12 @@ class Swallow(Game):
 
 
 def subject(environment: type, *settings: str, chat: Any = None, **changes: Any) -> Subject:
+    chat = chat or ByteChat()
     config = apply_overrides(ConfigStore(), list(settings))
     spec = EnvironmentSpec.of(environment, EnvironmentConfig(isolation="thread"))
     if model := changes.pop("model", None):
-        changes["engine"] = ScriptedEngine(model, chat or ByteChat())
-    return Subject(environment=spec, config=config, chat=chat or ByteChat(), **changes)
+        changes["engine"] = ScriptedEngine(model, chat)
+    return Subject(environment=spec, config=config, chat=chat, **changes)
 
 
 @pytest.fixture
@@ -155,6 +165,7 @@ NOTHING: list[tuple[str, Subject, str]] = [
     ("same actions, same episode", subject(Raises), "took a turn without a fault"),
     ("episodes do not disturb others", subject(Raises), "took a turn without a fault"),
     ("many at once, nothing left", subject(Raises), "took a turn without a fault"),
+    ("faults are not rewards", subject(Sealed), "No fault could be planted"),
     ("code tools are closed", subject(Vouchers), "No sum of two numbers"),
     ("held-out starts are held out", subject(Game, validation_tasks=[{"q": "1"}]), "none of training"),
     ("floor", subject(Raises), ALL_FAULTS),
