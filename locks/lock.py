@@ -80,7 +80,7 @@ LOCKS = {
     "vllm": Lock("Training on GPUs, with vLLM.", ("vllm",)),
     "sglang": Lock("An SGLang server, in an environment of its own.", requirements="sglang==0.5.12"),
 }
-_ADAPTERS = "gymnasium,pettingzoo,reasoning-gym,textarena,openenv,math"
+_ADAPTERS = "gymnasium,pettingzoo,reasoning-gym,textarena,openenv,math,re2"
 WITHOUT_LOCK = ("", "openai", "mcp", "cpu", "vllm", "gpu", "flash-attn", "dev", f"cpu,{_ADAPTERS}", f"vllm,{_ADAPTERS}")
 """Extras that also install without a lock, from PyPI alone; the first is none at all."""
 

@@ -222,8 +222,9 @@ class ThreadPool:
         1024
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, bottleneck: Bottleneck | None = None) -> None:
         self.limit = limit
+        self._bottleneck = bottleneck
         self._calls: SimpleQueue[ThreadCall[Any]] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -256,7 +257,8 @@ class ThreadPool:
                 self._threads += 1
                 self._idle += 1
             elif self._idle < 0:
-                call.mark_queued(Bottleneck(f"one of {self.limit} threads for tools and reward functions", ADVICE))
+                what = f"one of {self.limit} threads for tools and reward functions"
+                call.mark_queued(self._bottleneck or Bottleneck(what, ADVICE))
         self._calls.put(call)
         if grow:
             avoid_uvloop()

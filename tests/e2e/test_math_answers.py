@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.packages import install
-from turnsmith.env.adapters import mathematics
+from turnsmith.clocks import Clock
+from turnsmith.env.adapters import scoring_process
 from turnsmith.env.adapters.answers import math_answer
 from turnsmith.errors import EnvironmentFailure
 
@@ -26,7 +27,7 @@ def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that compares finds what is installed here."""
     import math_verify  # pyright: ignore[reportMissingImports]
 
-    folder = str(Path(math_verify.__file__).parents[1])
+    folder = str(Path(str(math_verify.__file__)).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
 
@@ -49,20 +50,21 @@ def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1 + " * 2000 + "1", "2001", 0.0),
     ],
 )
-def test_equal_is_what_has_the_same_value(response: str, answer: str, reward: float) -> None:
-    assert math_answer(response, answer) == reward
+async def test_equal_is_what_has_the_same_value(response: str, answer: str, reward: float) -> None:
+    assert await math_answer(response, answer) == reward
 
 
-def test_a_wrong_row_is_no_reward_of_zero() -> None:
+async def test_a_wrong_row_is_no_reward_of_zero() -> None:
     with pytest.raises(EnvironmentFailure, match=r"'\?\?' is not mathematics"):
-        math_answer("4", "??")
+        await math_answer("4", "??")
 
 
-def test_a_comparison_that_does_not_answer_is_wrong_and_the_next_one_is_right() -> None:
-    comparison = mathematics._Comparison()
-    assert comparison.compare("4", "2+2") == "equal"
-    process = comparison._process
-    assert process is not None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert comparison.compare("4", "2+2") == "equal"
+async def test_hostile_answers_cost_only_their_own_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring_process, "MATH_SECONDS", 0.5)
+
+    async def play(said: str) -> float:
+        async with Clock(10):  # less than all of them take, one after another
+            return await math_answer(said, "2")
+
+    answers = ["100000000!", "2"] * 16
+    assert await asyncio.gather(*map(play, answers)) == [0.0, 1.0] * 16

@@ -88,6 +88,7 @@ class QuestionAnswer(BaseEnvironment):
             try:
                 self.take_answer(task, has_prompt=has_prompt)
                 for scorer in self.scoring:
+                    scorer.check_answer(self.scored.answer)
                     kind = scorer.name, str(task.get("data_source"))
                     if kind not in is_checked:
                         is_checked.add(kind)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
-from turnsmith.env.adapters.answers import final_answer
+from turnsmith.env.adapters.final_answers import final_answer
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import install_line

@@ -72,6 +72,8 @@ class Scorer:
 
     name: str
     function: Callable[..., Any]
+    check_answer: Callable[[Any], object] = str
+    """Raises if there is no comparing with this answer column."""
 
     def __call__(self, scored: Scored) -> Any:
         """The reward and the info of one answer, see `read`; to be awaited if the function is async."""
@@ -221,12 +223,13 @@ def find_scorer(reward: Any) -> Scorer:
 `response`.
     """
     function: Any = reward
+    check_answer: Callable[[Any], object] = str
     if isinstance(reward, str):
         _refuse_unsafe(reward, reward.partition(":")[0])  # before what it needs is imported
-        function = import_object(reward) if ":" in reward else shipped_scorer(reward)
+        function, check_answer = (import_object(reward), str) if ":" in reward else shipped_scorer(reward)
     name = getattr(function, "__name__", type(function).__name__)
     _refuse_unsafe(name, module_of(function))
-    scorer = Scorer(reward if isinstance(reward, str) else name, function)
+    scorer = Scorer(reward if isinstance(reward, str) else name, function, check_answer)
     scorer.check_parameters()
     return scorer
 

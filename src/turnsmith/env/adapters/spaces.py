@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnsmith.env.adapters.answers import final_answer
+from turnsmith.env.adapters.final_answers import final_answer
 
 MOST_NUMBERS = 64
 """Of a Box or MultiDiscrete; more is an image, not something to read."""
@@ -82,7 +82,7 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
     elif kind in ("Tuple", "Dict"):
         try:
             return _READ[kind](space, json.loads(answer))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             pass
     else:
         try:

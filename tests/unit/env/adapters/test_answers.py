@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ from turnsmith.env.adapters.answers import (
     choice_answer,
     code_answer,
     exact_answer,
-    final_answer,
     json_answer,
     number_answer,
     regex_answer,
     shipped_scorer,
 )
+from turnsmith.env.adapters.final_answers import final_answer
 from turnsmith.errors import ConfigError, EnvironmentFailure
 
 
@@ -39,6 +40,7 @@ def test_the_final_answer(response: str, final: str) -> None:
     assert final_answer(response) == final
 
 
+BETWEEN = {"properties": {"a": {"type": "number", "minimum": 5, "maximum": 6}}}
 PAID = [
     (exact_answer, "New\n York ", "New York"),
     (exact_answer, "3", 3),
@@ -61,6 +63,12 @@ PAID = [
     (regex_answer, "a\nb", "a.b"),
     (json_answer, 'Here:\n```json\n{"a": 1}\n```', '{"required": ["a"]}'),
     (json_answer, "[]", True),
+    (exact_answer, "I write it in <answer> tags. <answer>5</answer>", 5),
+    (number_answer, "9" * 400, "9" * 400),
+    (number_answer, "on 11/16/2026", "11/16"),
+    (json_answer, '{"a": 5.5}', BETWEEN),
+    (json_answer, "[[[]]]", {"$id": "x", "items": {"$ref": "#"}}),
+    (json_answer, "7", {"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"}),
 ]
 NOT_PAID = [
     (exact_answer, "new york", "New York"),
@@ -82,17 +90,31 @@ NOT_PAID = [
     (json_answer, '{"a": 1', '{"required": ["a"]}'),
     (json_answer, "[" * 100_000, "{}"),
     (json_answer, '{"b": 1}', {"required": ["a"]}),
+    (json_answer, '{"a": NaN}', BETWEEN),
+    (json_answer, '{"a": Infinity}', {"properties": {"a": {"minimum": 5}}}),
+    (json_answer, '{"a": 1e400}', {"properties": {"a": {"minimum": 5}}}),
+    (json_answer, '{"a": ' + "9" * 400 + "}", {"properties": {"a": {"multipleOf": 0.5}}}),
+    (json_answer, '{"a": ' + "9" * 4000 + "}", BETWEEN),
+    (json_answer, "[" * 900 + "]" * 900, {"$id": "x", "type": "array", "items": {"$ref": "#"}}),
+    (number_answer, "Infinity", 5),
+    (number_answer, "9" * 400, 5),
+    (exact_answer, "a " * 60_000, "a " * 60_000),
 ]
 
 
+async def rewarded(scorer: Any, response: str, answer: Any) -> float:
+    reward = scorer(response, answer)
+    return await reward if inspect.isawaitable(reward) else reward
+
+
 @pytest.mark.parametrize(("scorer", "response", "answer"), PAID)
-def test_it_pays(scorer: Any, response: str, answer: Any) -> None:
-    assert scorer(response, answer) == 1.0
+async def test_it_pays(scorer: Any, response: str, answer: Any) -> None:
+    assert await rewarded(scorer, response, answer) == 1.0
 
 
 @pytest.mark.parametrize(("scorer", "response", "answer"), NOT_PAID)
-def test_it_does_not_pay(scorer: Any, response: str, answer: Any) -> None:
-    assert scorer(response, answer) == 0.0
+async def test_it_does_not_pay(scorer: Any, response: str, answer: Any) -> None:
+    assert await rewarded(scorer, response, answer) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -102,13 +124,15 @@ def test_it_does_not_pay(scorer: Any, response: str, answer: Any) -> None:
         (choice_answer, "all of them", "The answer 'all of them' is not one letter."),
         (regex_answer, "(", "is not a regular expression: missing"),
         (json_answer, {"type": "thing"}, "The answer is not a JSON schema: "),
+        (json_answer, "not json", "The answer 'not json' is not a JSON schema: Expecting value"),
+        (json_answer, {"pattern": "("}, "The answer is not a JSON schema: "),
     ],
 )
-def test_data_that_cannot_be_compared_with_is_a_failure_and_not_a_reward_of_0(
+async def test_data_that_cannot_be_compared_with_is_a_failure_and_not_a_reward_of_0(
     scorer: Any, answer: Any, sentence: str
 ) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"\(" if sentence == "(" else sentence):
-        scorer("{}", answer)
+    with pytest.raises(EnvironmentFailure, match=sentence):
+        await rewarded(scorer, "{}", answer)
 
 
 SUM = "```python\ndef add(a, b):\n    return a + b\n```"

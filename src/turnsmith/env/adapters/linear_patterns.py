@@ -1,0 +1,121 @@
+"""Matches a regular expression in linear time with re2, where that and `re` agree; elsewhere with `re`.
+
+They agree on a whole text of ASCII and a pattern of characters, classes, alternatives, groups and repetitions. `re`
+parses the pattern, and what it has understood is written again for re2, whose own `\\s`, for example, means less. Look
+around, references to groups, `\\b`, flags but `(?i)`, and other texts are left to `re`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+_parser: Any = importlib.import_module("re._parser")
+_CLASSES = {
+    "CATEGORY_DIGIT": "0-9",
+    "CATEGORY_NOT_DIGIT": r"\x00-/:-\x7f",
+    "CATEGORY_SPACE": r"\t-\r\x1c- ",
+    "CATEGORY_NOT_SPACE": r"\x00-\x08\x0e-\x1b!-\x7f",
+    "CATEGORY_WORD": "0-9A-Za-z_",
+    "CATEGORY_NOT_WORD": r"\x00-/:-@\[-^`{-\x7f",
+}
+"""What they mean in a text of ASCII."""
+
+
+class Untranslatable(Exception):
+    """re2 does not have it, or means something else by it."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the whole text matches, as `re.fullmatch` with `re.DOTALL` says.
+
+    Example:
+        >>> matches(r"\\d+ (cm|m)", "12 cm"), matches(r"(a+)+", "aab")
+        (True, False)
+    """
+    linear = in_linear_time(pattern) if text.isascii() else None
+    if linear is not None:
+        return linear(text)
+    return re.fullmatch(pattern, text, re.DOTALL) is not None
+
+
+@lru_cache(maxsize=512)
+def in_linear_time(pattern: str) -> Callable[[str], bool] | None:
+    """Matches in linear time; None without re2, or if it would not say the same."""
+    try:
+        import re2  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+    try:
+        options = re2.Options()
+        options.log_errors = False
+        compiled = re2.compile(for_re2(pattern), options)
+    except (Untranslatable, re2.error):
+        return None
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+def for_re2(pattern: str) -> str:
+    """The same pattern for re2.
+
+    Raises:
+        Untranslatable: There is none.
+
+    Example:
+        >>> for_re2(r"^(?:a|\\d\\s){2,}?$")
+        '(?s)(?:(?:a|[0-9][\\\\t-\\\\r\\\\x1c- ])){2,}'
+    """
+    parsed = _parser.parse(pattern, re.DOTALL)
+    flags = parsed.state.flags & ~(re.DOTALL | re.UNICODE)
+    if flags & ~re.IGNORECASE:
+        raise Untranslatable
+    nodes = list(parsed)
+    # The whole text has to match, so at its own two ends these say nothing.
+    while nodes and str(nodes[0][0]) == "AT" and str(nodes[0][1]) in ("AT_BEGINNING", "AT_BEGINNING_STRING"):
+        del nodes[0]
+    while nodes and str(nodes[-1][0]) == "AT" and str(nodes[-1][1]) in ("AT_END", "AT_END_STRING"):
+        del nodes[-1]
+    return ("(?is)" if flags else "(?s)") + _written(nodes)
+
+
+def _written(nodes: Any) -> str:
+    return "".join(_one(str(kind), value) for kind, value in nodes)
+
+
+def _one(kind: str, value: Any) -> str:
+    if kind == "LITERAL":
+        return _character(value)
+    if kind == "NOT_LITERAL":
+        return f"[^{_character(value)}]"
+    if kind == "ANY":
+        return "."
+    if kind == "IN":
+        return f"[{''.join(_member(str(name), what) for name, what in value)}]"
+    if kind == "BRANCH":
+        return f"(?:{'|'.join(map(_written, value[1]))})"
+    if kind == "SUBPATTERN" and not value[1] and not value[2]:
+        return f"(?:{_written(value[3])})"
+    if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most, inner = value
+        upper = "" if most is _parser.MAXREPEAT else most
+        return f"(?:{_written(inner)}){{{least},{upper}}}"  # greedy or not, the whole text matches or does not
+    raise Untranslatable
+
+
+def _member(name: str, value: Any) -> str:
+    if name == "NEGATE":
+        return "^"
+    if name == "LITERAL":
+        return _character(value)
+    if name == "RANGE":
+        return f"{_character(value[0])}-{_character(value[1])}"
+    return _CLASSES[str(value)]
+
+
+def _character(code: int) -> str:
+    if code > 127:  # with (?i) some of them match letters of ASCII
+        raise Untranslatable
+    return chr(code) if chr(code).isalnum() else f"\\x{{{code:x}}}"

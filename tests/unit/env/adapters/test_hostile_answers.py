@@ -1,0 +1,111 @@
+"""Whatever a model writes, its answer is scored in linear time, or where it can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.env.adapters.hostile_answers import worst
+
+from turnsmith.clocks import Clock
+from turnsmith.env.adapters import scoring_process
+from turnsmith.env.adapters.answers import choice_answer, exact_answer, json_answer, number_answer, regex_answer
+from turnsmith.env.adapters.final_answers import MOST_CHARACTERS, code_in, final_answer
+from turnsmith.env.adapters.question_answer import QuestionAnswer
+from turnsmith.errors import ConfigError
+
+CATASTROPHE = r"(?!x)(\w+\s?)+\."
+"""Exponential with `re`; re2 does not take it, since it looks ahead."""
+HOSTILE = "a" * 40 + "!"
+
+
+def test_an_answer_is_scored_in_linear_time() -> None:
+    for answer in worst(10_000):
+        before = time.thread_time()
+        for scorer, right in ((exact_answer, "x"), (number_answer, "1"), (choice_answer, "A")):
+            scorer(answer, right)
+        code_in(answer)
+        assert time.thread_time() - before < 0.3, answer[:20]  # 0.02 s; with a pattern that looks again 2 to 20 s
+
+
+def test_a_final_answer_has_a_largest_length() -> None:
+    assert exact_answer("a" * MOST_CHARACTERS, "a" * MOST_CHARACTERS) == 1.0
+    assert exact_answer("a" * (MOST_CHARACTERS + 1), "a" * (MOST_CHARACTERS + 1)) == 0.0
+    assert exact_answer("thought " * MOST_CHARACTERS + "#### 5", 5) == 1.0
+    assert final_answer("<answer>" * 20_000) == "<answer>" * 20_000
+
+
+async def test_a_slow_regular_expression_is_worth_0_and_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring_process, "ANSWER_SECONDS", 0.1)
+    hostile = [regex_answer(HOSTILE, CATASTROPHE) for _ in range(2)]
+    assert await asyncio.gather(*hostile, regex_answer("a b.", CATASTROPHE)) == [0.0, 0.0, 1.0]
+    told = [record.getMessage() for record in caplog.records if "too long" in record.getMessage()]
+    assert len(told) == 1
+    assert repr(CATASTROPHE) in told[0]
+
+
+async def test_a_slow_pattern_of_a_json_schema_is_worth_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring_process, "ANSWER_SECONDS", 0.1)
+    schema = {"type": "string", "pattern": rf"^{CATASTROPHE}$"}
+    assert await json_answer(f'"{HOSTILE}"', schema) == 0.0
+    assert await json_answer('"a b."', schema) == 1.0
+
+
+async def test_waiting_for_a_process_that_scores_is_not_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring_process, "ANSWER_SECONDS", 0.3)
+    processes = scoring_process.PROCESSES
+
+    async def innocent() -> tuple[float, float]:
+        async with Clock(30) as clock:
+            return await regex_answer("a b.", CATASTROPHE), clock.waited
+
+    hostile = [asyncio.create_task(regex_answer(HOSTILE, CATASTROPHE)) for _ in range(processes)]
+    await asyncio.sleep(0)
+    reward, waited = await innocent()
+    assert reward == 1.0
+    assert waited > 0.2
+    assert await asyncio.gather(*hostile) == [0.0] * processes
+
+
+def test_a_schema_is_never_fetched(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "schema.json").write_text('{"type": "integer"}')
+    for address in (f"http://127.0.0.1:{server.server_port}/secret", f"file://{tmp_path}/schema.json", "#/nowhere"):
+        row = {"question": "?", "answer": {"items": {"anyOf": [{"$ref": address}]}}}
+        with pytest.raises(
+            ConfigError, match=f"Row 0 of the data: .* refers to '{address}', which does not stand in it"
+        ):
+            QuestionAnswer(reward="json_schema").check_tasks([row])
+    server.shutdown()
+    server.server_close()
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "sentence"),
+    [
+        ("number", "none", "has no number"),
+        ("choice", "all", "not one letter"),
+        ("regex", "(", "not a regular expression"),
+        ("json_schema", "{", "is not a JSON schema"),
+    ],
+)
+def test_rows_that_cannot_be_compared_with_are_refused_before_any_episode(
+    reward: str, answer: str, sentence: str
+) -> None:
+    good = {"number": "1", "choice": "A"}.get(reward, "{}")
+    with pytest.raises(ConfigError, match=f"Row 1 of the data: .*{sentence}"):
+        QuestionAnswer(reward=reward).check_tasks([{"question": "?", "answer": one} for one in (good, answer)])
