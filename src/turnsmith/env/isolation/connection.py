@@ -12,7 +12,7 @@ from typing import Any
 from turnsmith.clocks import Bottleneck, Clock, Wait, paused
 from turnsmith.env.asking import current_asker
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch, tell_of_limit
+from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch, tell_of_limit, tell_of_wear
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
 from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure
@@ -88,6 +88,8 @@ class Connection:
         """The longest timeout of any environment in it."""
         self.is_draining = False
         """Whether it gets no further environments, and is ended after those that it has."""
+        self.is_stuck = False
+        """Whether that is because a call in it hangs."""
         self.is_open = True
         self.why_lost = ""
         """How it ended, once that is known."""
@@ -150,11 +152,12 @@ class Connection:
             self._pending.pop(request.call, None)
             pending.end_wait()
 
-    def drain(self) -> None:
+    def drain(self, *, is_stuck: bool = True) -> None:
         """Give it no further environments, and end it after those that it has."""
         self.is_draining = True
+        self.is_stuck |= is_stuck
         if not self.environments:
-            self.end("was ended because a call in it hung")
+            self.end("was ended because " + ("a call in it hung" if self.is_stuck else "it was used up"))
 
     def end(self, reason: str) -> None:
         """End the worker now, and every process that it started."""
@@ -214,10 +217,8 @@ class Connection:
             self._connection_lost("it sent something that is not a message")
             return
         pending = self._pending.get(reply.call)
-        if isinstance(reply, m.ExitReport):
-            self._exit = describe_exit(reply.code, self._isolation)
-            tell_of_limit(reply.code, self._isolation, len(self.environments))
-            self._lose(self._environments_waiting())
+        if isinstance(reply, m.ExitReport | m.UsedUp):
+            self._take_report(reply)
         elif isinstance(reply, m.Ask):
             self._begin_answer(reply, pending)
         elif isinstance(reply, m.Waiting):
@@ -230,6 +231,16 @@ class Connection:
             self._pinged_at = 0.0
         elif isinstance(reply, m.ErrorReply | m.ToolReply) and reply.is_stuck:
             self.drain()  # nobody waits any more, but its thread still runs
+
+    def _take_report(self, report: m.ExitReport | m.UsedUp) -> None:
+        """Take note of what concerns the worker as a whole."""
+        if isinstance(report, m.UsedUp):
+            tell_of_wear(report)
+            self.drain(is_stuck=False)
+            return
+        self._exit = describe_exit(report.code, self._isolation)
+        tell_of_limit(report.code, self._isolation, len(self.environments))
+        self._lose(self._environments_waiting())
 
     def _begin_answer(self, asked: m.Ask, pending: _PendingCall | None) -> None:
         if pending is None:  # nobody waits for what the environment does with the answer

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Protocol
 
+from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
@@ -140,7 +141,41 @@ def tell_of_limit(code: int, isolation: Isolation, environments: int) -> None:
         )
 
 
-_told: set[int] = set()
+def tell_of_wear(used_up: m.UsedUp) -> None:
+    """Say once why a worker is replaced."""
+    if used_up.what not in _told:
+        _told.add(used_up.what)
+        logger.warning(
+            "A worker process is replaced when its environments have ended, because %s. `turnsmith check` finds which "
+            "environment does it.",
+            describe_wear(used_up),
+        )
+
+
+def describe_wear(used_up: m.UsedUp) -> str:
+    """What is used up.
+
+    Example:
+        >>> describe_wear(m.UsedUp(0, "files", 790, 1024)), describe_wear(m.UsedUp(0, "folder"))
+        ('they have 790 of 1,024 files open', 'their working folder was removed')
+    """
+    match used_up.what:
+        case "folder":
+            return "their working folder was removed"
+        case "locale":
+            return "one of them changed the locale"
+        case "signals":
+            return "one of them changed signal handlers"
+        case "memory":
+            return f"they take {used_up.used / 2**30:.3g} of {used_up.limit / 2**30:.3g} GiB of memory"
+        case "files" | "threads":
+            if not used_up.limit:
+                return f"there are no more {used_up.what} for them"
+            end = "files open" if used_up.what == "files" else "threads"
+            return f"they have {used_up.used:,} of {used_up.limit:,} {end}"
+
+
+_told: set[int | str] = set()
 
 
 def _signal_name(number: int) -> str:

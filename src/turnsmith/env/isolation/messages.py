@@ -6,7 +6,7 @@ tool's schema) travel packed inside the message, so that their size is known bef
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from turnsmith.env.opening import Speaker
 from turnsmith.errors import EnvironmentFailure, MissingDependency
@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
 """Limit on the user's own data in one message: one byte can unpack to a hundred."""
@@ -224,6 +224,19 @@ class Ask(Message, tag=32):
     messages: list[dict[str, str]]
 
 
+Wear = Literal["files", "threads", "memory", "folder", "locale", "signals"]
+"""What environments can use up, or change, for all others in their process."""
+
+
+class UsedUp(Message, tag=33):
+    """No reply: the worker should get no further environments."""
+
+    what: Wear
+    used: int = 0
+    limit: int = 0
+    """Of what is counted; 0: an error said that there is no more."""
+
+
 class ToolInfo(msgspec.Struct, array_like=True):
     """One of the environment's tools, as the model is told about it."""
 
@@ -250,6 +263,7 @@ Reply = (
     | Waiting
     | SolveReply
     | Ask
+    | UsedUp
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -43,7 +43,8 @@ class IsolationStatus:
     """Worker processes that take environments: at most `environment.isolation_workers`, and eight more that host one
     environment each, for episodes that were running whenever a worker was lost, twice or more."""
     draining: int = 0
-    """Workers that take no more environments, because a call in them hangs; at most `environment.isolation_workers`."""
+    """Workers that take no more environments. Of those in which a call hangs there are at most
+    `environment.isolation_workers`; while there are more of those that are used up, none is replaced."""
     environments: int = 0
     """Environments that they host; at most 1000 each."""
     waiting: int = 0
@@ -99,7 +100,7 @@ class WorkerPool:
             except ServerBusy:  # others may have room, or will have
                 self.release(worker, environment)
                 self._full_until = asyncio.get_running_loop().time() + _BUSY_SECONDS
-                if not self._workers:
+                if not self._workers and not self._draining:
                     if asyncio.get_running_loop().time() > give_up:
                         raise
                     await asyncio.sleep(1.0)
@@ -129,7 +130,7 @@ class WorkerPool:
         elif start is not None and worker.is_open:  # it was played to its end
             self._suspects.pop(start, None)
         if is_stuck or worker.is_draining:
-            worker.drain()
+            worker.drain(is_stuck=is_stuck)
             self._limit_draining()
         self._wake_waiting()
 
@@ -175,19 +176,22 @@ class WorkerPool:
         )
         worker = min(workers, key=lambda worker: len(worker.environments), default=None)
         is_full = worker is not None and asyncio.get_running_loop().time() < self._full_until
+        # Those that are used up are never ended early: their environments did nothing wrong. Then others wait.
+        is_full |= not alone and sum(not one.is_stuck for one in self._draining) > self._isolation.workers
         if (worker is None or worker.environments) and len(workers) < limit and not is_full:
             worker = Connection(self._isolation, self._forget)
             workers.append(worker)
         return worker if worker is not None and len(worker.environments) < capacity else None
 
     def _limit_draining(self) -> None:
-        """Take draining workers out of use; there are at most as many of them as of the others."""
+        """Take draining workers out of use; at most as many of them as of the others may be stuck."""
         for workers in (self._workers, self._solo_workers):
             for worker in [worker for worker in workers if worker.is_draining]:
                 workers.remove(worker)
                 self._draining.append(worker)
-        while len(self._draining) > self._isolation.workers:
-            self._draining[0].end("was ended because calls in it hung, as in others")
+        stuck = [worker for worker in self._draining if worker.is_stuck]
+        for worker in stuck[: max(0, len(stuck) - self._isolation.workers)]:
+            worker.end("was ended because calls in it hung, as in others")
 
     def _forget(self, worker: Connection) -> None:
         """A worker has ended, or is about to."""
@@ -198,7 +202,8 @@ class WorkerPool:
         for start in worker.suspects:
             self._suspect(start, 1)
         self._lost += bool(worker.environments)
-        for _ in worker.environments or (None,):
+        room = ENVIRONMENTS if worker.is_draining else max(1, len(worker.environments))  # another may take its place
+        for _ in range(room):
             self._wake_waiting()
 
     def _suspect(self, start: tuple[int, int], losses: int) -> None:

@@ -216,6 +216,7 @@ def _become_worker(supervisor: Supervisor, only: str, idle_seconds: float) -> No
 
 def _set_limits(memory: int, processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ["TURNSMITH_WORKER_PROCESSES"] = str(processes)
     if memory:
         # A single huge allocation raises MemoryError where it is made; `exceeded_limit` notices leaks.
         most_data = memory + _EXTRA_ADDRESS_SPACE

@@ -23,6 +23,7 @@ from turnsmith.env.asking import Messages, answer_with
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.codec import unpack_trajectory
 from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
+from turnsmith.env.isolation.usage import WorkerUsage
 from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
@@ -105,6 +106,8 @@ class _Worker:
     def __init__(self, only: str) -> None:
         self._only = only
         self._threads = EnvironmentThreads(_THREADS)
+        self._usage = WorkerUsage(self._threads)
+        self._is_used_up = False
         self._defined: dict[int, m.Define] = {}
         self._specs: dict[int, EnvironmentSpec] = {}
         self._functions: dict[int, Any] = {}
@@ -203,7 +206,17 @@ class _Worker:
             if is_cancelled_from_outside(error):  # the environment is being closed: nobody waits any more
                 raise
             reply = _error_reply(request, error, is_stuck=hosted.host.is_busy)
+            self._look(error)
+        if isinstance(request, m.Reset):
+            self._look()
         self._send(reply)
+
+    def _look(self, error: BaseException | None = None) -> None:
+        """Say once that the worker is used up, before the reply that makes room for another environment."""
+        used_up = None if self._is_used_up else self._usage.look(error)
+        if used_up is not None:
+            self._is_used_up = True
+            self._send(used_up)
 
     async def _reply(self, request: Any, hosted: _Hosted) -> m.Reply:
         if isinstance(request, m.Step):
@@ -268,7 +281,9 @@ class _Worker:
 
     async def _answer_close(self, request: m.Close) -> None:
         add_clock(_CallerClock(request.call, self._send))
-        self._send(m.BoolReply(request.call, await self._close(request.environment)))
+        is_over = await self._close(request.environment)
+        self._look()
+        self._send(m.BoolReply(request.call, is_over))
 
     async def _close(self, environment: int) -> bool:
         """Close the environment when its current call has ended; returns whether it is really over."""
