@@ -108,7 +108,7 @@ def _on_gpus(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
     from turnsmith.plan.cpu import shape_of
     from turnsmith.plan.gpu import Hardware
     from turnsmith.plan.layouts import forecast_layout, layouts
-    from turnsmith.plan.report import forecast_dict, layout_lines, step_lines
+    from turnsmith.plan.report import choice_lines, forecast_dict, layout_lines, step_lines
     from turnsmith.plan.workload import EpisodeSample
 
     hardware = Hardware.named(args.hardware, args.hardware_file)
@@ -118,7 +118,7 @@ def _on_gpus(args: argparse.Namespace, config: ConfigStore) -> dict[str, Any]:
     own, found = forecast_layout(hardware, config, sample, shape), layouts(hardware, config, sample, shape)
     lines = [f"{hardware.name}, {shape.parameters / 1e9:.3g} billion parameters; calculated, not verified by any run"]
     lines += ["with these settings:", *layout_lines([own], hardware), *step_lines([own.step])]
-    lines += ["the layout to choose, and the three next best:", *layout_lines(found, hardware)]
+    lines += choice_lines(found, hardware)
     print_line("\n".join(lines), sys.stdout)
     memory = {**own.memory, "all": own.memory["trainer rank"]}
     return forecast_dict(config, hardware.name, sample, own.step, memory, price=own.price, layouts=found[:4])

@@ -13,7 +13,7 @@ from turnsmith.models.shape import ModelShape
 from turnsmith.plan.forecast import Overhead, StepForecast, forecast_step
 from turnsmith.plan.gpu import Hardware, gpu_memory, gpu_seconds
 from turnsmith.plan.workload import EpisodeSample
-from turnsmith.trainer.config.layout import RayDemand, check_layout, rollout_layout, trainer_ranks
+from turnsmith.trainer.config.layout import RayDemand, check_layout, micro_batch_size, rollout_layout, trainer_ranks
 
 OVERHEAD = Overhead(generate=(0.5, 0.002), old_log_prob=(0.3, 0.02), update_actor=(0.3, 0.05), rest=(0.5, 0.0))
 """Assumed for GPUs."""
@@ -43,8 +43,11 @@ class GpuLayout:
 
 
 def layouts(hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape) -> list[GpuLayout]:
-    """All layouts on the nodes that the settings ask for; those that fit first, and of them the fastest."""
-    found = [forecast_layout(hardware, one, sample, shape, config) for one in _candidates(config, shape)]
+    """All layouts on the nodes that the settings ask for, each with micro-batches that fit if any do; those that fit
+    first, and of them the fastest.
+    """
+    fitted = (_with_micro_batches(hardware, one, sample, shape) for one in _candidates(config, shape))
+    found = [forecast_layout(hardware, one, sample, shape, config) for one in fitted]
     return sorted(found, key=lambda one: (not one.fits, one.step.seconds, one.price))
 
 
@@ -52,7 +55,8 @@ def forecast_layout(
     hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape, asked: ConfigStore | None = None
 ) -> GpuLayout:
     """The layout of the settings; with `asked`, it is told what to change in those."""
-    gpus, ray, own = RayDemand.of(config).total_gpus, config.ray, (asked or config).ray
+    asked = asked or config
+    gpus, ray, own = RayDemand.of(config).total_gpus, config.ray, asked.ray
     step = forecast_step(config, sample, gpu_seconds(hardware, config, sample, shape), OVERHEAD)
     price = step.seconds / 3600 * gpus * hardware.price / config.training.batch_size * 1000
     settings: dict[str, object] = {"training.schedule": config.training.schedule}
@@ -62,7 +66,21 @@ def forecast_layout(
     if config.training.schedule == "separate_async" or own.rollout_gpus_per_node:
         settings["ray.rollout_gpus_per_node"] = ray.rollout_gpus_per_node
     settings["model.tensor_parallel_size"] = config.model.tensor_parallel_size
+    if config.training.micro_batch_size != asked.training.micro_batch_size:
+        settings["training.micro_batch_size"] = config.training.micro_batch_size
     return GpuLayout(settings, gpus, step, dict(gpu_memory(hardware, config, sample, shape)), price)
+
+
+def _with_micro_batches(
+    hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape
+) -> ConfigStore:
+    """The settings with the largest micro-batches, halved, that fit into the memory; if none do, as they are."""
+    one = copy.deepcopy(config)
+    while not gpu_memory(hardware, one, sample, shape)["fits"]:
+        if (size := micro_batch_size(one)) == 1:
+            return config
+        one.training.micro_batch_size = size // 2
+    return one
 
 
 def _candidates(config: ConfigStore, shape: ModelShape) -> Iterator[ConfigStore]:

@@ -43,7 +43,7 @@ def memory_lines(memory: dict[str, float], available: float) -> list[str]:
 
 
 def layout_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
-    """The layout to choose and the next best."""
+    """The first of some layouts."""
     lines = [f"{'GPUs':>4}  {'step':>8} {'idle':>5} {'$/1000 episodes':>16} {'update GiB':>11}  settings"]
     for one in found[:_SHOWN]:
         fits = "" if one.fits else f"   DOES NOT FIT into {hardware.memory_gib:g} GiB"
@@ -52,6 +52,17 @@ def layout_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
             f"{one.memory['trainer rank'] / _GIB:>11.1f}  {' '.join(one.words())}{fits}"
         )
     return lines
+
+
+def choice_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
+    """The layout to choose and the next best, or that none fits."""
+    title = "the layout to choose, and the three next best:"
+    if not any(one.fits for one in found):
+        title = (
+            "none fits, not even with training.micro_batch_size=1: take more GPUs, shorter episodes "
+            "(inference.max_episode_tokens) or an adapter (model.lora_rank). The fastest of them:"
+        )
+    return [title, *layout_lines(found, hardware)]
 
 
 def forecast_dict(

@@ -13,6 +13,7 @@ from turnsmith.models.shape import ModelShape
 from turnsmith.plan.forecast import StepForecast
 from turnsmith.plan.gpu import Hardware, gpu_memory
 from turnsmith.plan.layouts import layouts
+from turnsmith.plan.report import choice_lines
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.layout import RayDemand, check_layout
@@ -53,6 +54,26 @@ def test_every_layout_is_one_that_the_trainer_accepts_and_the_fastest_comes_firs
     assert fitting == sorted(fitting)
     assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
     assert {one.step.schedule for one in found} == {"sync", "colocate_async", "separate_async"}
+
+
+def test_micro_batches_are_made_smaller_where_those_of_the_settings_do_not_fit() -> None:
+    config = _config(8)
+    config.verl = {"actor_rollout_ref.model.use_fused_kernels": False}
+    long = EpisodeSample("a test", 1500, [[EpisodeTurn(3000, 0, 0.5)]])
+    assert not gpu_memory(Hardware.named("H100"), config, long, _LARGE)["fits"]
+    found = layouts(Hardware.named("H100"), config, long, _LARGE)
+    chosen = apply_overrides(copy.deepcopy(config), found[0].words())
+    assert 1 <= chosen.training.micro_batch_size < config.training.micro_batch_size
+    assert gpu_memory(Hardware.named("H100"), chosen, long, _LARGE)["fits"]
+    assert choice_lines(found, Hardware.named("H100"))[0].startswith("the layout to choose")
+
+
+def test_what_does_not_fit_is_never_the_layout_to_choose() -> None:
+    hardware = Hardware.named("RTX-4090")
+    title, _, *rows = choice_lines(layouts(hardware, _config(1), _SAMPLE, _LARGE), hardware)
+    assert title.startswith("none fits, not even with training.micro_batch_size=1: take more GPUs")
+    assert rows
+    assert all("DOES NOT FIT into 24 GiB" in row for row in rows)
 
 
 @pytest.mark.parametrize(
