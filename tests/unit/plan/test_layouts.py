@@ -99,7 +99,7 @@ def test_nodes_of_their_own_for_generation_are_used_but_not_more_than_they_have(
         check(changed)
         assert RayDemand.of(changed).total_gpus == one.gpus <= total
         has = [nodes for nodes, gpus in (trainers, servers) if gpus >= RayDemand.of(changed).gpus]
-        assert one.settings["ray.num_nodes"] <= sum(has)
+        assert changed.ray.num_nodes <= sum(has)
 
 
 def test_tensor_parallelism_divides_the_attention_heads() -> None:
