@@ -34,9 +34,11 @@ def test_the_ledger_balances_at_every_step(shaken: ShakenRun) -> None:
         assert step["carried"] == []
     assert [step["trained"] for step in shaken.ledger] == [EPISODES] * (len(shaken.ledger) - 1) + [0]
     given_up = sum((Counter(step["given_up"]) for step in shaken.ledger[:-1]), Counter[str]())
-    # One process that dies takes other environments with it; a call in the same moment may be counted as either.
-    assert given_up["environment_failed"] >= 0 < given_up.total()
-    assert given_up.keys() <= {"environment_failed", "environment_timeout", "worker_lost"}
+    # One process that dies takes other environments with it; a call in the same moment may be counted as either. But
+    # of four ways to raise, four to end the process and two to hang, not all come in such a moment.
+    assert given_up.keys() == {"environment_failed", "environment_timeout", "worker_lost"}
+    assert min(given_up.values()) > 0
+    assert given_up.total() == sum(step.get("failures/retried", 0) for step in shaken.faulty)
 
 
 def test_attempts_that_were_given_up_are_recorded_under_names_of_their_own(shaken: ShakenRun) -> None:

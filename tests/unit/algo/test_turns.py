@@ -149,6 +149,13 @@ def test_anchors_are_compared_within_a_group_only() -> None:
     torch.testing.assert_close(together, 2 * algo.compute_grpo_advantage(rewards, mask, [0, 1, 0, 1])[0])
 
 
+def test_anchors_of_two_groups_stay_apart_in_a_very_large_batch() -> None:
+    turns = 8_000  # float32 does not tell 8,000 from 8,000.00006
+    rewards, mask, anchors = torch.zeros(2, 2 * turns), torch.zeros(2, 2 * turns), torch.zeros(2, 2 * turns)
+    mask[:, ::2], anchors[:, ::2], rewards[0, -2] = 1, torch.arange(turns), 1.0
+    assert not algo.compute_gigpo_advantage(rewards, mask, [0, 1], anchors.long(), 1.0)[0].any()
+
+
 def test_episodes_of_one_turn_are_rloo_and_grpo() -> None:
     torch.manual_seed(0)
     rewards, mask, index = torch.randn(6, 4), torch.ones(6, 4), [0, 0, 0, 1, 1, 2]

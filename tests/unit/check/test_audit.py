@@ -46,6 +46,7 @@ FAULTS: list[tuple[type, Check, str, str]] = [
     (zoo.Overlap, FLOOR_CHECK, "failed", "echo 1"),
     (zoo.Unsolvable, CEILING, "failed", "2 of 8 starts"),
     (zoo.DeclaresTooMuch, CEILING, "failed", "where 2 is the most"),
+    (zoo.PaidButUnsolved, CEILING, "failed", "8 of 8 starts are not solved"),
     (zoo.Moody, SCORER_NOISE, "failed", "The same actions from the same start got"),
     (zoo.Spaces, EQUIVALENT_ANSWERS, "warning", "spaces around it"),
 ]

@@ -152,6 +152,8 @@ def test_the_quick_checks_of_fit_say_one_line_and_return_warnings(monkeypatch: p
     ]
     assert "4 of 4 starts opened differently" in str(warnings[0])
     assert warnings[1].what == "1 of 1 held-out tasks are among the 2 tasks of training."
+    _, rows = quick(Clock, CustomEnvironmentDataset(tasks=[{"word": "An  apple"}]), [{"word": "an Apple"}])[0]
+    assert rows.what.startswith("1 of 1 held-out tasks are among"), "case and spaces do not make another task"
 
 
 class Slow:

@@ -124,6 +124,13 @@ class DeclaresTooMuch(Sum):
     reward_range = (0.0, 2.0)
 
 
+class PaidButUnsolved(Sum):
+    """Every right answer is paid, and the environment says that it was no success."""
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "", self.pay(action), True, {"success": False}
+
+
 class Moody(Sum):
     """A judge of whom nobody knows what he will say."""
 

@@ -83,6 +83,26 @@ def test_an_edited_answer_is_a_branch_with_the_edit_as_context(forest: Forest, c
     assert sum(other.tokens.mask) == len(edited.ids)
 
 
+def test_a_turn_that_was_cut_is_closed_before_the_next_message_and_that_is_not_trained_on(forest: Forest, chat: Chat):
+    cut = forest.add(
+        forest.prompt(ModelRequest((USER,))),
+        Generation(chat.encode("Hel"), [-1.0] * len(chat.encode("Hel"))),
+        ChatMessage("assistant", "Hel"),
+    )
+    second = play(forest, chat, [USER, cut.reply, ChatMessage("user", "Go on")], "Bye")
+    (segment,) = forest.segments()
+    assert "assistant\nHel<|im_end|>\n<|im_start|>user\nGo on<|im_end|>" in chat.show(segment.tokens.ids)
+    assert sum(segment.tokens.mask) == len(cut.ids) + len(second.ids)
+
+
+def test_a_history_with_an_edit_and_a_sampled_turn_is_called_edited(forest: Forest, chat: Chat):
+    sampled = play(forest, chat, [USER], "yes").reply
+    why, edit = ChatMessage("user", "Why?"), ChatMessage("assistant", "no")
+    for history in ([edit, why, sampled], [sampled, why, edit]):
+        turn = play(forest, chat, [SYSTEM, USER, *history, ChatMessage("user", "So?")], "Well")
+        assert (turn.parent, turn.continuation) == (None, Continuation.EDITED)
+
+
 def test_a_branch_is_context_where_its_turns_were_trained_before(forest: Forest, chat: Chat):
     first = play(forest, chat, [USER], "yes")
     left = play(forest, chat, [USER, first.reply, ChatMessage("user", "left")], "L")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +41,8 @@ class Episode:
         if request.messages[-1].content == "fail" and number == 0:
             self.turns.append(self.turn(0, ""))
             raise Refusal("The engine died.", status=500)
+        if request.messages[-1].content == "endless":
+            raise ContextTooLong(5000, self.context, "")
         turn = self.turn(number, f"answer {number}")
         self.turns.append(turn)
         await self.may_answer.wait()
@@ -329,3 +332,15 @@ async def test_a_body_that_is_too_large_is_refused():
         assert text_of(await client.post("/chat/completions", json=body())) == "answer 1"
         assert (await client.post("/messages/count_tokens", content=b" " * (most + 1))).status_code == 400
         assert len(episode.too_long) == 2, "counting asks for no turn"
+
+
+async def test_an_episode_that_sends_what_is_too_long_waits_on_all_of_its_connections(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gateway_server, "TOO_LONG_SECONDS", 0.3)
+    async with served(Episode()) as client:
+        assert text_of(await client.post("/chat/completions", json=body())) == "answer 0"
+        began = time.monotonic()
+        refused = asyncio.create_task(client.post("/chat/completions", json=body("endless")))
+        await asyncio.sleep(0.1)
+        assert text_of(await client.post("/chat/completions", json=body())) == "answer 1"
+        assert time.monotonic() - began >= 0.3
+        assert (await refused).status_code == 400

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
@@ -85,6 +85,19 @@ def test_prompts_of_different_lengths_may_join_together(model: Any) -> None:
     run_to_the_end(batch)
     for sequence in sequences:
         assert sequence.token_ids == generated_by_transformers(model, sequence.prompt_ids, 8)
+
+
+def test_a_model_with_learned_positions_takes_prompts_of_different_lengths() -> None:
+    torch.manual_seed(0)
+    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": VOCABULARY}
+    learned = GPT2LMHeadModel(GPT2Config(**settings, bos_token_id=None, eos_token_id=None)).eval()
+    together = [Sequence(prompt(length), Sampling(max_tokens=4, temperature=0)) for length in (3, 9)]
+    batch = ContinuousBatch(learned)
+    batch.join(together)
+    run_to_the_end(batch)
+    assert [one.token_ids for one in together] == [
+        generated_by_transformers(learned, one.prompt_ids, 4) for one in together
+    ]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])

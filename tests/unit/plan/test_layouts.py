@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.models.shape import ModelShape
 from turnsmith.plan.forecast import StepForecast
-from turnsmith.plan.gpu import Hardware, gpu_memory
+from turnsmith.plan.gpu import Hardware, gpu_memory, gpu_seconds
 from turnsmith.plan.layouts import layouts
 from turnsmith.plan.report import choice_lines
 from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
@@ -120,6 +121,29 @@ def test_eight_billion_parameters_do_not_fit_one_gpu_but_their_adapter_does() ->
     adapter.training.adv_estimator = "gae"  # its critic has no adapter
     both = gpu_memory(hardware, adapter, _SAMPLE, _LARGE)["trainer rank"]
     assert both - alone == pytest.approx(16 * _LARGE.parameters)
+
+
+def test_trainer_and_engine_fit_one_gpu_only_if_they_fit_together() -> None:
+    config, hardware = _config(8), Hardware.named("H100")
+    assert gpu_memory(hardware, config, _SAMPLE, _LARGE)["fits"]
+    config.inference.gpu_memory_utilization = 0.9
+    found = gpu_memory(hardware, config, _SAMPLE, _LARGE)
+    assert max(found["trainer rank"], found["rollout server"]) < 80 * 2**30
+    assert not found["fits"], "the weights and moments of the trainer stay beside the engine"
+    config.training.schedule = "separate_async"
+    assert gpu_memory(hardware, config, _SAMPLE, _LARGE)["fits"], "on GPUs of its own"
+
+
+def test_the_seconds_of_a_pass_are_its_flops_or_the_weights_that_are_gathered() -> None:
+    hardware, weights = Hardware("exact", 80, 1.0, 1e3, 100, 1.0), 2 * _LARGE.parameters
+    alone, ranks = (gpu_seconds(hardware, _config(count), _SAMPLE, _LARGE) for count in (1, 8))
+    assert ranks.send == pytest.approx(weights / (0.5 * 100e9))
+    assert alone.forward == ranks.forward > ranks.send, "so slow a GPU does not wait for weights"
+    assert alone.backward == pytest.approx(4 * alone.forward), "one pass is made again, two go back"
+    hardware = replace(hardware, tflops=1e9)
+    alone, ranks = (gpu_seconds(hardware, _config(count), _SAMPLE, _LARGE) for count in (1, 8))
+    assert (ranks.forward, ranks.backward) == pytest.approx((ranks.send, 3 * ranks.send))
+    assert alone.forward < 1e-3 * ranks.forward, "one rank gathers nothing"
 
 
 def test_a_file_of_ones_own_adds_hardware(tmp_path: Path) -> None:

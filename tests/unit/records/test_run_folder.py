@@ -261,3 +261,12 @@ def test_to_json_accepts_any_object() -> None:
     assert read["('a', 1)"] == "<Broken>"
     assert read["t"] == [1.0, "NaN"]
     assert read["half"] == "\ufffd"
+
+
+def test_a_line_is_appended_without_reading_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_line(path, "one")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", lambda path: pytest.fail("a run with many steps would take ever longer"))
+        append_line(path, "two")
+    assert path.read_text() == "one\ntwo\n"

@@ -14,10 +14,11 @@ from turnsmith.records.run_lock import lock_run
 
 def test_a_lock_that_is_held_is_refused_after_the_wait(tmp_path: Path) -> None:
     with lock_run(tmp_path, 0):
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         with pytest.raises(RecordError, match="is in use: another process is training in it"):
             lock_run(tmp_path, 0.3)
         assert 0.3 <= time.monotonic() - began < 20
+        assert time.process_time() - worked < 0.15, "it waits without working"
 
 
 def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:

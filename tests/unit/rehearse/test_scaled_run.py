@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -11,9 +12,12 @@ import psutil
 import pytest
 
 from turnsmith import Outcome, RunFolder, Trajectory
+from turnsmith.check.checks.disk import bytes_of_parameter, kept_checkpoints
 from turnsmith.check.finding import Finding
 from turnsmith.config import ConfigStore
 from turnsmith.records.episodes import write_episodes
+from turnsmith.records.run_warnings import KIND, RunWarning
+from turnsmith.rehearse.before import check_disk_for_run
 from turnsmith.rehearse.result import RehearsalResult, RehearsedPart
 from turnsmith.rehearse.scaled_run import RunStopped, ScaledRun, kill_and_wait
 
@@ -48,6 +52,30 @@ def test_episodes_that_failed_fail_it(run: ScaledRun) -> None:
     folder.append_evaluation({"step": 2, "episodes/environment_failed": 1})
     assert "15 completed, 1 environment_failed" in run.episodes().saw
     assert run.episodes().status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [(name, "failed") for name in ("not_a_number", "rollout_mismatch", "failing_tools", "failed_episodes")]
+    + [("zero_gradient", "passed")],
+)
+def test_a_warning_fails_it_unless_a_random_model_explains_it(run: ScaledRun, name: str, status: str) -> None:
+    folder = RunFolder.open(run.path)
+    folder.append_metrics({"step": 1, "episodes/completed": 16})
+    warning = RunWarning(name, 1, "Something is wrong.", "It matters.", "Look.")
+    folder.append_event(KIND, content=warning.content())
+    assert run.episodes().status == status
+    assert ("Something is wrong." in run.episodes().saw) is (status == "failed")
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.49, "passed"), (0.51, "warning"), (1.01, "failed")])
+def test_a_disk_that_a_run_would_fill_by_half_is_a_warning(tmp_path: Path, share: float, status: str) -> None:
+    config = ConfigStore()
+    config.checkpoint.output_dir, config.training.batch_size = str(tmp_path), 1
+    config.training.steps_per_epoch = config.training.num_epochs = 1
+    kept = kept_checkpoints(config, 1) * bytes_of_parameter(config)
+    parameters = round(share * shutil.disk_usage(tmp_path).free / kept)
+    assert check_disk_for_run(config, parameters, None).status == status
 
 
 def test_an_evaluation_without_an_episode_fails_it(run: ScaledRun) -> None:

@@ -370,3 +370,25 @@ async def test_beyond_the_most_at_once_the_oldest_ends(chat: Chat, monkeypatch: 
         for text in ("one", "two", "three"):
             await talk(model, text)
         assert [one.messages[0]["content"] for one in model.conversations.take_ended()] == ["one"]
+
+
+async def test_a_conversation_does_not_end_while_a_turn_is_sampled(chat: Chat):
+    may_answer, engine = asyncio.Event(), ScriptedEngine(["one", "two"], chat, log_prob=-1.0)
+
+    class Slow:
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str = "") -> Generation:
+            await may_answer.wait()
+            return await engine.generate(prompt_ids, sampling, session=session)
+
+    conversations = conversations_of(Slow(), chat, sampling=Sampling(max_tokens=20), idle=0.0)
+    may_answer.set()
+    first = await conversations.take_turn(ModelRequest((ChatMessage("user", "Hi"),)))
+    first.turn.is_delivered = True
+    may_answer.clear()
+    history = (ChatMessage("user", "Hi"), first.reply.message, ChatMessage("user", "Go on"))
+    second = asyncio.create_task(conversations.take_turn(ModelRequest(history)))
+    await asyncio.sleep(0)
+    assert conversations.take_ended() == []
+    may_answer.set()
+    (await second).turn.is_delivered = True
+    assert [len(one.turns) for one in conversations.take_ended()] == [2]

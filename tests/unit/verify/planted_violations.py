@@ -157,6 +157,16 @@ def ledger_masked_for_trained(run: RunFolder) -> None:
     change_line(run, "ledger", 2, lambda line: line.update(masked=line["masked"] + 1, trained=line["trained"] - 1))
 
 
+def carried_in_from_nowhere(run: RunFolder) -> None:
+    """The line balances; only the step before knows that nothing was carried over."""
+    change_line(
+        run,
+        "ledger",
+        2,
+        lambda line: line.update(carried_in=line["carried_in"] + 1, dispatched=line["dispatched"] - 1),
+    )
+
+
 def metric_changed(run: RunFolder) -> None:
     change_line(run, "metrics", 2, lambda line: line.update({"reward/mean": line["reward/mean"] + 0.01}))
 
@@ -228,6 +238,11 @@ def best_of_another_value(run: RunFolder) -> None:
     (run.checkpoints_dir / "best.json").write_text('{"step": 4, "metric": "eval/reward/mean", "value": 9.0}')
 
 
+def better_than_the_best(run: RunFolder) -> None:
+    best = run.read_evaluations()[-1]
+    run.append_evaluation({**best, "step": 3, "reward/mean": best["reward/mean"] + 1.0})
+
+
 def damaged_episodes(run: RunFolder) -> None:
     next(run.episodes_dir.glob("step-00000002-*")).write_bytes(b"PAR1 nothing")
 
@@ -275,6 +290,7 @@ PLANTED: list[tuple[str, Callable[[RunFolder], None]]] = [
     ("ledger", ledger_line_missing),
     ("ledger", ledger_line_twice),
     ("ledger", ledger_masked_for_trained),
+    ("ledger", carried_in_from_nowhere),
     ("metrics", metric_changed),
     ("metrics", staleness_changed),
     ("metrics", metrics_line_missing),
@@ -292,6 +308,7 @@ PLANTED: list[tuple[str, Callable[[RunFolder], None]]] = [
     ("checkpoints", checkpoint_of_another_step),
     ("checkpoints", best_without_checkpoint),
     ("checkpoints", best_of_another_value),
+    ("checkpoints", better_than_the_best),
     ("files", damaged_episodes),
     ("files", damaged_line),
     ("files", damaged_settings),

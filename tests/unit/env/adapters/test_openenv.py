@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from turnsmith import EnvironmentConfig, EnvironmentSpec
+from turnsmith.env.adapters import openenv
 from turnsmith.env.adapters.openenv import OpenEnvEnvironment
 from turnsmith.errors import ConfigError, EnvironmentFailure
 
@@ -70,9 +71,12 @@ FIRST = {"observation": {"metadata": {"task": "Look!"}}, "reward": None, "done":
 
 
 @asynccontextmanager
-async def session(fields: dict[str, Any], *answers: dict[str, Any]) -> AsyncGenerator[tuple[Any, list[Any]]]:
-    """An environment, and what it sends to a server that has these answers after that to `reset`."""
+async def session(
+    fields: dict[str, Any], *answers: dict[str, Any], first: Sequence[dict[str, Any]] = (FIRST,)
+) -> AsyncGenerator[tuple[Any, list[Any]]]:
+    """An environment, and what it sends to a server that has these answers after those to `reset`, one a connection."""
     sent: list[Any] = []
+    resets = list(first)
 
     async def schema(request: web.Request) -> web.Response:
         return web.json_response({"action": {"properties": fields, "required": ["tool_name"]}})
@@ -80,7 +84,7 @@ async def session(fields: dict[str, Any], *answers: dict[str, Any]) -> AsyncGene
     async def talk(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        left = [FIRST, *answers]
+        left = [resets.pop(0), *answers]
         async for message in socket:
             sent.append(message.json())
             if not left:
@@ -169,3 +173,11 @@ async def test_faults_of_a_server_with_tools_are_faults() -> None:
         await environment.reset()
         with pytest.raises(EnvironmentFailure, match="was lost in step"):
             await environment.step('{"name": "look", "arguments": {}}')
+
+
+async def test_a_server_without_room_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openenv, "_FIRST_RETRY_SECONDS", 0.01)
+    full = {"code": "CAPACITY_REACHED", "message": "No room", "max_sessions": 2}
+    async with session({"text": {"type": "string"}}, first=[full, full, seen(text="Hello")]) as (environment, sent):
+        assert await environment.reset(seed=3) == "Hello"
+    assert [message["type"] for message in sent] == ["reset"] * 3 + ["close"]
