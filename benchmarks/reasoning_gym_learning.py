@@ -1,29 +1,39 @@
 """Trains SmolLM2-135M on a task of reasoning-gym on a CPU, with real vLLM rollouts, and measures what it learned.
 
 The task is `reasoning_gym:syllogism`: two statements such as "No birds are tigers", then "Does it logically follow that
-...? (Answer Yes or No)". With `invalid_ratio=0.5` half of the answers are Yes, so whoever always says the same is right
-half of the time: up to there a model learns to answer with one word, above it which word. It starts as it comes and is
-paid by the task's own scorer. Success is measured on held-out seeds before training, every few steps and at the end.
+...? (Answer Yes or No)". With `invalid_ratio=0.5` about half of the answers are Yes. The model starts as it comes and
+is paid by the task's own scorer. Success is measured on held-out seeds before training, every few steps and at the end.
+
+`--baselines` trains nothing. It measures what rules that do not reason get on the same held-out questions: the better
+of Yes and No each time, and the answer that is commoner in the training questions after the word with which the
+conclusion begins (All, No or Some).
 
     pip install -e '.[reasoning-gym]'
     python -m benchmarks.reasoning_gym_learning
+    python -m benchmarks.reasoning_gym_learning --baselines
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from benchmarks import results
 from benchmarks.learning import held_out, lines, settings, show
 
-from turnsmith import EnvironmentConfig, RayPPOTrainer
+from turnsmith import EnvironmentConfig, EnvironmentSpec, RayPPOTrainer
+from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
 
 TASK = "reasoning_gym:syllogism"
-SETTINGS = {"invalid_ratio": 0.5}
+SETTINGS: dict[str, Any] = {"invalid_ratio": 0.5}
 GOAL = 0.2
+TRAINED, HELD_OUT = 384, 256
+"""Questions: of the 24 steps, 16 groups each, and of an evaluation."""
+_CONCLUSION = re.compile(r"follow that:?\s*(\w+)")
 
 
 def figures(trainer: RayPPOTrainer, options: argparse.Namespace) -> dict[str, float]:
@@ -37,6 +47,27 @@ def figures(trainer: RayPPOTrainer, options: argparse.Namespace) -> dict[str, fl
         shown[f"{name}_commonest"] = Counter(said).most_common(1)[0][1] / len(said)
     shown |= {"minutes": points[-1]["seconds"] / 60, "held_out": options.evaluation_episodes, "seed": options.seed}
     return shown | {"episodes_a_step": options.batch}
+
+
+def baselines() -> dict[str, float]:
+    """The success of both rules, learned on the training questions, on those that are held out."""
+    environment = EnvironmentSpec.of(TASK, EnvironmentConfig(**SETTINGS)).build()
+
+    def questions(first: int, count: int) -> list[tuple[str, str]]:
+        asked = [(environment.reset(seed=seed), environment.solve()) for seed in range(first, first + count)]
+        return [(_CONCLUSION.findall(question)[-1], answer) for question, answer in asked]
+
+    trained, asked = questions(0, TRAINED), questions(FIRST_SEED, HELD_OUT)
+    constant, count = Counter(answer for _, answer in asked).most_common(1)[0]
+    by_word = {
+        word: Counter(answer for one, answer in trained if one == word).most_common(1)[0][0] for word, _ in trained
+    }
+    print(f"always {constant}; by the first word of the conclusion: {by_word}")
+    return {
+        "constant": count / HELD_OUT,
+        "one_word": sum(answer == by_word[word] for word, answer in asked) / HELD_OUT,
+        "held_out": HELD_OUT,
+    }
 
 
 def misses(shown: dict[str, float]) -> list[str]:
@@ -55,10 +86,16 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64, help="episodes in a step")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--baselines", action="store_true", help="only what rules get that do not reason: seconds")
     results.add_option(parser)
     options = parser.parse_args()
+    if options.baselines:
+        found = baselines()
+        print({name: round(value, 3) for name, value in found.items()})
+        results.record("reasoning_gym_baselines", found, is_wanted=options.json)
+        return 0
     options.group, options.turns, options.turn_tokens, options.episode_tokens = 4, 1, 8, 16
-    options.evaluation_episodes = 256
+    options.evaluation_episodes = HELD_OUT
     config = settings(options)
     config.model.model_name, config.model.local_path = "smollm2", None
     config.environment = EnvironmentConfig(**SETTINGS)

@@ -1,9 +1,11 @@
 """Keeps what benchmarks measured: `--json` adds a reading to `benchmarks/results/NAME.json`.
 
-A file has the command, the day, the commit, the machine, and one reading for each run of that command at that commit.
-Run it three times and there are three, of which the docs show the median and the range. Another command or commit
-begins anew. Those that take hours over many seeds ask `kept` which are there already: the same command goes on where it
-was ended. `python -m docs.hooks.measurements` writes the figures into docs/measurements.md and README.md.
+A file has the command, the day, the commit of the whole tree with the benchmark in it (`+`: with changes on top of it),
+the last commit that changed `src`, the machine, and one reading for each run of that command with that `src`.
+Run it three times and there are three, of which the docs show the median and the range. Nothing is thrown away: another
+command or `src` begins anew, and the readings before it stay under `earlier`, with their commit. Those that take hours
+over many seeds ask `kept` which are there already: the same command goes on where it was ended.
+`python -m docs.hooks.measurements` writes the figures into docs/measurements.md and README.md.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "results"
 FLAG = "--json"
+_ABOUT = ("command", "commit", "src", "machine", "measured by", "date")
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -48,22 +51,33 @@ def record(
     if not is_wanted:
         return
     folder.mkdir(exist_ok=True)
-    file, about, readings = folder / f"{name}.json", _about(), kept(name, folder)
+    file, readings = folder / f"{name}.json", kept(name, folder)
+    before = _read(file)
+    earlier = before.get("earlier", [])
+    if before and not readings:
+        earlier = [*earlier, {key: before[key] for key in (*_ABOUT, "readings") if key in before}]
     rounded = {key: float(f"{found:.4g}") if isinstance(found, float) else found for key, found in figures.items()}
-    whole = {**about, "date": datetime.now(UTC).date().isoformat(), "readings": [*readings, rounded], **texts}
-    file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    about = {**_about(), "commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+    whole = {**{key: about[key] for key in _ABOUT}, "readings": [*readings, rounded]}
+    whole |= {"earlier": earlier} if earlier else {}
+    file.write_text(json.dumps(whole | texts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"recorded reading {len(readings) + 1} in {file.parent.name}/{file.name}")
 
 
 def kept(name: str, folder: Path = FOLDER) -> list[dict[str, float]]:
-    """The readings of this command at this commit so far."""
-    file = folder / f"{name}.json"
-    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    """The readings of this command with this `src` so far."""
+    before = _read(folder / f"{name}.json")
+    # Until November 2026 `commit` was that of `src`.
+    before.setdefault("src", before.get("commit"))
     return before["readings"] if all(before.get(key) == found for key, found in _about().items()) else []
 
 
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
 def _about() -> dict[str, str]:
-    return {"command": command(), "commit": commit(), "machine": machine(), "measured by": "the command"}
+    return {"command": command(), "src": commit("src"), "machine": machine(), "measured by": "the command"}
 
 
 def command() -> str:
@@ -74,10 +88,10 @@ def command() -> str:
     return " ".join(["python -m", ".".join(module.parts), *arguments])
 
 
-def commit() -> str:
-    """The last commit that changed the package, with a `+` if there are changes on top of it."""
-    found = _git("log", "-1", "--format=%h", "--abbrev=7", "--", "src")
-    return found + "+" * bool(_git("status", "--porcelain", "--", "src"))
+def commit(folder: str = ".") -> str:
+    """The last commit that changed a folder, with a `+` if there are changes on top of it other than figures."""
+    found = _git("log", "-1", "--format=%h", "--abbrev=7", "--", folder)
+    return found + "+" * bool(_git("status", "--porcelain", "--", folder, ":!benchmarks/results"))
 
 
 def machine() -> str:

@@ -21,20 +21,21 @@ SETTINGS = (
     "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
     "training.learning_rate=1e-2 training.steps_per_epoch=1 environment.isolation=process "
     "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64 "
-    "environment.call_seconds=1.5 failures.environment=retry:50 "
-    "failures.timeout=retry:50 failures.worker=retry:50"
+    "environment.call_seconds=1.5"
 )
+PATIENT = "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50"
 """Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
 
 
 class ShakenRun:
     """What was seen of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: str = PATIENT) -> None:
         self.faults = folder / "faults"
         self.faults.write_text("")
         self.mark = uuid.uuid4().hex
-        settings = [*SETTINGS.split(), f"environment.faults={self.faults}", f"checkpoint.output_dir={folder}"]
+        settings = [*f"{SETTINGS} {policy}".split(), f"environment.faults={self.faults}"]
+        settings += [f"checkpoint.output_dir={folder}"]
         # A checkpoint only at the end of each `fit`: whatever else is saved is saved because something failed.
         config = apply_overrides(ConfigStore(), [*settings, "checkpoint.save_interval=1000"])
         before = os.environ.get("TURNSMITH_TEST_MARK")
@@ -53,6 +54,8 @@ class ShakenRun:
         assert trainer.run is not None
         self.run: RunFolder = trainer.run
         self.ledger: list[dict[str, Any]] = self.run.read_ledger()
+        made = {step["step"] for step in self.faulty}
+        self.faulty_ledger = [line for line in self.ledger if line["step"] in made][-len(self.faulty) :]
 
     def hits(self, way: str) -> int:
         """How often the environment failed in a way."""

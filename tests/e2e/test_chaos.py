@@ -24,10 +24,11 @@ ENVIRONMENT = "tests.e2e.checked_letters:CheckedLetters"
 SETTINGS = (
     "model.model_name=tiny inference.max_tokens=6 training.batch_size=16 training.group_size=4 "
     "training.learning_rate=1e-2 training.steps_per_epoch=1 environment.isolation=process "
-    "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64 "
-    "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50 failures.engine=retry:50"
+    "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64"
 )
-"""Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
+PATIENT = "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50 failures.engine=retry:50"
+"""Far more attempts than usual, for the far more kills of the long form: none may be left to see in what is learnt. The
+short form has the default failure policy."""
 VLLM = pytest.param(
     "vllm",
     marks=[
@@ -54,7 +55,7 @@ def chaos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Many lives of one run; the last one ends by itself."""
     print(f"TURNSMITH_CHAOS_SEED={SEED}")
     draw = random.Random(SEED)
-    settings = [*SETTINGS.split(), f"inference.backend={request.param}", "model.dtype=float32"]
+    settings = [*f"{SETTINGS} {PATIENT * FULL}".split(), f"inference.backend={request.param}", "model.dtype=float32"]
     made = Chaos(tmp_path_factory.mktemp("chaos"), [ENVIRONMENT, *settings], draw)
     for life in plan(draw, request.param):
         made.live(life)

@@ -1,9 +1,10 @@
-"""Every figure of README.md and docs/measurements.md comes from a file that a benchmark wrote."""
+"""Figures of README.md and docs/measurements.md come from files that benchmarks wrote, all others stand in a list."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -12,20 +13,6 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_FIGURES = (
-    "95 %",  # the level of intervals
-    "SmolLM2-135M",
-    "SmolLM2",
-    "float32",
-    "Python 3.11 or 3.12",
-    "Python 3.11 or newer",
-    "Python 3.13",
-    "(version 1.16)",
-    "November 2026",
-    "](https://github.com/",
-    "Apache-2.0",
-)
-"""Digits that are part of a name."""
 
 
 @pytest.fixture
@@ -34,6 +21,14 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     from docs.hooks import measurements
 
     return measurements
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from docs.hooks import figures
+
+    return figures
 
 
 @pytest.fixture
@@ -51,24 +46,36 @@ def test_the_page_has_the_figures_of_the_files(template: str, hook: ModuleType) 
     assert page == written, f"edit docs/templates/{template}, then run: python -m docs.hooks.measurements"
 
 
-@pytest.mark.parametrize("template", ["README.md.in", "measurements.md.in"])
-def test_a_template_has_no_figure_of_its_own(template: str, hook: ModuleType) -> None:
-    assert figures_of((hook.TEMPLATES / template).read_text(encoding="utf-8"), hook) == []
+def test_every_figure_of_every_page_stands_in_the_list_with_its_source(figures: ModuleType) -> None:
+    pages, table = figures.pages(), figures.read_table(figures.TABLE.read_text(encoding="utf-8"))
+    found = [one for page, text in pages.items() for one in figures.problems(page, text, table.get(page, {}))]
+    assert found == [], "run python -m docs.hooks.figures, then say where each new figure comes from"
+    assert table.keys() <= pages.keys()
 
 
-def figures_of(template: str, hook: ModuleType) -> list[str]:
-    """The lines with digits that are neither filled in, nor code, nor a link, nor a name."""
-    text = re.sub(r"^```.*?^```", "", template, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"`[^`\n]+`|\]\([^)]+\)", "", hook.PLACE.sub("", text))
-    for name in NOT_FIGURES:
-        text = text.replace(name, "")
-    return [line for line in text.splitlines() if re.search(r"\d", line)]
+def test_a_figure_that_is_changed_by_hand_is_found_on_every_page(figures: ModuleType) -> None:
+    table = figures.read_table(figures.TABLE.read_text(encoding="utf-8"))
+    texts = {page: text for page, text in figures.pages().items() if page in table}
+    assert len(texts) >= 30
+    for page, text in texts.items():
+        places = list(figures.places_of(text))
+        for start, stop in random.Random(page).sample(places, min(3, len(places))):
+            figure = text[start:stop]
+            other = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
+            other = other if other != figure else "nearly all"
+            changed = text[:start] + other + text[stop:]
+            assert figures.problems(page, changed, table[page]), f"{page}: {figure} was changed to {other}"
 
 
-def test_a_figure_written_by_hand_is_found(hook: ModuleType) -> None:
-    assert figures_of("It takes [[waiting.goodput]] and `1` of 95 %.\nIt is 3 times as fast.", hook) == [
-        "It is 3 times as fast."
+def test_what_is_listed_is_compared_with_the_files_and_needs_a_source(figures: ModuleType) -> None:
+    page = "It was 0.9992 of 24 threads."
+    assert figures.problems("p", page, {"results waiting.goodput:.4f": ["0.9992"], "setting": ["24"]}) == []
+    told = figures.problems("p", page, {"results waiting.goodput:.3f": ["0.9992"], "?": ["24"]})
+    assert told == [
+        "p: `0.9992`, but results waiting.goodput:.3f is 0.999",
+        "p: say where 24 comes from, in docs/hooks/figures.txt",
     ]
+    assert figures.updated("p", page, {"setting": ["24", "25"]}) == {"setting": ["24"], "?": ["0.9992"]}
 
 
 def test_every_file_says_where_it_comes_from(hook: ModuleType) -> None:
@@ -114,10 +121,28 @@ def test_a_benchmark_adds_readings_until_the_command_changes(
     monkeypatch.setattr(sys, "argv", [f"{ROOT}/benchmarks/waiting.py", "--json"])
     assert results.kept("waiting", tmp_path) == []
     results.record("waiting", {"goodput": 0.9}, folder=tmp_path)
+    written = json.loads((tmp_path / "waiting.json").read_text())
+    assert [len(one["readings"]) for one in written["earlier"]] == [3], "nothing is thrown away"
     assert hook.write_page("[[waiting.goodput.spread:.0%]]", tmp_path) == "90 % (one run)"
     assert hook.write_page("[[waiting.goodput.interval:.0%]]", tmp_path) == "90 %"
     results.record("waiting", {"goodput": 0.1}, folder=tmp_path, is_wanted=False)
     assert len(json.loads((tmp_path / "waiting.json").read_text())["readings"]) == 1
+
+
+def test_readings_of_an_earlier_src_stay_with_their_commit(
+    results: ModuleType, hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{ROOT}/benchmarks/waiting.py", "--json"])
+    for tree, src, goodput in (("a", "1", 0.5), ("b", "1", 0.7), ("c+", "2", 0.9)):
+        monkeypatch.setattr(results, "commit", lambda folder=".", tree=tree, src=src: src if folder == "src" else tree)
+        results.record("waiting", {"goodput": goodput}, folder=tmp_path)
+    written = json.loads((tmp_path / "waiting.json").read_text())
+    assert (written["commit"], written["src"], written["readings"]) == ("c+", "2", [{"goodput": 0.9}])
+    [earlier] = written["earlier"]
+    assert (earlier["commit"], earlier["src"]) == ("b", "1")
+    assert earlier["readings"] == [{"goodput": 0.5}, {"goodput": 0.7}]
+    assert hook.write_page("[[waiting.goodput.earlier:.1f]]", tmp_path) == "0.5 to 0.7 in 2 runs"
+    assert hook.write_page("[[waiting.goodput.ever:.2f]]", tmp_path).startswith("0.70 (")
 
 
 @pytest.mark.parametrize("place", ["[[nothing.goodput]]", "[[waiting.speed]]"])
