@@ -89,7 +89,7 @@ def test_prompts_of_different_lengths_may_join_together(model: Any) -> None:
 
 def test_a_model_with_learned_positions_takes_prompts_of_different_lengths() -> None:
     torch.manual_seed(0)
-    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": VOCABULARY}
+    settings: Any = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": VOCABULARY}
     learned = GPT2LMHeadModel(GPT2Config(**settings, bos_token_id=None, eos_token_id=None)).eval()
     together = [Sequence(prompt(length), Sampling(max_tokens=4, temperature=0)) for length in (3, 9)]
     batch = ContinuousBatch(learned)
