@@ -135,7 +135,7 @@ class Moody(Sum):
     """A judge of whom nobody knows what he will say."""
 
     def pay(self, action: str) -> float:
-        return random.random()
+        return random.SystemRandom().random()
 
 
 class Spaces(Sum):

@@ -15,7 +15,9 @@ from turnsmith.env.adapters.pettingzoo import PettingZooEnvironment
 
 @pytest.mark.parametrize(("settings", "limit"), [({}, 200), ({"max_steps": 5}, 5), ({"max_steps": 500}, 500)])
 def test_a_limit_of_the_user_stands_above_that_of_gymnasium(settings: dict[str, int], limit: int) -> None:
-    game = SimpleNamespace(action_space=None, spec=SimpleNamespace(id="Walk-v1", max_episode_steps=200))
+    game = SimpleNamespace(
+        action_space=None, observation_space=None, spec=SimpleNamespace(id="Walk-v1", max_episode_steps=200)
+    )
     config = EnvironmentConfig(**settings)
     environment = GymnasiumEnvironment(game, config, observe=lambda env, seen: "", act=lambda env, text: 0)
     assert environment.max_steps == limit
