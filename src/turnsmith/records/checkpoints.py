@@ -23,7 +23,7 @@ from typing import Any
 
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoint_manifest import Checksum, check_manifest, write_manifest
-from turnsmith.records.files import flush_folder, make_folder, write_text
+from turnsmith.records.files import check_writable, flush_folder, make_folder, write_text
 from turnsmith.records.json_text import to_json
 from turnsmith.records.signing_key import signing_key
 
@@ -91,6 +91,7 @@ class PendingCheckpoint:
 
     def commit(self) -> Path:
         """Rename it to its final name, replacing a checkpoint of the same step."""
+        check_writable(self.final_path)
         replaced = self.final_path.with_name(f"{_REPLACED}{self.final_path.name}")
         if self.final_path.exists():
             self.final_path.rename(replaced)
@@ -114,6 +115,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 def remove_unfinished(folder: Path) -> None:
     """Delete what killed writers left behind."""
+    check_writable(folder)
     for leftover in folder.glob(f"{_REPLACED}*"):
         final_path = folder / leftover.name.removeprefix(_REPLACED)
         if not final_path.exists():  # Killed between the two renames of `commit`: undo the first.
@@ -225,6 +227,7 @@ def prune(folder: Path, last_n: int, step: int) -> None:
 
     Checkpoints after `step`, left from before a rewind, stay. With `last_n` 0 all stay.
     """
+    check_writable(folder)
     best = best_checkpoint(folder)
     kept = {step} if best is None else {step, best.step}
     for old in [saved for saved in saved_steps(folder) if saved <= step][last_n:] if last_n > 0 else []:

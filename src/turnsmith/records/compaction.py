@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from turnsmith.errors import RecordError
 from turnsmith.records.episode_files import episode_files, is_merged, steps_of
 from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import WRITER_OPTIONS
-from turnsmith.records.files import atomic_write
+from turnsmith.records.files import atomic_write, check_writable
 
 _MOST_SMALL_FILES = 64
 _SMALL_BYTES = 8 * 2**20
@@ -64,6 +65,8 @@ class EpisodeCompactor:
             step = self._done.get()
             try:
                 compact_episodes(self._folder, step)
+            except RecordError:
+                return  # another process has the run; whoever writes to it next says so
             except (OSError, pa.ArrowException) as error:
                 self._warn(
                     f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
@@ -78,6 +81,7 @@ def compact_episodes(folder: Path, last_step: int, most: int = _MOST_SMALL_FILES
     Nobody may write episodes of these steps any more. Files of some size are left alone, so that each token is written
     again a few times at most.
     """
+    check_writable(folder)
     kept = episode_files(folder)
     _delete_merged(folder, kept)
     done = [(file, steps) for file in kept if (steps := steps_of(file)) and steps.stop <= last_step + 1]

@@ -9,9 +9,10 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from turnsmith.errors import RecordError
 
@@ -21,6 +22,28 @@ _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _FOREIGN),
 }
+
+Guard: TypeAlias = Callable[[], None]
+"""Raises a RecordError if this process may not write to a folder any more."""
+_guards: dict[Path, Guard] = {}
+
+
+def guard(folder: Path, check: Guard) -> None:
+    """Have `check` called before each write to this folder and those below; it replaces another of this folder."""
+    _guards[folder] = check
+
+
+def unguard(folder: Path, check: Guard) -> None:
+    """Have `check`, or one that is equal, called no more."""
+    if _guards.get(folder) == check:
+        del _guards[folder]
+
+
+def check_writable(path: Path) -> None:
+    """Raise a RecordError if a guard says that this process may not write there any more."""
+    for folder, check in list(_guards.items()):
+        if path.is_relative_to(folder):
+            check()
 
 
 @contextmanager
@@ -63,6 +86,7 @@ def atomic_write(path: Path) -> Generator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
+        check_writable(path)
         temporary.replace(path)
         flush_folder(path.parent)
     finally:
@@ -116,6 +140,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
 
     With `flush=False` the line may be lost in a power failure, until `flush_file`.
     """
+    check_writable(path)
     with path.open("a+b") as file:
         with suppress(OSError):  # Some network file systems have no locks; there, only one process may write.
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -54,13 +54,13 @@ def state_of(events: Sequence[Mapping[str, Any]], last_write: float | None = Non
     if last.get("kind") in _ENDS:
         return RunState(last["kind"])
     if last.get("host") == platform.node() and "pid" in last:
-        return RunState.RUNNING if _is_alive(last) else RunState.DIED
+        return RunState.RUNNING if is_alive(last) else RunState.DIED
     recent = last_write is not None and time.time() - last_write < _QUIET_SECONDS
     return RunState.RUNNING if recent else RunState.UNCLEAR
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is no such process, or no /proc.
+    """When a process started, in clock ticks since boot; None if there is no such process or it has ended, or no /proc.
 
     With the process id it identifies a process, because ids are reused.
 
@@ -70,12 +70,13 @@ def process_start(pid: int) -> int | None:
     """
     try:
         # The program's name comes first, in parentheses, and may contain anything.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19])  # nobody may ever wait for one that has ended
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _is_alive(process: Mapping[str, Any]) -> bool:
+def is_alive(process: Mapping[str, Any]) -> bool:
     """Whether this process is alive, rather than a later one with the same id."""
     pid = int(process["pid"])
     try:

@@ -16,6 +16,7 @@ from turnsmith.records import stacks
 from turnsmith.records.checkpoints import read_state
 from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import RunLock, claim_run
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.isolation_check import check_isolation
@@ -123,6 +124,7 @@ made of whole groups. Set batch_size to 24 or 32.
             self.environment.check_tasks(starts.first_tasks())
         self.run: RunFolder | None = None
         """The run folder, once training has started."""
+        self._lock: RunLock | None = None  # from before the folder is rewound until the run's processes have ended
         self._cluster: Cluster | None = None
         self._runner: Any = None
         self._servers: list[Any] = []  # an actor ends with its last handle
@@ -176,8 +178,13 @@ made of whole groups. Set batch_size to 24 or 32.
         stopped = reopen(run_folder, given, overrides, trust=trust)
         parts = stopped.parts
         mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
-        trainer = cls(stopped.config, *mine, callbacks)
+        try:
+            trainer = cls(stopped.config, *mine, callbacks)
+        except BaseException:
+            stopped.lock.release()
+            raise
         trainer.run, trainer._stopped, trainer._steps_made = stopped.run, stopped, stopped.step
+        trainer._lock = stopped.lock
         trainer._epochs = stopped.recipe.epochs
         for sentence in [*stopped.warnings, f"Resuming {stopped.run.path} after step {stopped.step}."]:
             trainer._view.note(sentence)
@@ -313,7 +320,9 @@ made of whole groups. Set batch_size to 24 or 32.
         if self._cluster is not None:
             self._finish_trackers()
             self._cluster.close()
-        self._cluster = self._runner = None
+        if self._lock is not None:
+            self._lock.release()
+        self._cluster = self._runner = self._lock = None
         self._servers = []
 
     def _finish_trackers(self) -> None:
@@ -363,7 +372,7 @@ made of whole groups. Set batch_size to 24 or 32.
         model_path = resolve(config.model.model_name, config.model.local_path, shared)
         check_hub(model_path)
         inputs = self._inputs()
-        self.run = inputs.new_folder() if self._stopped is None else self._stopped.run
+        self.run, self._lock = self._begin_folder(inputs)
         run_dir = str(self.run.path)
         self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
         theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
@@ -386,7 +395,7 @@ made of whole groups. Set batch_size to 24 or 32.
         self._watch(
             self._runner.start.remote(
                 theirs,
-                inputs.episode_plan(run_dir, model_path),
+                inputs.episode_plan(self._lock, model_path),
                 num_actors=episode_workers(config),
                 saving=CheckpointPolicy.of(config),
                 epochs=self._epochs,
@@ -397,6 +406,15 @@ made of whole groups. Set batch_size to 24 or 32.
         if self._stopped is not None and self._stopped.checkpoint is not None:
             self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
         self._stopped = None
+
+    def _begin_folder(self, inputs: RunInputs) -> tuple[RunFolder, RunLock]:
+        """The run's folder, new or the one to resume in, and the lock that this process holds it with."""
+        if self._stopped is not None:
+            self._refuse_after_cleanup()
+            return self._stopped.run, self._stopped.lock
+        folder = inputs.new_folder()
+        with using(folder.path):
+            return folder, claim_run(folder.path, 0)
 
     def _check(self, model_path: str) -> None:
         """Run the quick checks; what they find is a warning, unless no episode of the run can work."""
@@ -443,7 +461,7 @@ made of whole groups. Set batch_size to 24 or 32.
             raise TrainingFailure(f"A callback cannot call {method}() while the run trains: do it in on_train_end.")
 
     def _refuse_after_cleanup(self) -> None:
-        if self.run is not None and self._steps_made and self._runner is None and self._stopped is None:
+        if self.run is not None and self._lock is None and (self._steps_made or self._stopped is not None):
             raise TrainingFailure(
                 f"This trainer's run ended after step {self._steps_made}, with cleanup() or an error: "
                 f"RayPPOTrainer.resume({str(self.run.path)!r}) goes on with it, a new RayPPOTrainer begins another."

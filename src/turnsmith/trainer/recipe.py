@@ -27,6 +27,7 @@ from turnsmith.importing import import_name
 from turnsmith.inference.chat import read_template
 from turnsmith.records.files import read_file, write_text
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_lock import RunLock
 from turnsmith.records.signing_key import signature, signing_key
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
@@ -65,11 +66,11 @@ class RunInputs:
         name = checkpoint.run_name or f"{self.environment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         return RunFolder.create(Path(checkpoint.output_dir).absolute(), name)
 
-    def episode_plan(self, run_dir: str, model_path: str) -> EpisodePlan:
+    def episode_plan(self, lock: RunLock, model_path: str) -> EpisodePlan:
         """What the processes that run episodes need to know; `model_path`: where the first model is."""
         from turnsmith.trainer.verl.episode_plan import EpisodePlan
 
-        config, training = self.config, self.config.training
+        config, training, run_dir = self.config, self.config.training, str(lock.folder)
         rollout = RolloutSpec(
             environment=self.environment.isolated(),
             limits=Limits.of(config.inference),
@@ -89,6 +90,7 @@ class RunInputs:
         return EpisodePlan(
             rollout,
             run_dir,
+            lock.token,
             tool_format=config.inference.tool_format,
             thinking=config.inference.thinking,
             chat_template=read_template(config.model.chat_template),

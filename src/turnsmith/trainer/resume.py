@@ -17,7 +17,7 @@ from turnsmith.records.checkpoints import Checkpoint, newest_checkpoint, remove_
 from turnsmith.records.files import using
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_lock import lock_run
+from turnsmith.records.run_lock import RunLock, claim_run
 from turnsmith.records.run_state import this_process
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
@@ -51,6 +51,8 @@ class StoppedRun:
     parts: Parts
     dataset: CustomEnvironmentDataset
     recipe: Recipe
+    lock: RunLock
+    """Held since before its folder was rewound."""
     checkpoint: Checkpoint | None
     """Where it resumes; None: it was stopped before its first checkpoint, and starts again."""
     warnings: list[str] = field(default_factory=list)
@@ -62,18 +64,23 @@ class StoppedRun:
 
 
 def reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str] = (), *, trust: bool = False) -> StoppedRun:
-    """Open a run that stopped and remove from its folder what came after its newest good checkpoint.
+    """Open a run that stopped, hold it, and remove from its folder what came after its newest good checkpoint.
 
     Raises:
         RecordError: It is still running, has no usable checkpoint, has a part that must be passed again, or cannot be
             read or written.
     """
     with using(Path(run_folder)):
-        return _reopen(run_folder, given, overrides, trust=trust)
+        run = RunFolder.open(run_folder)
+        lock = claim_run(run.path, _LOCK_SECONDS)
+        try:
+            return _rewound(run, lock, given, overrides, trust=trust)
+        except BaseException:
+            lock.release()
+            raise
 
 
-def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, trust: bool) -> StoppedRun:
-    run = RunFolder.open(run_folder)
+def _rewound(run: RunFolder, lock: RunLock, given: Parts, overrides: Sequence[str], *, trust: bool) -> StoppedRun:
     recipe = Recipe.read(run.path, trust=trust)
     config = config_sources.load(run.path / "config.yaml")
     recipe.check_extensions(config, run.path, trust=trust)
@@ -87,14 +94,13 @@ def _reopen(run_folder: str | Path, given: Parts, overrides: Sequence[str], *, t
         recipe.steps = training.num_epochs * recipe.steps_in_epoch
         recipe.epochs_after = recipe.first_epoch = 0
     warnings: list[str] = []
-    with lock_run(run.path, _LOCK_SECONDS):
-        checkpoint = None
-        remove_unfinished(run.checkpoints_dir)  # first: it may bring a checkpoint back
-        if saved_steps(run.checkpoints_dir):
-            checkpoint = newest_checkpoint(run.checkpoints_dir, trust=trust, warn=warnings.append)
-            check_fit(checkpoint, config, warnings.append)
-        stopped = StoppedRun(run, config, parts, dataset, recipe, checkpoint, warnings)
-        rewind(run, stopped.step)
+    checkpoint = None
+    remove_unfinished(run.checkpoints_dir)  # first: it may bring a checkpoint back
+    if saved_steps(run.checkpoints_dir):
+        checkpoint = newest_checkpoint(run.checkpoints_dir, trust=trust, warn=warnings.append)
+        check_fit(checkpoint, config, warnings.append)
+    stopped = StoppedRun(run, config, parts, dataset, recipe, lock, checkpoint, warnings)
+    rewind(run, stopped.step)
     run.append_event("resumed", step=stopped.step, overrides=list(overrides), warnings=warnings, **this_process())
     return stopped
 

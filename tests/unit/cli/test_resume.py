@@ -1,5 +1,6 @@
 """`turnsmith resume`: what it takes from a run folder, and what it deletes before the run continues."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import sys
@@ -18,7 +19,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoints import PendingCheckpoint, saved_steps, write_state
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_lock import lock_run
+from turnsmith.records.run_lock import claim_run
 from turnsmith.trainer import RayPPOTrainer, resume
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.epochs import Epochs
@@ -159,7 +160,7 @@ def test_another_number_of_ranks_is_told_and_recorded(tmp_path: Path) -> None:
 def test_a_run_in_progress_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped_run(tmp_path)
     monkeypatch.setattr(resume, "_LOCK_SECONDS", 0.0)
-    with lock_run(run.path, 0), pytest.raises(RecordError, match="is in use"):
+    with claim_run(run.path, 0), pytest.raises(RecordError, match="is in use"):
         reopen(run.path, Parts())
     assert len(run.read_metrics()) == 5
 

@@ -1,5 +1,6 @@
 """Epochs and steps of several calls of `fit`, as the user's process counts them; no Ray is started."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_a_resumed_run_counts_as_the_one_that_was_stopped(
     trainer.fit(num_epochs=1, num_iters_per_epoch=1)
     trainer.fit(num_epochs=2, num_iters_per_epoch=3)
     assert trainer.run is not None
+    trainer.cleanup()
     monkeypatch.setattr(resume, "saved_steps", lambda folder: [])
     stopped = reopen(trainer.run.path, Parts())
     assert stopped.recipe.epochs == trainer._epochs == Epochs(3, after=1, first=1)

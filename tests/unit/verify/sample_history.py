@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,9 +80,17 @@ def write_run(parent: Path, plan: Plan | None = None) -> RunFolder:
         run.write_config(to_dict(config))
     (run.path / "resume.json").write_text(f'{{"steps": {len(plan.steps)}}}')
     run.append_event("training", steps=len(plan.steps))
+    write_steps(run, plan)
+    if plan.finish:
+        run.append_event("finished", step=len(plan.steps))
+    return run
+
+
+def write_steps(run: RunFolder, plan: Plan, first: int = 1) -> None:
+    """Write the steps of a run from the `first` on; before a later one, no episode may be under way."""
     ledger = Ledger(may_carry=plan.max_staleness > 0)
     flight: dict[str, tuple[int, Group]] = {}
-    for step, groups in enumerate(plan.steps, start=1):
+    for step, groups in enumerate(plan.steps[first - 1 :], start=first):
         for place, group in enumerate(groups):
             uid = f"{100 * step + place:08d}"
             flight[uid] = (step, group)
@@ -91,9 +100,6 @@ def write_run(parent: Path, plan: Plan | None = None) -> RunFolder:
                 ledger.lose(names, 0.5)
         done = [uid for uid, (begun, group) in flight.items() if begun + min(group.delay, plan.max_staleness) <= step]
         _write_step(run, plan, step, {uid: flight.pop(uid) for uid in done}, ledger)
-    if plan.finish:
-        run.append_event("finished", step=len(plan.steps))
-    return run
 
 
 def _write_step(run: RunFolder, plan: Plan, step: int, groups: dict[str, tuple[int, Group]], ledger: Ledger) -> None:
@@ -108,7 +114,9 @@ def _write_step(run: RunFolder, plan: Plan, step: int, groups: dict[str, tuple[i
     batch = [episode for episode in final if episode.decision.is_counted]
     line = ledger.close(step, [episode.episode_id for episode in batch]).as_dict()
     if "trained" not in plan.missing:
-        rows = {one.episode_id: [0.5 * flag for flag in one.tokens.mask[one.tokens.prompt_length :]] for one in batch}
+        rows: dict[str, Sequence[float]] = {
+            one.episode_id: [0.5 * flag for flag in one.tokens.mask[one.tokens.prompt_length :]] for one in batch
+        }
         write_advantages(run, step, StepAdvantages(advantages=rows))
     if "ledger" not in plan.missing:
         run.append_ledger(line)
@@ -142,6 +150,8 @@ def _evaluate(run: RunFolder, step: int) -> dict[str, float]:
 def _save(run: RunFolder, step: int, value: float | None) -> None:
     pending = PendingCheckpoint(run.checkpoints_dir, step)
     write_state(pending.path, {"step": step})
+    (pending.path / "actor").mkdir()
+    (pending.path / "actor" / "fsdp_config.json").write_text('{"world_size": 1}')
     (pending.path / "weights.bin").write_bytes(bytes([step]) * 100)
     pending.seal()
     run.append_event("checkpoint", content=str(pending.commit()))

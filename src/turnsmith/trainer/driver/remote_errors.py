@@ -8,9 +8,9 @@ import shutil
 from contextlib import suppress
 from typing import Any
 
-from turnsmith.errors import Preempted, TrainingFailure, TurnsmithError
+from turnsmith.errors import Preempted, RecordError, TrainingFailure, TurnsmithError
 from turnsmith.records.checkpoints import saved_steps
-from turnsmith.records.files import describe_os_error
+from turnsmith.records.files import check_writable, describe_os_error
 from turnsmith.records.run_folder import RunFolder
 
 _KEPT = 2000
@@ -36,6 +36,10 @@ _USED = re.compile(r"was (\S+GB) used / (\S+GB) limit")
 def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
     """The error of a remote call after `step`, in one sentence; its full text goes to `error.log` of the run folder."""
     log, where = folder.path / "error.log", ""
+    try:
+        check_writable(folder.path)
+    except RecordError as lost:  # whatever else failed, it failed in a folder that another process writes to
+        return lost
     with suppress(OSError):  # a full disk may be what stopped it
         log.write_text(str(error))
         where = f" (full text in {log})"
@@ -107,6 +111,7 @@ def record_end(error: BaseException, folder: RunFolder | None) -> str:
             error.args = (f"{error}{advice}",)
         kind = told = "preempted"
     if folder is not None:
-        with suppress(OSError):  # a full disk may be what stopped it, and that error is the one to show
+        # A full disk, or another writer, may be what stopped it, and that error is the one to show.
+        with suppress(OSError, RecordError):
             folder.append_event(kind, content=str(error))
     return told

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from turnsmith.errors import TrainingFailure
+from turnsmith.errors import RecordError, TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import LAST_SAVE
 from turnsmith.records.stacks import collect_stacks
@@ -110,7 +110,7 @@ class Watchdog:
             f"The rollout server {server} was lost: killed, or out of memory. The run continues more slowly without it "
             f"({left} left); stop it and resume it to have all of them again."
         )
-        with suppress(OSError):  # a full disk; the run itself notices that
+        with suppress(OSError, RecordError):  # a full disk, or another writer; the run itself notices that
             self._folder.append_event("warning", content=sentence)
         return sentence
 

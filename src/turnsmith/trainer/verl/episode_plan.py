@@ -15,6 +15,8 @@ class EpisodePlan:
     rollout: RolloutSpec
     """Without a parser, the process that runs the episodes makes the one that `tool_format` names."""
     run_dir: str
+    lock_token: str = ""
+    """With which this run is held: whoever writes to its folder looks whether it still is."""
     tool_format: str = "function_calling"
     thinking: bool | None = None
     """`inference.thinking`."""

@@ -6,19 +6,17 @@ import gc
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_lock import lock_run
+from turnsmith.records.run_lock import RunLock, join_run
 from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 from turnsmith.trainer.epochs import Epochs
 
 if TYPE_CHECKING:
     from turnsmith.trainer.validation import EvaluationSchedule
-
-_LOCK_SECONDS = 10.0
 
 
 class TaskRunner:
@@ -29,7 +27,7 @@ class TaskRunner:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._lock: IO[bytes] | None = None  # held for the lifetime of this process
+        self._lock: RunLock | None = None  # held for the lifetime of this process
         self._trainer: Any = None
         self._trackers: Any = None
         self._workers: Any = None
@@ -60,7 +58,7 @@ class TaskRunner:
         """Start every process of the run and load the model."""
         self._folder = RunFolder.open(plan.run_dir)
         self._compactor = EpisodeCompactor(self._folder.episodes_dir, lambda sentence: self._emit("warning", sentence))
-        self._lock = lock_run(self._folder.path, _LOCK_SECONDS)
+        self._lock = join_run(self._folder.path, plan.lock_token)
         self._emit("phase", "starting workers")
         config.transfer_queue.enable = True
         queue_ready = ThreadPoolExecutor(1).submit(_start_transfer_queue, config.transfer_queue)

@@ -18,6 +18,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat, set_template, thinking_settings
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
+from turnsmith.records.run_lock import write_for
 from turnsmith.records.stacks import enable_stack_dump
 from turnsmith.rollout.episode_groups import drop_groups, episode_name, settle_groups, split_settled
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, run_evaluation
@@ -40,6 +41,8 @@ class EpisodeWorker(_VerlWorker):
 
     def __init__(self, part: str, plan: EpisodePlan, config: Any, engine: Any) -> None:
         super().__init__(config, engine, None, [])
+        if plan.lock_token:
+            write_for(Path(plan.run_dir), plan.lock_token)
         self.part = part
         self.fault = ""
         """The first error with which an episode could not be played or handed over at all; the run has to stop."""
