@@ -80,6 +80,11 @@ class Mutant:
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.replacement.encode() + source[self.stop :]
 
+    @property
+    def key(self) -> str:
+        """Its name in a file of verdicts."""
+        return f"{self}  at {self.start}: {self.line_text}"
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}  `{_short(self.before)}` -> `{_short(self.after)}`"
 

@@ -1,15 +1,20 @@
 """Mutation testing: change one thing in a copy of the source, and see whether a unit test notices.
 
-    python -m tests.mutation.run --count 400 --seed 1
+    python -m tests.mutation.run --count 500 --seed 1 --results mutants.jsonl
     python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
+    python -m tests.mutation.run --count 400 --files core
 
-Draws `--count` single changes (mutants) from the core files, or from `--files`. First it runs the unit tests of these
+Draws `--count` single changes (mutants) from all files, or from `--files`. First it runs the unit tests of these
 files, without the nightly ones, and notes which lines each test runs; then, for each mutant, the tests that run the
-changed statement, quickest first, until one fails. Prints one line per mutant: noticed, or SURVIVED. A timeout counts
-as noticed. If the tests are killed, they run a second time; killed again, they run without the mutant, to see whether
-that is its doing. Mutants that change no behaviour are listed in equivalent.txt with the reason; they count as noticed
-and are reported separately. The same seed draws the same mutants from the same source. With `--at-least 92` it exits 1
-if fewer than 92 % are noticed.
+changed statement, quickest first, until one fails. Prints one line per mutant: noticed, TIMED OUT or SURVIVED. If the
+tests are killed, they run a second time; killed again, they run without the mutant, to see whether that is its doing.
+With `--end-to-end`, what survives in a file of `END_TO_END` is tried on the test that is named there. Mutants that
+change no behaviour are listed in equivalent.txt with the reason; they are left out of the percentage. The same seed
+draws the same mutants from the same source; those whose verdict is in the file `--results` are not tried again. With
+`--at-least 92` it exits 1 if fewer than 92 % are noticed; a time-out is not noticed.
+
+Why not a library: mutmut 3 changes nothing outside of functions, draws nothing and first runs all tests on all files;
+cosmic-ray starts a process for each mutant, which here imports torch for seconds. Here a mutant is a fork.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ import json
 import os
 import queue
 import random
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,90 +39,21 @@ from typing import Any
 from tests.mutation.forks import TIMEOUT
 from tests.mutation.mutants import Mutant, find_mutants, statement_lines
 from tests.mutation.reach import Reach, Reached
+from tests.mutation.selection import (
+    ALL_FILES,
+    CORE_FILES,
+    PACKAGE,
+    ROOT,
+    end_to_end_of,
+    importers,
+    module_of,
+    own_tests,
+    paths_of_tests,
+)
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "turnsmith"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
-CORE_FILES = (
-    "algo/*.py",
-    "rollout/*.py",
-    "tools/parsing/*.py",
-    "records/*.py",
-    "trainer/advantages.py",
-    "trainer/verl/agent_loop.py",
-    "trainer/config/*.py",
-    "trainer/diagnostics/*.py",
-    "trainer/dataset.py",
-    "env/local_host.py",
-    "env/spec.py",
-    "inference/chat/*.py",
-    "inference/engines/continuous_batch.py",
-    "inference/weights.py",
-)
-"""The files in which a mistake would train on the wrong thing."""
-
-_PARSING = ("formats", "parsing", "parsing_fuzz", "parsing_json", "parsing_native", "parsing_react", "parsing_tags")
-_TRAINED_ON = tuple(
-    f"tests/unit/trainer/test_{name}.py"
-    for name in ("segments", "recorded_advantages", "rollout_rejection", "agent_training", "episode_worker")
-)
-TESTS = {
-    "algo/": ("tests/unit/algo",),
-    "records/": (
-        "tests/unit/records",
-        "tests/unit/test_hostile_runs.py",
-        "tests/unit/viewer/test_summary.py",
-        "tests/unit/test_config_sources.py",
-    ),
-    "records/run_warnings.py": ("tests/unit/trainer/test_warnings.py",),
-    "records/advantages.py": ("tests/unit/records", "tests/unit/viewer"),
-    "rollout/": ("tests/unit/rollout", "tests/unit/trainer/test_metrics.py", "tests/unit/trainer/test_warnings.py"),
-    "rollout/episode_summary.py": ("tests/unit/trainer/test_drift.py", "tests/unit/trainer/test_metrics.py"),
-    "tools/parsing/": tuple(f"tests/unit/tools/test_{name}.py" for name in _PARSING),
-    "trainer/advantages.py": _TRAINED_ON,
-    "trainer/verl/": _TRAINED_ON,
-    "trainer/dataset.py": (
-        "tests/unit/trainer/test_validation.py",
-        "tests/unit/trainer/test_verl_dataset.py",
-        "tests/unit/cli/test_resume.py",
-    ),
-    "trainer/config/": (
-        "tests/unit/trainer/test_to_verl.py",
-        "tests/unit/test_config_fields.py",
-        "tests/unit/trainer/test_verl_overrides.py",
-        "tests/unit/trainer/test_layouts.py",
-        "tests/unit/trainer/test_attention.py",
-        "tests/unit/trainer/test_learning_rate.py",
-        "tests/unit/trainer/test_preflight.py",
-        "tests/unit/trainer/test_verl_keys.py",
-    ),
-    "trainer/diagnostics/": (
-        "tests/unit/trainer/test_warnings.py",
-        "tests/unit/trainer/test_warning_thresholds.py",
-        "tests/unit/trainer/test_drift.py",
-        "tests/unit/trainer/test_metrics.py",
-        "tests/unit/rollout/test_episode_limits.py",
-        "tests/unit/rollout/test_judge.py",
-    ),
-    "env/": ("tests/unit/env", "tests/unit/rollout/test_episode.py", "tests/unit/rollout/test_episode_clock.py"),
-    "env/spec.py": ("tests/unit/env", "tests/unit/trainer/test_validation.py"),
-    "inference/": ("tests/unit/inference",),
-    "inference/chat/": (
-        "tests/unit/inference/test_chat.py",
-        "tests/unit/inference/test_chat_tools.py",
-        "tests/unit/inference/test_thinking.py",
-        "tests/unit/inference/test_chat_families.py",
-        "tests/unit/inference/test_renderers.py",
-        "tests/unit/rollout/test_episode.py",
-    ),
-}
-"""The tests of a file, by the longest matching prefix of its path.
-
-Besides these, `test_NAME.py` of the same package, if there is one, every unit test that imports the module by name, and
-the module's doctests.
-"""
-
+VERDICTS = ("noticed", "noticed end to end", "TIMED OUT", "equivalent", "SURVIVED")
 UNNOTICED = (0, 5)
 """Exit codes of pytest: all tests passed; there was no test."""
 
@@ -185,6 +121,19 @@ class Slot:
             raise SystemExit(f"The tests of {mutant.file} fail or are killed without any mutant, too ({without}).")
         return code
 
+    def end_to_end(self, mutant: Mutant, test: str) -> int:
+        """Run an end-to-end test on a mutant, in processes of its own, and return pytest's exit code."""
+        original = (PACKAGE / mutant.file).read_bytes()
+        variables = {**os.environ, "PYTHONPATH": f"{self.source}{os.pathsep}{ROOT}"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "e2e", "-p", "no:cacheprovider", test]
+        self._write(mutant.file, mutant.apply(original))
+        try:
+            return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, timeout=1800).returncode
+        except subprocess.TimeoutExpired:
+            return TIMEOUT
+        finally:
+            self._write(mutant.file, original)
+
     @property
     def log(self) -> Path:
         return self.source.parent / "log.txt"
@@ -232,24 +181,6 @@ def was_killed(code: int) -> bool:
     return code < 0 and code != TIMEOUT
 
 
-def own_tests(file: str) -> Path:
-    return ROOT / "tests" / "unit" / Path(file).parent / f"test_{Path(file).stem}.py"
-
-
-def importers(file: str) -> list[Path]:
-    """The unit tests that name the module of a file."""
-    named = re.compile(rf"\b{re.escape(module_of(file))}\b(?!\.)")
-    return [test for test in sorted((ROOT / "tests" / "unit").rglob("test_*.py")) if named.search(test.read_text())]
-
-
-def paths_of_tests(file: str) -> tuple[str, ...]:
-    return TESTS[max((prefix for prefix in TESTS if file.startswith(prefix)), key=len)]
-
-
-def module_of(file: str) -> str:
-    return ".".join(("turnsmith", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
-
-
 def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
     """Draw `count` different mutants of the files at random; returned in the order of the files."""
     files = sorted({path for pattern in patterns for path in PACKAGE.glob(pattern) if path.suffix == ".py"})
@@ -266,15 +197,22 @@ def read_equivalent() -> set[tuple[str, str, str, str]]:
     return {(file, line, before, after) for file, line, before, after, _ in entries}
 
 
-def try_all(mutants: list[Mutant], slots: queue.Queue[Slot], codes: queue.Queue[tuple[Mutant, int]]) -> None:
-    """Try mutants whose files have the same tests; puts pytest's exit code of each into `codes`."""
+def try_all(
+    mutants: list[Mutant], slots: queue.Queue[Slot], codes: queue.Queue[tuple[Mutant, str]], is_end_to_end: bool
+) -> None:
+    """Try mutants whose files have the same tests; puts the verdict on each into `codes`."""
     slot = slots.get()
     try:
         reach = slot.baseline(sorted({mutant.file for mutant in mutants}))
         for mutant in mutants:
             lines = statement_lines((PACKAGE / mutant.file).read_bytes(), mutant.line)
             tests = reach.of(str(slot.source / "turnsmith" / mutant.file), lines, str(own_tests(mutant.file)))
-            codes.put((mutant, slot.test(mutant, tests) if tests else 0))
+            code = slot.test(mutant, tests) if tests else 0
+            said = "SURVIVED" if code in UNNOTICED else "TIMED OUT" if code == TIMEOUT else "noticed"
+            if said == "SURVIVED" and is_end_to_end and (test := end_to_end_of(mutant.file)):
+                code = slot.end_to_end(mutant, test)
+                said = said if code in UNNOTICED else "TIMED OUT" if code == TIMEOUT else "noticed end to end"
+            codes.put((mutant, said))
     finally:
         slots.put(slot)
 
@@ -283,17 +221,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=400, help="how many mutants to draw")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other mutants")
-    parser.add_argument("--files", nargs="+", default=list(CORE_FILES), help="patterns below src/turnsmith")
+    parser.add_argument("--files", nargs="+", default=list(ALL_FILES), help="patterns below src/turnsmith, or `core`")
+    parser.add_argument("--end-to-end", action="store_true", help="try survivors on end-to-end tests: minutes each")
+    parser.add_argument("--results", type=Path, help="a file of verdicts: what is in it is not tried again")
     parser.add_argument("--only-survivors", action="store_true", help="print no line for a mutant that was noticed")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="PERCENT", help="exit 1 if fewer are noticed")
     parser.add_argument("--jobs", type=int, default=2, help="how many runs of pytest at a time")
     options = parser.parse_args()
-    mutants = draw(options.files, options.count, options.seed)
-    print(f"{len(mutants)} mutants, seed {options.seed}", flush=True)
-    verdicts = {"noticed": 0, "noticed (timeout)": 0, "equivalent": 0, "SURVIVED": 0}
+    files = list(CORE_FILES) if options.files == ["core"] else options.files
+    mutants = draw(files, options.count, options.seed)
+    known = read_verdicts(options.results)
+    left = [mutant for mutant in mutants if mutant.key not in known]
+    print(f"{len(mutants)} mutants, seed {options.seed}; {len(left)} not tried yet", flush=True)
+    verdicts = dict.fromkeys(VERDICTS, 0) | Counter(known[one.key] for one in mutants if one.key in known)
     try:
-        for mutant, verdict in verdicts_of(mutants, options.jobs):
+        for mutant, verdict in verdicts_of(left, options.jobs, is_end_to_end=options.end_to_end):
             verdicts[verdict] += 1
+            if options.results:
+                with options.results.open("a") as file:
+                    file.write(json.dumps([mutant.key, verdict]) + "\n")
             if verdict == "SURVIVED" or not options.only_survivors:
                 print(f"{verdict:18} {mutant}", flush=True)
     finally:
@@ -305,29 +251,35 @@ def main() -> None:
 
 
 def noticed_percent(verdicts: Mapping[str, int]) -> float:
-    """How many of 100 mutants a test noticed or no test could; 0 without mutants, because nothing was tested."""
-    total = sum(verdicts.values())
-    return 100 * (total - verdicts["SURVIVED"]) / total if total else 0.0
+    """How many of 100 mutants that a test could notice one did; 0 without mutants, because nothing was tested."""
+    total = sum(count for verdict, count in verdicts.items() if verdict != "equivalent")
+    noticed = sum(count for verdict, count in verdicts.items() if verdict.startswith("noticed"))
+    return 100 * noticed / total if total else 0.0
 
 
-def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+def read_verdicts(file: Path | None) -> dict[str, str]:
+    """What an earlier run wrote."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    return dict(map(json.loads, lines))
+
+
+def verdicts_of(mutants: list[Mutant], jobs: int, *, is_end_to_end: bool = False) -> Iterator[tuple[Mutant, str]]:
     """Run all mutants; yields each with its verdict as it finishes."""
     equivalent = read_equivalent()
     groups: dict[tuple[str, ...], list[Mutant]] = {}
     for mutant in mutants:
         groups.setdefault(paths_of_tests(mutant.file), []).append(mutant)
     slots: queue.Queue[Slot] = queue.Queue()
-    codes: queue.Queue[tuple[Mutant, int]] = queue.Queue()
+    codes: queue.Queue[tuple[Mutant, str]] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
         started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
         for slot in started:
             slots.put(slot)
         try:
-            runs = [pool.submit(try_all, group, slots, codes) for group in groups.values()]
+            runs = [pool.submit(try_all, group, slots, codes, is_end_to_end) for group in groups.values()]
             for _ in mutants:
-                mutant, code = _next(codes, runs)
-                verdict = "SURVIVED" if code in UNNOTICED else "noticed (timeout)" if code == TIMEOUT else "noticed"
-                if code in UNNOTICED and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+                mutant, verdict = _next(codes, runs)
+                if verdict == "SURVIVED" and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
                     verdict = "equivalent"
                 yield mutant, verdict
         finally:
@@ -336,7 +288,7 @@ def verdicts_of(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]
                 slot.process.kill()
 
 
-def _next(codes: queue.Queue[tuple[Mutant, int]], runs: list[Future[None]]) -> tuple[Mutant, int]:
+def _next(codes: queue.Queue[tuple[Mutant, str]], runs: list[Future[None]]) -> tuple[Mutant, str]:
     """The next result; raises what stopped a run."""
     while True:
         try:

@@ -15,19 +15,8 @@ from tests.mutation import run
 from tests.mutation.forks import TIMEOUT
 from tests.mutation.mutants import Mutant, find_mutants, statement_lines
 from tests.mutation.reach import Reach, Reached
-from tests.mutation.run import (
-    CORE_FILES,
-    GONE,
-    PACKAGE,
-    ROOT,
-    TESTS,
-    Slot,
-    draw,
-    importers,
-    noticed_percent,
-    paths_of_tests,
-    read_equivalent,
-)
+from tests.mutation.run import GONE, Slot, draw, noticed_percent, read_equivalent
+from tests.mutation.selection import ALL_FILES, END_TO_END, PACKAGE, ROOT, TESTS, importers, own_tests, paths_of_tests
 
 
 def changes(source: str) -> set[tuple[str, str]]:
@@ -79,18 +68,21 @@ def test_only_the_changed_expression_differs_and_characters_of_several_bytes_do_
 
 @pytest.mark.nightly
 def test_every_mutant_is_python_and_the_draw_repeats() -> None:
-    drawn = draw(list(CORE_FILES), count=60, seed=3)
-    assert drawn == draw(list(CORE_FILES), count=60, seed=3)
-    assert drawn != draw(list(CORE_FILES), count=60, seed=4)
+    drawn = draw(list(ALL_FILES), count=100, seed=3)
+    assert drawn == draw(list(ALL_FILES), count=100, seed=3)
+    assert drawn != draw(list(ALL_FILES), count=100, seed=4)
+    assert len({mutant.key for mutant in drawn}) == len(drawn)
     for mutant in drawn:
         original = (PACKAGE / mutant.file).read_bytes()
         assert ast.dump(ast.parse(mutant.apply(original))) != ast.dump(ast.parse(original)), mutant
-        assert paths_of_tests(mutant.file)
 
 
 def test_the_tests_of_every_file_exist() -> None:
-    missing = {path for paths in TESTS.values() for path in paths if not (ROOT / path).exists()}
-    assert not missing, "a test was renamed: change TESTS in tests/mutation/run.py"
+    missing = {path for paths in (*TESTS.values(), END_TO_END.values()) for path in paths if not (ROOT / path).exists()}
+    assert not missing, "a test was renamed: change TESTS in tests/mutation/selection.py"
+    files = [str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")]
+    without = [one for one in files if not (paths_of_tests(one) or own_tests(one).exists() or importers(one))]
+    assert without == ["__main__.py"], "no unit test may notice a change of these"
 
 
 def test_every_entry_of_the_equivalent_list_still_names_a_mutant() -> None:
@@ -100,23 +92,43 @@ def test_every_entry_of_the_equivalent_list_still_names_a_mutant() -> None:
     assert listed <= {(mutant.file, mutant.line_text, mutant.before, mutant.after) for mutant in mutants}
 
 
-def test_survivors_alone_lower_the_percentage() -> None:
-    assert noticed_percent({"noticed": 6, "noticed (timeout)": 1, "equivalent": 2, "SURVIVED": 1}) == 90.0
+def test_survivors_and_time_outs_lower_the_percentage_and_equivalents_do_not() -> None:
+    assert (
+        noticed_percent({"noticed": 6, "noticed end to end": 2, "equivalent": 5, "SURVIVED": 1, "TIMED OUT": 1}) == 80.0
+    )
     assert noticed_percent({"noticed": 3, "SURVIVED": 0}) == 100.0
     assert noticed_percent({"noticed": 0, "SURVIVED": 0}) == 0.0
 
 
-@pytest.mark.parametrize(("at_least", "is_enough"), [("75", True), ("75.1", False), (None, True)])
+@pytest.mark.parametrize(("at_least", "is_enough"), [("50", True), ("50.1", False), (None, True)])
 def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enough) -> None:
-    verdicts = ["noticed", "SURVIVED", "equivalent", "noticed (timeout)"]
-    monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs: zip(mutants, verdicts, strict=True))
+    verdicts = ["noticed", "SURVIVED", "equivalent", "noticed", "TIMED OUT"]
+    monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs, **how: zip(mutants, verdicts, strict=True))
     limit = ["--at-least", at_least] if at_least else []
-    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py", *limit])
+    monkeypatch.setattr("sys.argv", ["run", "--count", "5", "--files", "algo/kl.py", *limit])
     if is_enough:
         run.main()
     else:
-        with pytest.raises(SystemExit, match=r"--at-least 75\.1%"):
+        with pytest.raises(SystemExit, match=r"--at-least 50\.1%"):
             run.main()
+
+
+def test_what_has_a_verdict_is_not_tried_again(monkeypatch, tmp_path, capsys) -> None:
+    tried: list[Mutant] = []
+
+    def verdicts_of(mutants: list[Mutant], jobs: int, **how: bool) -> Iterator[tuple[Mutant, str]]:
+        for mutant in mutants[:2]:
+            tried.append(mutant)
+            yield mutant, "noticed"
+
+    monkeypatch.setattr(run, "verdicts_of", verdicts_of)
+    monkeypatch.setattr(
+        "sys.argv", ["run", "--count", "4", "--files", "algo/kl.py", "--results", str(tmp_path / "verdicts")]
+    )
+    run.main()
+    run.main()
+    assert len(set(tried)) == 4
+    assert "4 mutants, seed 0; 2 not tried yet" in capsys.readouterr().out
 
 
 def test_a_mutant_is_in_the_innermost_statement_of_a_function() -> None:
@@ -193,7 +205,7 @@ def test_tests_that_are_killed_run_again_and_then_without_the_mutant(
 
 
 def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch, capsys) -> None:
-    def verdicts(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    def verdicts(mutants: list[Mutant], jobs: int, **how: bool) -> Iterator[tuple[Mutant, str]]:
         yield mutants[0], "noticed"
         yield mutants[1], "SURVIVED"
         raise SystemExit("stopped")
@@ -202,7 +214,10 @@ def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch,
     monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py"])
     with pytest.raises(SystemExit, match="stopped"):
         run.main()
-    assert "50.0% noticed of 2 tried (4 drawn): 1 noticed, 0 noticed (timeout), 0 equi" in capsys.readouterr().out
+    assert (
+        "50.0% noticed of 2 tried (4 drawn): 1 noticed, 0 noticed end to end, 0 TIMED OUT, 0 equi"
+        in capsys.readouterr().out
+    )
 
 
 _TESTS = """
