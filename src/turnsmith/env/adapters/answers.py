@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-from turnsmith.env.adapters.code_tests import check_tests, code_answer
+from turnsmith.env.adapters.code_tests.grader import check_tests, code_answer
 from turnsmith.env.adapters.final_answers import MOST_CHARACTERS, code_in, final_answer
 from turnsmith.env.adapters.json_schemas import schema_text
 from turnsmith.env.adapters.scoring_process import judge_elsewhere, tell_once

@@ -27,14 +27,20 @@ def set_limits(seconds: int, memory: int, disk: int) -> None:
 
 
 def read_program() -> bytes:
-    """Read the program from standard input, its length in eight bytes first; the program itself gets no input."""
+    """Read the program from standard input, its length in eight bytes first.
+
+    The program itself gets no input, unless the highest bit is set.
+    """
     size = int.from_bytes(read_length(), "little")
+    keeps_input, size = size >> 63, size & (1 << 63) - 1
     code = b""
     while len(code) < size:
         piece = posix.read(0, size - len(code))
         if not piece:  # the parent process has gone
             sys.exit(1)
         code += piece
+    if keeps_input:
+        return code
     posix.close(0)
     _, write_end = posix.pipe()  # the read end takes the lowest free number, which is 0
     posix.close(write_end)
