@@ -6,22 +6,23 @@ or in worker processes, and what goes wrong in them is handled alike.
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import inspect
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
+import tempfile
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from turnsmith.env.program import run_to_its_end
 from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.step_result import StepResult
 
@@ -32,7 +33,9 @@ NO_REWARD = "no_reward"
 TO_SCORE = "to_score"
 """In the step's info: the observation is the agent's answer, or empty: then the model's last message is the answer. A
 second step, with `{"answer": ...}`, scores it."""
-_MAX_OUTPUT_BYTES = 2**16
+_TASK_FILE = "TURNSMITH_TASK_FILE"
+_MOST_VARIABLE = 100_000
+"""Linux allows 131,071 bytes for each variable, with its name."""
 _COLUMN = re.compile(r"\{(\{?)([\w.-]+)\}")
 
 
@@ -163,7 +166,8 @@ class CommandAgent(AgentEnvironment):
 
     Of a program whose answer is scored, what it prints is its answer; if it prints nothing, the model's last message.
     Others give their reward to `TURNSMITH_REWARD_URL` in a POST request, as a number or as `{"value": 1.0, "turn": 0}`.
-    The task is in `TURNSMITH_TASK`, as JSON.
+    The task is in `TURNSMITH_TASK`, as JSON, if it has at most 100,000 characters, and always in the file that
+    `TURNSMITH_TASK_FILE` names.
 
     Args:
         command: The program and its arguments, as in a shell. `{column}` stands for that column of the task, as a part
@@ -220,33 +224,33 @@ class CommandAgent(AgentEnvironment):
 
     async def run(self, model: ModelEndpoint) -> str | None:
         """Run the program to its end; kill it, with all that it has started, if the episode ends first."""
-        variables = {**os.environ, **model.variables(), "TURNSMITH_TASK": json.dumps(self.task)}
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self.arguments,
-                env={**variables, "TURNSMITH_SEED": str(self.seed)},
-                cwd=self.folder,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL if self.scoring is None else asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:  # a row with a null character, or longer than an argument may be
-            raise EnvironmentFailure(f"The program could not be started with this task: {error}.") from error
-        try:
-            output, errors = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
-            await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        if process.returncode:
-            raise EnvironmentFailure(f"The program ended with exit status {process.returncode}: {errors[-500:]}")
-        return None if self.scoring is None else output
+        task = json.dumps(self.task)
+        with _file_of(task) as path:
+            variables = {**os.environ, **model.variables(), "TURNSMITH_SEED": str(self.seed), _TASK_FILE: path}
+            if len(task) <= _MOST_VARIABLE:
+                variables["TURNSMITH_TASK"] = task
+            try:
+                ended = await run_to_its_end(
+                    self.arguments, variables, self.folder, keeps_output=self.scoring is not None
+                )
+            except (OSError, ValueError) as error:  # a row with a null character, or longer than an argument may be
+                raise EnvironmentFailure(self._not_started(error)) from error
+        if ended.status:
+            raise EnvironmentFailure(f"The program ended with exit status {ended.status}: {ended.errors[-500:]}")
+        return None if self.scoring is None else ended.output
+
+    def _not_started(self, error: OSError | ValueError) -> str:
+        sentence = f"The program could not be started with this task: {error}."
+        if not isinstance(error, OSError) or error.errno != errno.E2BIG:
+            return sentence
+        longest = max(len(argument.encode()) for argument in self.arguments)
+        return f"{sentence} Its longest argument has {longest:,} bytes. Let it read the task from ${_TASK_FILE}."
 
 
-async def _tail(stream: asyncio.StreamReader | None) -> str:
-    """The end of what a program writes, however much it is."""
-    kept = b""
-    while stream is not None and (part := await stream.read(_MAX_OUTPUT_BYTES)):
-        kept = (kept + part)[-_MAX_OUTPUT_BYTES:]
-    return kept.decode("utf-8", "replace").strip()
+@contextmanager
+def _file_of(text: str) -> Generator[str]:
+    """The path of a file with this text, while the context lasts."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="turnsmith-task-", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        yield file.name

@@ -297,6 +297,28 @@ async def test_a_row_that_no_program_can_be_given_is_a_fault(chat: Chat, questio
     trajectory = await play(agent, ScriptedEngine(["2"], chat), chat, {"question": question}, config=config)
     assert trajectory.outcome == "environment_failed"
     assert trajectory.error.startswith("The program could not be started with this task: ")
+    if question != "\0":
+        advice = "Its longest argument has 262,144 bytes. Let it read the task from $TURNSMITH_TASK_FILE."
+        assert trajectory.error.endswith(advice)
+
+
+@pytest.mark.parametrize("length", [10, 5_000_000])
+async def test_a_task_of_any_size_is_in_a_file(chat: Chat, tmp_path: Path, length: int):
+    program, noted = tmp_path / "my_agent.py", tmp_path / "noted"
+    program.write_text(
+        "import json, os\n"
+        "path = os.environ['TURNSMITH_TASK_FILE']\n"
+        "task = json.load(open(path))\n"
+        "assert json.loads(os.environ.get('TURNSMITH_TASK', 'null')) in (task, None)\n"
+        f"open({str(noted)!r}, 'w').write(path)\n"
+        f"{UNAWARE.replace('print(', '(')}"
+        "print(len(task['text']))"
+    )
+    config = EnvironmentConfig(command=f"{sys.executable} {program}", answer="length", reward=["exact"])
+    task = {"text": "é" * length, "length": length}
+    trajectory = await play("turnsmith.env.agent:CommandAgent", ScriptedEngine(["2"], chat), chat, task, config=config)
+    assert (trajectory.error, trajectory.outcome, trajectory.rewards) == ("", "completed", [1.0])
+    assert not Path(noted.read_text()).exists()
 
 
 async def test_a_program_without_a_reward_is_told_what_a_program_can_do(chat: Chat, tmp_path: Path):

@@ -11,7 +11,7 @@
     messages            the protocol
     serialization       sending the user's classes and functions
     codec               sending a trajectory
-    supervisor          the process around a worker, which limits it and leaves no process behind
+    usage               when a worker is used up, and is replaced
     worker              the process that hosts the environments
     server              `turnsmith serve-env`
 

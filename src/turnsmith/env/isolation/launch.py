@@ -11,8 +11,8 @@ import subprocess
 import sys
 from typing import Protocol
 
+from turnsmith import supervisor
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
@@ -20,6 +20,7 @@ from turnsmith.importing import hiding_files
 
 logger = logging.getLogger(__name__)
 
+_WORKER = "turnsmith.env.isolation.worker"
 _SUPERVISOR_SECONDS = 40.0
 """Longest wait for a supervisor to end its worker; it needs this long only for processes that cannot be killed."""
 _CONNECT_SECONDS = 30.0
@@ -52,7 +53,8 @@ def start_supervisor(
     connection: socket.socket, memory: int, processes: int, only: str = "", idle_seconds: float = 0.0
 ) -> subprocess.Popen[bytes]:
     """Start a worker under its supervisor, on `connection`; the caller closes its own copy of that."""
-    words = (str(connection.fileno()), str(memory), str(processes), only, str(idle_seconds))
+    limits = (str(memory), str(processes))
+    words = ("worker", _WORKER, str(connection.fileno()), *limits, only, str(idle_seconds))
     return subprocess.Popen(
         # By path: the supervisor itself must not import this package, which would make it ten times as large.
         [sys.executable, "-P", supervisor.__file__, *words],

@@ -20,9 +20,9 @@ from turnsmith.env.isolation import pool
 from turnsmith.env.isolation.handshake import keep_alive, read_token
 from turnsmith.env.isolation.pool import close_workers, isolation_status
 from turnsmith.env.isolation.remote_host import RemoteHost
-from turnsmith.env.isolation.supervisor import _children
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, WorkerLost
+from turnsmith.supervisor import children_of
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_only_who_knows_the_token_gets_a_worker(tmp_path: Path) -> None:
         strangers = [socket.create_connection((host, int(port))) for _ in range(3)]
         for nonsense, stranger in zip((b"", b"\xff" * 99, b"\x03\x00\x00\x00\xc1\xc1\xc1"), strangers, strict=True):
             stranger.sendall(nonsense)
-        assert _children(server.pid) == [], "no process was started for any of them"
+        assert children_of(server.pid) == [], "no process was started for any of them"
         assert "Answer with a number" in played(address, one_step, isolation_token_file=str(token))
         for stranger in strangers:
             stranger.close()

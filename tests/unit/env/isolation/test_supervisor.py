@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from turnsmith import supervisor
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation import supervisor
 from turnsmith.env.isolation.launch import describe_exit, start_supervisor
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import FrameDecoder, frame

@@ -1,17 +1,19 @@
-"""The process around a worker: starts it, limits what it uses, and leaves no process behind.
+"""The process around a worker or an agent's program: leaves nothing behind of what that has started.
 
-Run as a script with the standard library only, because it lives as long as the worker and must be small. It forks once.
-The child becomes the worker, in a session of its own, and runs the user's code. The supervisor runs none of it, so
-nothing that the user's code does can stop it. It is the subreaper of everything the worker starts: a process that was
+Run as a script with the standard library only, because it lives as long as what it supervises and must be small. It
+forks once. The child becomes the worker or the program, in a session of its own. The supervisor runs none of their
+code, so nothing that the code does can stop it. It is the subreaper of everything that they start: a process that was
 forked twice or has its own session still becomes the supervisor's child, is found, and is killed.
 
-It ends everything when the worker exits, when a limit is exceeded, when the other end of the connection is closed, and
-when the process that started it dies, however that dies. Then it reports the exit code over the connection.
+It ends everything when the child exits, when it is told to, and when the process that started it dies, however that
+dies; of a worker also when a limit is exceeded. It is told by a closed connection, to which it then reports a worker's
+exit code, or by SIGTERM if it supervises a program.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import select
@@ -32,15 +34,24 @@ _EXTRA_ADDRESS_SPACE = 2**30
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def supervise(argv: list[str]) -> int:
+def supervised(command: list[str]) -> list[str]:
+    """The command that runs a program under a supervisor of its own; elsewhere than on Linux the program alone.
+
+    The supervisor's exit status is the program's, 128 + N after signal N. SIGTERM ends both, and all that was started.
+    """
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", __file__, "program", *command]
+
+
+def supervise_worker(argv: list[str]) -> int:
     """Fork the worker and supervise it.
 
     Args:
-        argv: Descriptor of the connection, memory limit in bytes, process limit, the one environment to serve, and how
-            many seconds to wait for a message; empty and 0: any, and for ever.
+        argv: The worker's module, descriptor of the connection, memory limit in bytes, process limit, the one
+            environment to serve, and how many seconds to wait for a message; empty and 0: any, and for ever.
     """
-    connection, memory, processes = (int(word) for word in argv[:3])
-    only, idle_seconds = argv[3], float(argv[4])
+    connection, memory, processes = (int(word) for word in argv[1:4])
     os.set_inheritable(connection, False)  # programs that an environment starts must not hold it open
     parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -52,12 +63,45 @@ def supervise(argv: list[str]) -> int:
         return 0
     supervisor.child = os.fork()
     if supervisor.child == 0:
-        _become_worker(supervisor, only, idle_seconds)
+        _become_worker(argv[0], supervisor, argv[4], float(argv[5]))
     return supervisor.run()
 
 
+def supervise_program(command: list[str]) -> int:
+    """Run a program, and kill all that it started when it ends, or when we are told to.
+
+    Args:
+        command: The program and its arguments.
+    """
+    parent, supervisor = os.getppid(), Supervisor(-1, 0, 0)
+    try:
+        # Held back, so that it is not told to end between the fork and when it knows of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGTERM, supervisor.be_told)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            return 0
+        supervisor.child = os.fork()
+        if supervisor.child == 0:
+            _become_program(command)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        while supervisor.status is None:
+            ended, status = os.waitpid(-1, 0)
+            if ended == supervisor.child:
+                supervisor.status = status
+    except _Told:
+        pass
+    supervisor.end_all()
+    return supervisor.code()
+
+
+class _Told(Exception):
+    """The supervisor of a program was told to end it."""
+
+
 class Supervisor:
-    """Supervises one worker and all that it starts."""
+    """Supervises one worker, or one program, and all that it starts."""
 
     def __init__(self, connection: int, memory: int, processes: int) -> None:
         self.connection = connection
@@ -70,6 +114,12 @@ class Supervisor:
     def check_parent(self, parent: int) -> None:
         """Note whether the process that started us is gone."""
         self.is_orphan = os.getppid() != parent
+
+    def be_told(self, *_: object) -> None:
+        """End, once: whoever is ending everything must not be interrupted."""
+        if not self.is_orphan:
+            self.is_orphan = True
+            raise _Told
 
     def run(self) -> int:
         """Wait until the worker ends or has to be ended; returns the exit code."""
@@ -163,13 +213,14 @@ def descendants() -> list[int]:
     found: list[int] = []
     waiting = [os.getpid()]
     while waiting:
-        children = _children(waiting.pop())
+        children = children_of(waiting.pop())
         found += children
         waiting += children
     return found
 
 
-def _children(process: int) -> list[int]:
+def children_of(process: int) -> list[int]:
+    """The living children of a process."""
     children: list[int] = []
     try:
         for task in Path(f"/proc/{process}/task").iterdir():
@@ -194,7 +245,20 @@ def _own_share(process: int) -> int:
         return _resident(process)
 
 
-def _become_worker(supervisor: Supervisor, only: str, idle_seconds: float) -> None:
+def _become_program(command: list[str]) -> None:
+    try:
+        for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.execvp(command[0], command)
+    except BaseException as error:
+        os.write(2, f"{command[0]} could not be started: {error}\n".encode(errors="replace"))
+    os._exit(127)
+
+
+def _become_worker(module: str, supervisor: Supervisor, only: str, idle_seconds: float) -> None:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -202,9 +266,7 @@ def _become_worker(supervisor: Supervisor, only: str, idle_seconds: float) -> No
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _set_limits(supervisor.memory, supervisor.processes)
         sys.path[:] = os.environ.pop(SEARCH_PATH, os.pathsep.join(sys.path)).split(os.pathsep)
-        from turnsmith.env.isolation.worker import serve
-
-        serve(supervisor.connection, only, idle_seconds)
+        importlib.import_module(module).serve(supervisor.connection, only, idle_seconds)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -251,4 +313,5 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(supervise(sys.argv[1:]))
+    kind, *words = sys.argv[1:]
+    raise SystemExit(supervise_program(words) if kind == "program" else supervise_worker(words))
