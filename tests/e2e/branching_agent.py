@@ -30,3 +30,16 @@ async def branch(task: dict[str, Any], model: Any) -> None:
         text = "".join(said)
         await asyncio.to_thread(model.reward, text.count("a") / max(1, len(text)))
         await asyncio.to_thread(model.reward, said[0].count("a") / 8, turn=0)
+
+
+async def branch_unevenly(task: dict[str, Any], model: Any) -> None:
+    """Up to nine conversations of one turn: how many, the first answer decides."""
+    async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
+
+        async def say(text: str) -> str:
+            asked: Any = [{"role": "user", "content": text}]
+            return (await client.chat.completions.create(model="m", messages=asked)).choices[0].message.content or ""
+
+        said = await say("Say a")
+        said += "".join([await say(f"Say a, number {number}") for number in range(sum(map(ord, said)) % 9)])
+        await asyncio.to_thread(model.reward, said.count("a") / max(1, len(said)))

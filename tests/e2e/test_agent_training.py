@@ -6,14 +6,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
-from tests.e2e.branching_agent import branch
+from tests.e2e.branching_agent import branch, branch_unevenly
 from tests.e2e.trained_on import assert_trained_on_what_was_sampled
 from turnsmith import ConfigStore, EnvironmentConfig, RayPPOTrainer
+from turnsmith.models import resolve
 from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
+from turnsmith.trajectory import Trajectory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STEPS = 2
@@ -65,6 +70,41 @@ def test_every_sampled_token_is_trained_once(trained: RayPPOTrainer) -> None:
         # Turns with an advantage of exactly 0 would hide one that was left out.
         with_advantage = [any(rows[one.episode_id][start:stop]) for start, stop in one.turn_spans()]
         assert with_advantage.count(True) >= 6
+
+
+def test_an_episode_counts_once_over_two_ranks_and_their_micro_batches(tmp_path: Path) -> None:
+    config = ConfigStore()
+    config.model.model_name, config.inference.max_tokens = "tiny", 8
+    config.training.batch_size, config.training.group_size, config.training.micro_batch_size = 8, 4, 2
+    config.training.loss_aggregation = "seq-mean-token-mean"
+    config.ray.gpus_per_node = 2
+    config.checkpoint.output_dir, config.checkpoint.save_interval = str(tmp_path), 0
+    trainer = RayPPOTrainer(config, branch_unevenly)
+    try:
+        (record,) = trainer.fit(num_epochs=1, num_iters_per_epoch=1)
+    finally:
+        trainer.cleanup()
+    assert trainer.run is not None
+    episodes, rows = read_episodes(trainer.run, step=1), read_advantages(trainer.run, 1).advantages
+    lengths = {len(one.segments) for one in episodes}
+    assert len(lengths) > 2
+    gradient = episode_gradient(episodes, {name: list(row) for name, row in rows.items()})
+    assert record["grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-5)
+
+
+def episode_gradient(episodes: list[Trajectory], advantages: dict[str, list[float]]) -> torch.Tensor:
+    """The gradient of the first update in float64, in which each episode is one row: there, all ratios are 1."""
+    model: Any = AutoModelForCausalLM.from_pretrained(resolve("tiny"), dtype=torch.float64)
+    for one in episodes:
+        first, tokens = 0, sum(one.response_mask())
+        for buffer in one.segments:
+            ids, prompt = torch.tensor([buffer.ids.tolist()]), buffer.prompt_length
+            log_probs = model(ids).logits[0, prompt - 1 : -1].log_softmax(-1).gather(1, ids[0, prompt:, None])[:, 0]
+            last = first + len(log_probs)
+            weights = torch.tensor(advantages[one.episode_id][first:last]) * torch.tensor(buffer.mask[prompt:].tolist())
+            (-(log_probs * weights).sum() / tokens / len(episodes)).backward()
+            first = last
+    return torch.cat([one.grad.flatten() for one in model.parameters()])
 
 
 def test_of_500_programs_64_at_once_none_is_lost(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ def nested(rows: list[Any]) -> Any:
 class BatchStore:
     """Has the fields of one batch where TransferQueue would have them."""
 
+    theirs: Any
+    """verl's config, once the advantages are computed."""
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, keys: list[str], fields: dict[str, Any]) -> None:
         self.keys, self.fields, self._monkeypatch = keys, fields, monkeypatch
         for method in ("kv_batch_get", "kv_batch_put"):
@@ -44,7 +47,7 @@ class BatchStore:
         """Let our trainer compute the advantages of step 1 and record them; returns verl's batch."""
         estimator, credit = config.training.adv_estimator, config.training.credit
         trainer: Any = object.__new__(SyncTrainer)
-        trainer.config = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
+        trainer.config = self.theirs = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
         trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
         trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
         trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0

@@ -76,6 +76,8 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "clip_ratio_low": training.clip_ratio,
         "clip_ratio_high": training.clip_ratio if training.clip_ratio_high is None else training.clip_ratio_high,
         "loss_agg_mode": training.loss_aggregation,
+        # T of seq-mean-token-sum-norm; verl's default is the length of the longest row of a micro-batch.
+        "loss_scale_factor": config.inference.max_episode_tokens,
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,

@@ -9,13 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 import transfer_queue
+from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import register_adv_est
 
 from turnsmith.records.advantages import StepAdvantages
 from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.advantages import AdvantageEstimator, AdvantageInputs
+from turnsmith.trainer.row_weights import counts_episodes, row_weights
 from turnsmith.trainer.segments import EpisodeRows
+from turnsmith.trainer.verl.losses import ROW_WEIGHTS
 
 ANCHORS = "turn_anchors"
 """The field of verl's batch with the observation that each turn began from, where `training.credit` needs it."""
@@ -87,6 +91,19 @@ def add_advantages(recorded: StepAdvantages, batch: Any, *, critic: bool, kl_in_
     for name, parts in segments.items():
         for ours, numbers in rows.items():
             getattr(recorded, ours)[name] = np.concatenate([numbers[row].numpy() for _, row in sorted(parts)])
+
+
+def add_row_weights(batch: Any, aggregation: str) -> None:
+    """Add the weights of a batch's rows for `weighted_loss`, if its losses are means over episodes."""
+    if not counts_episodes(aggregation):
+        return
+    mask = _read_fields(batch, ["response_mask"])["response_mask"]
+    rows = mask.unbind()
+    episodes = [key.rpartition("_")[0] for key in batch.keys]
+    weights = row_weights(episodes, [int(row.count_nonzero()) for row in rows], aggregation)
+    values = [torch.full(row.shape, weight, dtype=torch.float32) for row, weight in zip(rows, weights, strict=True)]
+    fields = TensorDict({ROW_WEIGHTS: torch.nested.as_nested_tensor(values, layout=torch.jagged)}, [len(values)])
+    transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
 
 def _read_fields(batch: Any, names: list[str]) -> Any:

@@ -27,7 +27,14 @@ from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
 from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.estimators import add_advantages, extra_fields, extra_inputs, register_estimator
+from turnsmith.trainer.verl.estimators import (
+    add_advantages,
+    add_row_weights,
+    extra_fields,
+    extra_inputs,
+    register_estimator,
+)
+from turnsmith.trainer.verl.losses import count_episodes
 from turnsmith.trainer.verl.recovery import (
     NOTHING_TO_TRAIN_ON,
     Recovery,
@@ -93,6 +100,10 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self._trained: list[str] = []
         self._widening = 1
         self._advantages = StepAdvantages()
+
+    def _setup(self) -> None:
+        super()._setup()
+        count_episodes(self.config, self.actor_rollout_wg, self.critic_wg if self.use_critic else None)
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -211,6 +222,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
         with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
+        add_row_weights(batch, self.config.actor_rollout_ref.actor.loss_agg_mode)
         add_advantages(
             self._advantages, batch, critic=self.use_critic, kl_in_reward=self.config.algorithm.use_kl_in_reward
         )
