@@ -41,10 +41,11 @@ class BatchStore:
 
     def kv_batch_put(self, keys: list[str], partition_id: str, fields: TensorDict) -> Any:
         self.fields.update(fields.items())
-        return transfer_queue.KVBatchMeta(partition_id=partition_id, keys=keys, tags=[{} for _ in keys])
+        tags: list[dict[str, Any]] = [{} for _ in keys]
+        return transfer_queue.KVBatchMeta(partition_id=partition_id, keys=keys, tags=tags, fields=list(self.fields))
 
     def compute_advantages(self, config: ConfigStore, run: RunFolder) -> Any:
-        """Let our trainer compute the advantages of step 1 and record them; returns verl's batch."""
+        """Let our trainer compute the advantages of step 1 and record them; returns the batch that the ranks get."""
         estimator, credit = config.training.adv_estimator, config.training.credit
         trainer: Any = object.__new__(SyncTrainer)
         trainer.config = self.theirs = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
@@ -54,5 +55,4 @@ class BatchStore:
         self._monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", {})  # another test may have registered it
         register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
         batch = transfer_queue.KVBatchMeta(partition_id="train", keys=self.keys, tags=[{} for _ in self.keys])
-        trainer._compute_advantage(batch, {})
-        return batch
+        return trainer._compute_advantage(batch, {})

@@ -114,7 +114,7 @@ class Step:
         fields |= {"rollout_log_probs": fields["old_log_probs"], "ref_log_prob": nested(self._rows("ref"))}
         fields["uid"] = NonTensorStack(*[group for _, group, _ in outputs])
         self.store = BatchStore(monkeypatch, [key for key, _, _ in outputs], fields)
-        self.store.compute_advantages(config, RunFolder.create(folder, f"run-{len(list(folder.iterdir()))}"))
+        self.batch = self.store.compute_advantages(config, RunFolder.create(folder, "run"))
 
     def _rows(self, name: str) -> list[list[float]]:
         found = [row for made, turns in self.episodes.values() for row in response_rows(made, turns, name)]
@@ -145,9 +145,9 @@ class Step:
         fields = self.store.fields
         mask = fields["response_mask"]
         taken = {
-            name: nested([field[place].clone() for place in rows])
-            for name, field in fields.items()
-            if isinstance(field, torch.Tensor)
+            name: nested([fields[name][place].clone() for place in rows])
+            for name in self.batch.fields
+            if isinstance(fields[name], torch.Tensor)
         }
         taken["prompts"] = nested([[1] * PROMPT for _ in rows])
         taken["responses"] = taken["response_mask"]

@@ -93,17 +93,18 @@ def add_advantages(recorded: StepAdvantages, batch: Any, *, critic: bool, kl_in_
             getattr(recorded, ours)[name] = np.concatenate([numbers[row].numpy() for _, row in sorted(parts)])
 
 
-def add_row_weights(batch: Any, aggregation: str) -> None:
-    """Add the weights of a batch's rows for `weighted_loss`, if its losses are means over episodes."""
+def with_row_weights(batch: Any, aggregation: str) -> Any:
+    """The batch with the weights of its rows for `weighted_loss`, if its losses are means over episodes."""
     if not counts_episodes(aggregation):
-        return
+        return batch
     mask = _read_fields(batch, ["response_mask"])["response_mask"]
     rows = mask.unbind()
     episodes = [key.rpartition("_")[0] for key in batch.keys]
     weights = row_weights(episodes, [int(row.count_nonzero()) for row in rows], aggregation)
     values = [torch.full(row.shape, weight, dtype=torch.float32) for row, weight in zip(rows, weights, strict=True)]
     fields = TensorDict({ROW_WEIGHTS: torch.nested.as_nested_tensor(values, layout=torch.jagged)}, [len(values)])
-    transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    # What it returns names the new field: the ranks read only fields that their batch names.
+    return transfer_queue.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
 
 def _read_fields(batch: Any, names: list[str]) -> Any:

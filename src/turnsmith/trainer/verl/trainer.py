@@ -29,10 +29,10 @@ from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.estimators import (
     add_advantages,
-    add_row_weights,
     extra_fields,
     extra_inputs,
     register_estimator,
+    with_row_weights,
 )
 from turnsmith.trainer.verl.losses import count_episodes
 from turnsmith.trainer.verl.recovery import (
@@ -222,7 +222,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
         with extra_inputs(**fields):
             batch = super()._compute_advantage(batch, metrics)
-        add_row_weights(batch, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        batch = with_row_weights(batch, self.config.actor_rollout_ref.actor.loss_agg_mode)
         add_advantages(
             self._advantages, batch, critic=self.use_critic, kl_in_reward=self.config.algorithm.use_kl_in_reward
         )
