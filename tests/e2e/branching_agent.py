@@ -12,7 +12,7 @@ async def branch(task: dict[str, Any], model: Any) -> None:
     """Seven turns in four conversations, each paid for by the share of the letter a."""
     async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as client:
 
-        async def say(messages: list[dict[str, str]], text: str) -> str:
+        async def say(messages: list[Any], text: str) -> str:
             messages.append({"role": "user", "content": text})
             reply = (await client.chat.completions.create(model="m", messages=messages)).choices[0].message.content
             messages.append({"role": "assistant", "content": reply or ""})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def episode_gradient(episodes: list[Trajectory], advantages: dict[str, list[floa
 
 
 def test_of_500_programs_64_at_once_none_is_lost(tmp_path: Path) -> None:
-    import uvloop  # noqa: F401  (Ray's workers install it where it is; its processes cannot be started in two threads)
+    import_module("uvloop")  # Ray's workers install it where it is; its processes cannot be started in two threads
 
     (tmp_path / "agent.py").write_text(PROGRAM)
     config = ConfigStore(environment=EnvironmentConfig(command=f"{sys.executable} -S {tmp_path / 'agent.py'}"))

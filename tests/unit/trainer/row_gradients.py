@@ -112,7 +112,8 @@ class Step:
             field: nested(self._rows(name)) for name, field in (("old", "old_log_probs"), ("old_values", "values"))
         }
         fields |= {"rollout_log_probs": fields["old_log_probs"], "ref_log_prob": nested(self._rows("ref"))}
-        fields["uid"] = NonTensorStack(*[group for _, group, _ in outputs])
+        stack: Any = NonTensorStack
+        fields["uid"] = stack(*[group for _, group, _ in outputs])
         self.store = BatchStore(monkeypatch, [key for key, _, _ in outputs], fields)
         self.batch = self.store.compute_advantages(config, RunFolder.create(folder, "run"))
 
