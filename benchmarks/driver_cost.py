@@ -12,10 +12,10 @@ all its threads, over the turns with a tool call: other processes on the machine
               the event loop because a plain function may block, once with async tools.
     verl      `ToolAgentLoop` of verl 0.9.1 with its Hermes parser and async tools.
 
-Eight episodes in a row have the same opening, as the episodes of a group do. The loops take turns within each round;
-shown are the least and the median of all rounds. Exits 1 if turnsmith with plain tools costs more than `LIMITS` times
-the loop by hand, both in the least and in the median of the rounds. With one episode in flight nothing overlaps the
-switch to the tool's thread and back, so that limit is higher.
+Eight episodes in a row have the same opening, as the episodes of a group do. The loops take turns within each round, in
+alternating order; shown are the least, and the median over all rounds of the ratio to the faster loop by hand. Exits 1
+if that median is above `LIMITS` for turnsmith with plain tools, which is also what is recorded. With one episode in
+flight nothing overlaps the switch to the tool's thread and back, so that limit is higher.
 
 Run: python -m benchmarks.driver_cost [--quick]
 """
@@ -40,6 +40,7 @@ from typing import Any
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from benchmarks import results
+from benchmarks.rounds import in_turn, median_ratio
 from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
@@ -53,8 +54,11 @@ TURNS = 8
 QUESTION = "Where is my order {}? It should have come on Monday, and nobody answers the phone."
 GROUP = 8
 ANSWER = "Your order 1007 is with the carrier. It comes tomorrow; I have sent you the link to follow it."
-LIMITS = {1: 2.2, 64: 1.5, 512: 1.5}
-"""For each number of episodes in flight: the most that turnsmith with plain tools may cost over the loop by hand."""
+LIMITS = {1: 3.0, 64: 2.5, 512: 2.5}
+"""For each number in flight: the most that turnsmith with plain tools may cost over the faster loop by hand.
+
+Medians were between 1.2 and 2.8 on the machines of 2026."""
+BY_HAND = ("by hand", "by hand, Rust encoder")
 NUMBERS = count()
 Episode = Callable[[int], Awaitable[int]]
 """Plays the episode of this number, used once only, and says how many tokens it has."""
@@ -284,9 +288,8 @@ def main() -> None:
     for at_once, episodes in ((1, 128), (64, 128), (512, 512)) if not options.quick else ((64, 64),):
         ratios = report(loops, episodes, at_once, options.rounds or (40 if options.quick else 7))
         missed += misses(at_once, ratios["turnsmith, plain tool"])
-        hand = min(ratios["by hand"], ratios["by hand, Rust encoder"])  # over the faster of the two
         for key, loop in (("turnsmith", "turnsmith, plain tool"), ("verl", "verl ToolAgentLoop")):
-            found |= {f"{key}_{at_once}": ratios[loop] / hand} if loop in ratios else {}
+            found |= {f"{key}_{at_once}": ratios[loop]} if loop in ratios else {}
     gc.unfreeze()  # or they would not be cleaned up at the end
     results.record("driver_cost", found, is_wanted=options.json)
     print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMITS} times the loop by hand")
@@ -303,24 +306,18 @@ async def _length(play: Episode) -> int:
 
 
 def report(loops: dict[str, Episode], episodes: int, at_once: int, rounds: int) -> dict[str, float]:
-    """Measure all loops in turn and print a line for each; returns the ratios to the loop by hand.
-
-    Of the two estimates of a ratio it returns the lower: other work on the machine raises one of them at a time.
-    """
+    """Measure all loops in turn and print a line for each; returns the ratios to the faster loop by hand."""
     costs: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(rounds):
-        for name, play in loops.items():
-            costs[name].append(cost(play, episodes, at_once))
-    hand = costs["by hand"]
-    ratios = {}
+    for name in in_turn(list(loops), rounds):
+        costs[name].append(cost(loops[name], episodes, at_once))
+    hand = list(map(min, *(costs[name] for name in BY_HAND)))
+    ratios: dict[str, float] = {}
     print(f"{at_once} in flight, CPU us a turn")
     for name, found in costs.items():
-        least = min(found) / min(hand)
-        median = statistics.median(one / other for one, other in zip(found, hand, strict=True))
-        ratios[name] = min(least, median)
+        ratios[name] = median_ratio(found, hand)
         print(
             f"  {name:22} least {min(found):7.0f}   median {statistics.median(found):7.0f}   "
-            f"over by hand: {least:5.2f} of the least, {median:5.2f} median of the rounds",
+            f"over the faster by hand: {ratios[name]:5.2f}, the median of the rounds",
             flush=True,
         )
     return ratios

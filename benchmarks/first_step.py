@@ -30,6 +30,7 @@ from typing import Any
 
 import psutil
 from benchmarks import results
+from benchmarks.rounds import check_rounds, in_turn, median_ratio
 
 from turnsmith.errors import RecordError
 from turnsmith.records.run_folder import RunFolder
@@ -111,13 +112,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="at least 3: the first two are not counted as steps")
     results.add_option(parser)
     options = parser.parse_args()
+    check_rounds(parser, options)
     runs: dict[str, list[Measured]] = {"other": [], "this": []}
     for python in (options.other, sys.executable):  # what is on the disk is read once before
         measure(python, options.engine, 3)
-    for _ in range(options.rounds):
-        for name, python in (("other", options.other), ("this", sys.executable)):
-            runs[name].append(measure(python, options.engine, options.steps))
-            show(name, runs[name][-1])
+    for name, python in in_turn((("other", options.other), ("this", sys.executable)), options.rounds):
+        runs[name].append(measure(python, options.engine, options.steps))
+        show(name, runs[name][-1])
     ratios = compare(runs)
     name = "first_step" if options.engine == "transformers" else f"first_step_{options.engine}"
     results.record(name, {part.replace(" ", "_"): found for part, found in ratios.items()}, is_wanted=options.json)
@@ -127,12 +128,13 @@ def main() -> None:
 
 
 def compare(runs: dict[str, list[Measured]]) -> dict[str, float]:
-    """Print the means beside each other; return the ratios, and our seconds."""
+    """Print the medians beside each other; return the ratios, and the seconds."""
     figures: dict[str, float] = {}
     for part in (*PHASES, "first step", "CPU", "step"):
-        ours, theirs = (statistics.mean(run.seconds[part] for run in runs[name]) for name in ("this", "other"))
-        figures |= {part: ours / theirs, f"{part} s": ours, f"{part} other s": theirs}
-        print(f"{part:16} this / other = {ours:.2f} s / {theirs:.2f} s = {ours / theirs:.2f}")
+        seconds = [[run.seconds[part] for run in runs[name]] for name in ("this", "other")]
+        ours, theirs = map(statistics.median, seconds)
+        figures |= {part: median_ratio(*seconds), f"{part} s": ours, f"{part} other s": theirs}
+        print(f"{part:16} this {ours:.2f} s, other {theirs:.2f} s; median of the ratios {figures[part]:.2f}")
     return figures
 
 

@@ -15,8 +15,8 @@ Prefill: how many prompt tokens vLLM computed, by its own count (prompt tokens l
 ideal prefix cache of the same block size must compute for the same requests: one of endless size, which knows all
 tokens of every request as soon as they are computed.
 
-Exits 1 if the best round of ours has less than 0.97 of the tokens of the bare engine's best, both a wall-clock second
-and a CPU second. With `--quick` nothing is judged: beside the tiny model everything else is large.
+Exits 1 if the median of the rounds has less than 0.97 of the bare engine's tokens a wall-clock second. With `--quick`
+nothing is judged: beside the tiny model everything else is large.
 
 Run: python -m benchmarks.rollout_throughput [--rounds 4] [--model smollm2] [--quick]
 """
@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import statistics
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import psutil
 from benchmarks import results
+from benchmarks.rounds import check_rounds, in_turn, median_ratio
 from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling
@@ -238,6 +238,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the tiny model and 2 rounds; most of it is vLLM's start")
     results.add_option(parser)
     options = parser.parse_args()
+    check_rounds(parser, options)
     if options.quick:
         options.model, options.rounds = "tiny", 2
     path = resolve(options.model)
@@ -247,33 +248,29 @@ def main() -> None:
     try:
         measure(work, "bare")  # the first round pays for what is made on first use
         found: dict[str, list[tuple[float, float]]] = {"bare": [], "turnsmith": []}
-        for number in range(options.rounds):
-            for who in ("bare", "turnsmith") if number % 2 == 0 else ("turnsmith", "bare"):
-                found[who].append(measure(work, who))
-                wall, cpu = found[who][-1]
-                print(f"{who:9} {wall:7.1f} tokens a second, {cpu:7.1f} a CPU second", flush=True)
-        best: dict[str, float] = {}
+        for who in in_turn(("bare", "turnsmith"), options.rounds):
+            found[who].append(measure(work, who))
+            wall, cpu = found[who][-1]
+            print(f"{who:9} {wall:7.1f} tokens a second, {cpu:7.1f} a CPU second", flush=True)
+        ratios: dict[str, float] = {}
         for place, what in enumerate(("wall-clock", "CPU")):
-            ratios = [ours[place] / bare[place] for ours, bare in zip(found["turnsmith"], found["bare"], strict=True)]
-            best[what] = max(one[place] for one in found["turnsmith"]) / max(one[place] for one in found["bare"])
-            print(
-                f"turnsmith / bare, tokens a {what} second: median of the rounds {statistics.median(ratios):.3f}, "
-                f"best over best {best[what]:.3f}, all {[round(ratio, 3) for ratio in ratios]}"
-            )
-        results.record("rollout_throughput", {"ratio": best["wall-clock"]}, is_wanted=options.json)
+            ours, bare = ([one[place] for one in found[who]] for who in ("turnsmith", "bare"))
+            ratios[what] = median_ratio(ours, bare)
+            print(f"turnsmith / bare, tokens a {what} second: median of the rounds {ratios[what]:.3f}")
+        figures = {"ratio": ratios["wall-clock"], "cpu_ratio": ratios["CPU"], "rounds": options.rounds}
+        results.record("rollout_throughput", figures, is_wanted=options.json)
         report_prefill(work)
     finally:
         engine.close()
-    missed = [] if options.quick else misses(best)
+    missed = [] if options.quick else misses(ratios)
     print("missed: " + "; ".join(missed) if missed else "not judged" if options.quick else f"holds: at least {LIMIT}")
     raise SystemExit(bool(missed))
 
 
-def misses(best: dict[str, float]) -> list[str]:
-    """What is under the limit: nothing unless the tokens a wall-clock second and those a CPU second both are."""
-    if max(best.values()) >= LIMIT:
-        return []
-    return [f"tokens a {what} second: {ratio:.3f} < {LIMIT} of the bare engine's" for what, ratio in best.items()]
+def misses(ratios: dict[str, float]) -> list[str]:
+    """Whether the ratio that is published is under the limit."""
+    ratio = ratios["wall-clock"]
+    return [f"tokens a wall-clock second: {ratio:.3f} < {LIMIT} of the bare engine's"] * (ratio < LIMIT)
 
 
 if __name__ == "__main__":
