@@ -320,6 +320,7 @@ def test_tokens_are_split_into_two_of_the_vocabulary_with_the_same_text(load):
     assert 0.2 < sum(len(one) - 1000 for one in many) / 4000 < 0.3
 
 
+@pytest.mark.nightly
 def test_both_ways_see_drift_where_there_is_some_and_only_there(load, smollm2_folder):
     benchmark = load("retokenization_drift")
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)

@@ -55,16 +55,16 @@ def test_every_figure_of_every_page_stands_in_the_list_with_its_source(figures: 
 
 def test_a_figure_that_is_changed_by_hand_is_found_on_every_page(figures: ModuleType) -> None:
     table = figures.read_table(figures.TABLE.read_text(encoding="utf-8"))
-    texts = {page: text for page, text in figures.pages().items() if page in table}
+    texts = {page: text for page, text in figures.pages().items() if page in table and figures.figures_of(text)}
     assert len(texts) >= 30
     for page, text in texts.items():
         places = list(figures.places_of(text))
-        for start, stop in random.Random(page).sample(places, min(3, len(places))):
-            figure = text[start:stop]
-            other = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
-            other = other if other != figure else "nearly all"
-            changed = text[:start] + other + text[stop:]
-            assert figures.problems(page, changed, table[page]), f"{page}: {figure} was changed to {other}"
+        start, stop = random.Random(page).choice(places)
+        figure = text[start:stop]
+        other = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
+        other = other if other != figure else "nearly all"
+        changed = text[:start] + other + text[stop:]
+        assert figures.problems(page, changed, table[page]), f"{page}: {figure} was changed to {other}"
 
 
 def test_what_is_listed_is_compared_with_the_files_and_needs_a_source(figures: ModuleType) -> None:
