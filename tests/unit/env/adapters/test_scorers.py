@@ -31,27 +31,27 @@ def play(row: dict[str, Any], response: str, reward: Any, *, answer: str = "") -
 @pytest.mark.parametrize(
     "reward",
     [
-        lambda response, answer: response == answer,
-        lambda ground_truth, response: response == ground_truth,
-        lambda answer, response: response == answer,
-        lambda gold, pred: pred == gold,
-        lambda prompt, response: (prompt, response) == ("2 + 2?", "4"),
-        lambda response: response == "4",
-        lambda solution_str, ground_truth: solution_str == ground_truth,
-        lambda response, *, task: response == task["answer"],
-        lambda question, completion, label="4": (question, completion, label) == ("2 + 2?", "4", "4"),
-        partial(lambda scale, answer, output: scale * (answer == output), 1),
+        lambda response, answer: response == f"= {answer}",
+        lambda ground_truth, response: response == f"= {ground_truth}",
+        lambda answer, response: response == f"= {answer}",
+        lambda gold, pred: pred == f"= {gold}",
+        lambda prompt, response: (prompt, response) == ("2 + 2?", "= 4"),
+        lambda response: response == "= 4",
+        lambda solution_str, ground_truth: solution_str == f"= {ground_truth}",
+        lambda response, *, task: response == f"= {task['answer']}",
+        lambda question, completion, label="4": (question, completion, label) == ("2 + 2?", "= 4", "4"),
+        partial(lambda scale, answer, output: scale * (output == f"= {answer}"), 1),
     ],
 )
 def test_parameters_are_bound_by_their_names(reward: Callable[..., Any]) -> None:
-    assert [play(ROW, said, reward).reward for said in ("4", "5")] == [1.0, 0.0]
+    assert [play(ROW, said, reward).reward for said in ("= 4", "= 5")] == [1.0, 0.0]
 
 
 def test_a_parameter_that_is_not_known_is_a_column_or_refused() -> None:
     row = {**ROW, "unit": "apples", "score": 9, "gold": "four", "ground_truth": "4.0"}
     assert play(row, "4 apples", lambda response, answer, unit: response == f"{answer} {unit}").reward == 1
-    assert play(row, "four", lambda pred, gold: pred == gold).reward == 1, "the row has such a column"
-    assert play(row, "4.0", lambda pred, ground_truth: pred == ground_truth).reward == 1
+    assert play(row, "=four", lambda gold, pred: pred == f"={gold}").reward == 1, "the row has such a column"
+    assert play(row, "=4.0", lambda ground_truth, pred: pred == f"={ground_truth}").reward == 1
     assert play(row, "four", lambda pred, answer: pred == answer, answer="gold").reward == 1, "the column was named"
     assert play(row, "", lambda solution_str, ground_truth, score=1.0: score).reward == 1, "verl passes four things"
     with pytest.raises(ConfigError, match=r"parameter `unot`, which is no column .*\. Did you mean `unit`\?"):
