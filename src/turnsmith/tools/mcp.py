@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from turnsmith.errors import ConfigError, MissingDependency, ToolError
 from turnsmith.importing import install_line
 from turnsmith.loop_thread import shared_loop
+from turnsmith.supervisor import supervised
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.tool import Tool
@@ -201,7 +202,7 @@ class _Connection:
         if self._command:
             from mcp.client.stdio import StdioServerParameters, stdio_client
 
-            program, *arguments = self._command
+            program, *arguments = supervised(self._command)  # it ends with all that it has started
             # Its stderr goes to a file: on the terminal it would disturb the progress display.
             yield stdio_client(StdioServerParameters(command=program, args=arguments, env=self._env), errlog=stderr)
             return
@@ -243,7 +244,7 @@ class _Connection:
         return self._client
 
     async def close(self) -> None:
-        """Close the connection; `mcp` gives the program two seconds, then kills it with its child processes."""
+        """Close the connection; `mcp` gives the program two seconds. It ends with all that it started."""
         self._stop.set()
         if self._serving is not None:
             await asyncio.wait((self._serving,), timeout=CLOSE_LIMIT)

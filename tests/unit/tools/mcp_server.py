@@ -1,6 +1,7 @@
 """A small MCP server for the tests: `python mcp_server.py` over stdio, `python mcp_server.py PORT` over HTTP."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -41,6 +42,12 @@ def sleep(seconds: float) -> str:
     """Wait."""
     time.sleep(seconds)
     return "awake"
+
+
+@server.tool()
+def leave() -> str:
+    """Leave a process of another session behind."""
+    return str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
 
 
 @server.tool()

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def url() -> Iterator[str]:
         process.wait()
 
 
-def connect(registry: ToolRegistry, transport: str, url: str, **options: int) -> McpServer:
+def connect(registry: ToolRegistry, transport: str, url: str, **options: Any) -> McpServer:
     if transport == "stdio":
         return add_mcp_server(registry, COMMAND, **options)
     return add_mcp_server(registry, url=url, **options)
@@ -49,8 +50,8 @@ def connect(registry: ToolRegistry, transport: str, url: str, **options: int) ->
 async def test_a_servers_tools_are_in_the_registry(transport: str, url: str) -> None:
     registry = ToolRegistry()
     async with connect(registry, transport, url, max_output_tokens=50) as server:
-        assert registry.names == ["add", "count", "refuse", "long", "sleep", "die"]
-        assert len(server.tools) == 6
+        assert registry.names == ["add", "count", "refuse", "long", "sleep", "leave", "die"]
+        assert len(server.tools) == 7
         definition = registry.definitions()[0]
         assert definition.description == "Add two numbers."
         assert definition.parameters["properties"]["a"]["type"] == "integer"
@@ -92,6 +93,15 @@ async def test_a_lost_connection_is_one_failure_and_the_next_call_starts_the_ser
     await server.close()
 
 
+@pytest.mark.skipif("sys.platform != 'linux'", reason="elsewhere there is no subreaper")
+async def test_a_server_ends_with_all_that_it_started() -> None:
+    registry = ToolRegistry()
+    async with add_mcp_server(registry, COMMAND):
+        left = (await registry.call(ToolCall("leave", {}))).text
+        assert Path(f"/proc/{left}").exists()
+    assert not Path(f"/proc/{left}").exists()
+
+
 def test_plain_code_can_call_them_too(url: str) -> None:
     registry = ToolRegistry()
 
@@ -106,7 +116,7 @@ def test_plain_code_can_call_them_too(url: str) -> None:
 
 async def test_a_server_that_cannot_be_reached_is_one_sentence() -> None:
     registry = ToolRegistry()
-    with pytest.raises(ConfigError, match="no-such-program could not be started: FileNotFoundError"):
+    with pytest.raises(ConfigError, match=r"no-such-program could not be started: .*No such file or directory"):
         await add_mcp_server(registry, ["no-such-program"])
     with pytest.raises(ConfigError, match="its last output: out of paper"):
         await add_mcp_server(registry, [sys.executable, "-c", "import sys; sys.exit('out of paper')"])
