@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import json
 import mmap
+import re
 import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
@@ -19,6 +21,9 @@ from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.records.files import atomic_write
 
 _MOST_WITHOUT_LENGTH = 1_000_000
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""In JSON, half of a character or one of two halves."""
+_HAS_HALF = "has a text with half a character (a lone surrogate), which no file or tokenizer can hold."
 
 
 class TaskFile:
@@ -69,13 +74,13 @@ def read_tasks(source: Any) -> Iterator[dict[str, Any]]:
         path = Path(source)
         if not path.exists():
             raise ConfigError(f"There is no dataset {str(path)!r}.")
-        read = _read_folder if path.is_dir() else _READERS.get(path.suffix)
+        read = _read_folder if path.is_dir() else _READERS.get(path.suffix) if path.is_file() else None
         if read is None:
             raise ConfigError(
                 f"The dataset {str(path)!r} cannot be read: use a file that ends in {', '.join(_READERS)}, or the "
                 "folder of a saved Hugging Face dataset."
             )
-        source = read(path)
+        source = _readable(path, read(path))
     else:
         source = rows_of(source)
     for number, row in enumerate(source):
@@ -104,37 +109,106 @@ def _limited(source: Iterable[Any]) -> Iterator[Any]:
         yield row
 
 
-def _read_lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
+def _readable(path: Path, rows: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from rows
+    except OSError as error:
+        raise ConfigError(f"The dataset {str(path)!r} cannot be read: {error.strerror or error}.") from None
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """The lines of a text file."""
+    # With the errors in the text, because those of the decoder do not say in which line they are.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"Line {number} of {path} is not JSON: {error}.") from None
+            if not line.isascii():
+                _check_unicode(line, f"Line {number} of {path} is not UTF-8: save the file as UTF-8.")
+            yield line
+
+
+def _check_unicode(text: str, otherwise: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(otherwise) from None
+
+
+def _read_lines(path: Path) -> Iterator[Any]:
+    for number, line in enumerate(_lines(path), start=1):
+        yield _from_json(line, f"Line {number} of {path}")
+
+
+def _from_json(text: str | bytes, name: str) -> Any:
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(text, object_pairs_hook=_once)
+        if _HALF.search(text):
+            _check_unicode(json.dumps(value, ensure_ascii=False), f"{name} {_HAS_HALF}")
+        return value
+    except RecursionError:
+        raise ConfigError(f"{name} is nested too deeply to be read.") from None
+    except ValueError as error:
+        raise ConfigError(f"{name} is not JSON: {error}.") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError(f"it has the key {_repeated(name for name, _ in pairs)!r} twice")
+    return row
+
+
+def _repeated(names: Iterable[str]) -> str:
+    return Counter(names).most_common(1)[0][0]
 
 
 def _read_parquet(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
+    try:
+        with pq.ParquetFile(path) as file:
+            names = list(file.schema_arrow.names)
+            if len(set(names)) < len(names):
+                raise ConfigError(f"{path} has the column {_repeated(names)!r} twice: rename one.")
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no Parquet file, or is damaged: {str(error).rstrip('.')}.") from None
 
 
 def _read_list(path: Path) -> Iterator[Any]:
-    try:
-        rows = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}.") from None
+    rows = _from_json(path.read_bytes(), str(path))
     if not isinstance(rows, list):
         raise ConfigError(f"{path} holds no list of rows.")
     yield from rows
 
 
 def _read_csv(path: Path) -> Iterator[Any]:
+    """Rows of as many values as there are columns: a comma or quote that is not quoted makes others."""
     csv.field_size_limit(2**31 - 1)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from csv.DictReader(file)
+    reader, columns = csv.reader(_lines(path, newline=""), strict=True), list[str]()
+    while True:
+        line = f"Line {reader.line_num + 1} of {path}"
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            raise ConfigError(
+                f"{line} begins a row that is not CSV ({error}): close each quote, and write a quote in a value twice."
+            ) from None
+        if values is None:
+            return
+        if values and not columns:
+            columns = values
+            if len(set(columns)) < len(columns):
+                raise ConfigError(f"{line} names the column {_repeated(columns)!r} twice: rename one.")
+        elif values:
+            if len(values) != len(columns):
+                raise ConfigError(
+                    f"{line} begins a row of {len(values)} values, and there are {len(columns)} columns: put a value "
+                    "with a comma in it into double quotes."
+                )
+            yield dict(zip(columns, values, strict=True))
 
 
 def _read_folder(path: Path) -> Iterator[Any]:
@@ -166,8 +240,11 @@ def _as_list(value: Any) -> Any:
 
 def _line(number: int, row: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(row, ensure_ascii=False, default=_as_list)
+        text = json.dumps(row, ensure_ascii=False, default=_as_list)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"Row {number} of the dataset has no JSON form ({error}): use strings, numbers, lists and mappings."
         ) from None
+    if not text.isascii():
+        _check_unicode(text, f"Row {number} of the dataset {_HAS_HALF}")
+    return text
