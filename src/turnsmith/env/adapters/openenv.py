@@ -34,7 +34,9 @@ _CAPACITY, _INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 _FIRST_RETRY_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
-_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+_MAX_DATA_BYTES = 2**20
+"""Limit on all but the observation, which has its own: the same as for what leaves a worker process."""
 _action_schemas: dict[str, dict[str, Any]] = {}
 """By the server's URL."""
 
@@ -77,11 +79,11 @@ class OpenEnvEnvironment(BaseEnvironment):
             async with waiting(full):
                 answer = await self._wait_for_room(data)
         if "code" in answer:
-            raise EnvironmentFailure(f"{self.url} did not start an episode: {answer['code']}: {answer['message']}")
+            raise EnvironmentFailure(f"{self.url} did not start an episode: {answer['code']}: {answer.get('message')}")
         self.step_tools = await self._list_tools()
-        observation = answer["observation"]
+        observation = _mapping(answer, "observation")
         if self.step_tools and not _fields_as_text(observation):  # theirs has no field for a task
-            observation = answer.get("metadata") or {}
+            observation = _mapping(answer, "metadata")
         return self._show(observation)
 
     def get_prompt_prefix(self) -> str:
@@ -91,7 +93,7 @@ class OpenEnvEnvironment(BaseEnvironment):
         schema = json.dumps({name: value for name, value in self.action_schema.items() if name != "title"})
         return f"Answer with nothing but a JSON object with this schema: {schema}"
 
-    async def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    async def step(self, action: str) -> tuple[str, Any, Any, dict[str, Any]]:
         """Do what the model said; if the server can't read it, say so."""
         data: Any = None
         if self.step_tools:
@@ -112,11 +114,12 @@ class OpenEnvEnvironment(BaseEnvironment):
         if answer.get("code") == _INVALID:
             return _what_is_wrong(answer), 0.0, False, {"invalid_action": True}
         if "code" in answer:
-            raise EnvironmentFailure(f"{self.url} failed in step: {answer['code']}: {answer['message']}")
-        info = dict(answer.get("metadata") or {})
-        observation = answer["observation"]
+            raise EnvironmentFailure(f"{self.url} failed in step: {answer['code']}: {answer.get('message')}")
+        info, observation = dict(_mapping(answer, "metadata")), _mapping(answer, "observation")
         shown = self._show_result(observation, info) if self.step_tools else self._show(observation)
-        return shown, float(answer["reward"] or 0), bool(answer["done"]), info
+        reward, done = answer.get("reward"), answer.get("done")
+        # Whatever else they are is for the host to read, or to refuse: `bool("false")` is True.
+        return shown, 0.0 if reward is None else reward, False if done is None else done, info
 
     async def close(self) -> None:
         """End the session."""
@@ -131,10 +134,10 @@ class OpenEnvEnvironment(BaseEnvironment):
 
     async def _get_action_schema(self) -> dict[str, Any]:
         try:
-            async with self._http().get(f"{self.url}/schema") as answer:
+            async with self._http().get(f"{self.url}/schema", headers={"Accept-Encoding": "identity"}) as answer:
                 answer.raise_for_status()
-                return dict((await answer.json())["action"])
-        except (_aiohttp().ClientError, OSError, ValueError, KeyError) as error:
+                return _action_schema(json.loads(await _body(answer)))
+        except (_aiohttp().ClientError, OSError, ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error!r}") from error
 
     async def _list_tools(self) -> list[ToolDefinition]:
@@ -172,14 +175,23 @@ class OpenEnvEnvironment(BaseEnvironment):
             raise EnvironmentFailure(f"{kind} was called before reset or after close.")
         try:
             await self._socket.send_json({"type": kind, "data": data})
-            answer = json.loads(await self._socket.receive_str())
-            return dict(answer["data"])
-        except (_aiohttp().ClientError, OSError, ValueError, TypeError, KeyError) as error:
+            text = await self._socket.receive_str()
+            data = dict(json.loads(text)["data"])
+        except (_aiohttp().ClientError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise EnvironmentFailure(f"The connection to {self.url} was lost in {kind}: {error!r}") from error
+        rest = {name: value for name, value in data.items() if name != "observation"} if kind != "mcp" else data
+        if len(text) > _MAX_DATA_BYTES and (size := len(json.dumps(rest))) > _MAX_DATA_BYTES:
+            raise EnvironmentFailure(
+                f"{self.url} sent {size:,} bytes beside the observation of a {kind}; the limit is {_MAX_DATA_BYTES:,}."
+            )
+        return data
 
     def _http(self) -> Any:
         if self._session is None:
-            self._session = _aiohttp().ClientSession(trust_env=True)
+            trace = _aiohttp().TraceConfig()
+            trace.on_request_redirect.append(_refuse_redirect)
+            # Not decompressed, because a few bytes may stand for gigabytes.
+            self._session = _aiohttp().ClientSession(trust_env=True, auto_decompress=False, trace_configs=[trace])
         return self._session
 
     def _show_result(self, observation: Mapping[str, Any], info: dict[str, Any]) -> str:
@@ -216,6 +228,52 @@ def _base_url(address: str) -> str:
     return f"{schemes[scheme]}://{rest.rstrip('/').removesuffix('/ws')}"
 
 
+async def _refuse_redirect(session: Any, context: Any, request: Any) -> None:
+    where = request.response.headers.get("Location", "")
+    raise EnvironmentFailure(
+        f"{request.url} redirects to {where[:200]}, which is not followed: give the address itself."
+    )
+
+
+async def _body(answer: Any) -> bytes:
+    """The body of an answer, which the server was asked not to compress."""
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise ValueError(f"its answer is compressed ({encoding[:20]}), though it was asked for one that is not")
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > _MAX_DATA_BYTES:
+            raise ValueError(f"its schema has more than {_MAX_DATA_BYTES:,} bytes")
+    return bytes(body)
+
+
+def _action_schema(schemas: Any) -> dict[str, Any]:
+    action = schemas.get("action") if isinstance(schemas, dict) else None
+    if not isinstance(action, dict):
+        raise ValueError("its schema has no action")
+    required: Any = action.get("required", [])
+    is_list_of_names = isinstance(required, list) and all(isinstance(name, str) for name in required)
+    fields: Any = action.get("properties", {})
+    if (
+        not is_list_of_names
+        or not isinstance(fields, dict)
+        or not all(isinstance(one, dict) for one in fields.values())
+    ):
+        raise ValueError("the schema of its action is no JSON Schema of an object")
+    return action
+
+
+def _mapping(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What an answer has under a name; empty if it has nothing there."""
+    value = answer.get(name)
+    if value is None and name != "observation":
+        return {}
+    if not isinstance(value, Mapping):
+        raise EnvironmentFailure(f"The server's {name} is {str(value)[:80]!r}; it must be an object.")
+    return value
+
+
 def _text_field(schema: Mapping[str, Any]) -> str | None:
     """The field that the model's text becomes: the only required one, if it is a string."""
     required = schema.get("required", [])
@@ -224,9 +282,13 @@ def _text_field(schema: Mapping[str, Any]) -> str | None:
 
 
 def _what_is_wrong(answer: Mapping[str, Any]) -> str:
-    errors = answer.get("errors", [])
-    details = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in errors]
-    return f"The action is not valid: {'; '.join(details) or answer['message']}."
+    errors = answer.get("errors")
+    details = [
+        f"{'.'.join(map(str, place)) if isinstance(place := error.get('loc'), list) else ''}: {error.get('msg', '')}"
+        for error in (errors if isinstance(errors, list) else ())
+        if isinstance(error, Mapping)
+    ]
+    return f"The action is not valid: {'; '.join(details) or answer.get('message')}."
 
 
 def _fields_as_text(observation: Mapping[str, Any]) -> str:

@@ -47,6 +47,7 @@ def read_tools(listed: Any) -> list[ToolDefinition]:
             next((dict(tool[name]) for name in schemas if tool.get(name)), {}),
         )
         for tool in tools
+        if isinstance(tool, Mapping) and "name" in tool and all(isinstance(tool.get(one, {}), dict) for one in schemas)
     ]
 
 

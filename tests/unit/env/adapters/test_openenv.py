@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import contextlib
+import json
+import tracemalloc
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from turnsmith import EnvironmentConfig, EnvironmentSpec
+from turnsmith import Chat, EnvironmentConfig, EnvironmentSpec, EpisodeStart, Outcome, ScriptedEngine, Trajectory
+from turnsmith.check.byte_chat import ByteChat
 from turnsmith.env.adapters import openenv
 from turnsmith.env.adapters.openenv import OpenEnvEnvironment
 from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.inference.engine import Sampling
+from turnsmith.rollout.episode import run_episode
+from turnsmith.rollout.limits import Limits
 
 
 @pytest.mark.parametrize(
@@ -181,3 +189,135 @@ async def test_a_server_without_room_is_waited_for(monkeypatch: pytest.MonkeyPat
     async with session({"text": {"type": "string"}}, first=[full, full, seen(text="Hello")]) as (environment, sent):
         assert await environment.reset(seed=3) == "Hello"
     assert [message["type"] for message in sent] == ["reset"] * 3 + ["close"]
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ACTION = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+async def play_against(schema: Handler, *answers: Any) -> Trajectory:
+    """One episode of two turns, in this process, against a server that answers so."""
+    left = list(answers)
+
+    async def talk(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(max_msg_size=0)
+        await socket.prepare(request)
+        async for _ in socket:
+            if not left:
+                break
+            answer = left.pop(0)
+            await socket.send_str(answer if isinstance(answer, str) else json.dumps({"type": "", "data": answer}))
+        return socket
+
+    app = web.Application()
+    app.add_routes([web.get("/schema", schema), web.get("/ws", talk), web.get("/elsewhere", honest_schema)])
+    async with TestServer(app) as server:
+        spec = EnvironmentSpec.of(f"openenv://127.0.0.1:{server.port}", EnvironmentConfig(call_seconds=20))
+        assert spec.isolated().mode == "thread"
+        start, chat = EpisodeStart("e"), cast("Chat", ByteChat())
+        engine = ScriptedEngine(["a", "b"], chat)
+        settings: Any = {"limits": Limits(turns=2), "sampling": Sampling()}
+        return await run_episode(start, environment=spec, engine=engine, chat=chat, **settings)
+
+
+async def honest_schema(request: web.Request) -> web.Response:
+    return web.json_response({"action": ACTION})
+
+
+def bomb() -> bytes:
+    """64 MiB of a schema in a few hundred kB."""
+    packer = zlib.compressobj(1, wbits=31)
+    body = [packer.compress(part) for part in (b'{"action": {"t": "', *(b"x" * 2**20 for _ in range(64)), b'"}}')]
+    return b"".join(body) + packer.flush()
+
+
+async def test_a_compressed_or_endless_schema_is_not_read() -> None:
+    asked, body = list[str](), bomb()
+
+    async def compressed(request: web.Request) -> web.Response:
+        asked.append(request.headers["Accept-Encoding"])
+        return web.Response(body=body, headers={"Content-Encoding": "gzip", "Content-Type": "application/json"})
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b" " * 2**16)
+        return response
+
+    tracemalloc.start()
+    ended = await play_against(compressed)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (ended.outcome, asked) == (Outcome.ENVIRONMENT_FAILED, ["identity"])
+    assert "its answer is compressed (gzip)" in ended.error
+    assert most < 2**24
+    assert "its schema has more than 1,048,576 bytes" in (await play_against(endless)).error
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    followed: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        followed.append(request.path)
+        return await honest_schema(request)
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", elsewhere)])
+    async with TestServer(app) as other:
+
+        async def redirect(request: web.Request) -> web.Response:
+            raise web.HTTPFound(str(other.make_url("/schema")))
+
+        ended = await play_against(redirect)
+        assert ended.outcome is Outcome.ENVIRONMENT_FAILED
+        assert "redirects to http://127.0.0.1" in ended.error
+    assert followed == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (seen(1.0, text="x") | {"done": "false"}, "returned done = 'false'; it must be True or False"),
+        (seen(1.0, text="x") | {"reward": "5"}, "returned the reward '5'"),
+        (seen(1.0, text="x") | {"reward": [1]}, r"returned the reward [1]"),
+        (seen(1.0, text="x") | {"metadata": [1]}, "metadata is '[1]'; it must be an object"),
+        (
+            seen(1.0, text="x") | {"metadata": {"a": "x" * 2**21}},
+            "bytes beside the observation of a step; the limit is",
+        ),
+        (seen(1.0, text="x" * 5_000_000), "a text of 5,000,000 characters; the limit is"),
+        ({"observation": None, "reward": 0, "done": False}, "observation is 'None'; it must be an object"),
+        ('{"data": ' + "[" * 100_000 + "]" * 100_000 + "}", "RecursionError"),
+        ({"code": "X"}, "failed in step: X: None"),
+    ],
+    ids=[
+        "done",
+        "reward text",
+        "reward list",
+        "info list",
+        "info size",
+        "text size",
+        "no observation",
+        "deep",
+        "error",
+    ],
+)
+async def test_what_a_server_says_is_read_right_or_refused(answer: Any, told: str) -> None:
+    ended = await play_against(honest_schema, seen(text="Hi"), answer)
+    assert ended.outcome is Outcome.ENVIRONMENT_FAILED
+    assert told in ended.error
+
+
+async def test_an_honest_server_is_played() -> None:
+    ended = await play_against(honest_schema, seen(text="Hi"), seen(1.0, True, text="Yes", metadata={"success": True}))
+    assert (ended.outcome, ended.total_reward, ended.error) == (Outcome.COMPLETED, 1.0, "")
+
+
+@pytest.mark.parametrize("schema", [{"required": 5}, {"required": [1]}, {"properties": 5}, {"properties": {"a": 1}}, 5])
+async def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"action": schema})
+
+    assert "does not answer as an OpenEnv server" in (await play_against(answer)).error
