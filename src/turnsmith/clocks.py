@@ -138,18 +138,19 @@ class Clock:
 
     def _set_timer(self) -> None:
         if self._task is not None and not self._paused and not self.expired and self.seconds is not None:
-            self._timer = self._loop.call_at(self._due, self._run_out)
+            self._timer = self._loop.call_at(self._due, self.run_out)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _run_out(self) -> None:
-        assert self._task is not None
-        self._timer = None
-        self.expired = True
-        self._task.cancel()
+    def run_out(self) -> None:
+        """End now what is done inside of it, as if the time were over."""
+        self._stop_timer()
+        if self._task is not None and not self.expired:
+            self.expired = True
+            self._task.cancel()
 
 
 _clocks: ContextVar[tuple[Pausable, ...]] = ContextVar("turnsmith_clocks", default=())

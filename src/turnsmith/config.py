@@ -413,6 +413,9 @@ class FailuresConfig(_Section):
     overload: str = "retry:8"
     """A call of the environment, a tool or the reward function waited ten minutes for a thread, a sandbox or a worker,
     or shared its thread with a call that hangs. No doing of the model, which is never told."""
+    internal: str = "stop"
+    """turnsmith itself failed, which is a bug to report: `stop` ends the run there. The other values go on without it,
+    as after other faults."""
     stall_seconds: float = 3600.0
     """Stop a run that makes no progress for this long, and save the stacks of all its processes; 0: never."""
 

@@ -8,10 +8,12 @@
     │   ├── Overloaded           a call to the environment or a tool never got its turn
     │   └── WorkerLost           the process that ran the environment died
     ├── EngineFailure            the inference engine could not generate
+    ├── TextRefused              a text would become control tokens of the model
     ├── TrainingFailure          the run stopped before its last step
     ├── Preempted                a scheduler asked the run to stop; it can be resumed
     ├── SandboxFailure           the sandbox for model-written code could not start
     ├── RecordError              a run folder is missing, damaged or in an unknown format
+    ├── InternalError            turnsmith itself failed: a bug, with the place and the traceback
     └── ToolError                a tool refuses a call; the only error whose text the model reads
 
 Each message says in one or two sentences what happened, why, and what to do. All errors can be pickled, because they
@@ -19,6 +21,8 @@ cross process boundaries.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class TurnsmithError(Exception):
@@ -94,6 +98,10 @@ class EngineFailure(TurnsmithError):
     """
 
 
+class TextRefused(TurnsmithError, ValueError):
+    """The text of a message, or of a tool's description, would be encoded as control tokens of the model."""
+
+
 class TrainingFailure(TurnsmithError):
     """The run stopped before its last step.
 
@@ -141,6 +149,38 @@ class RecordError(TurnsmithError):
         ...     print(error)
         There is no run folder runs/none.
     """
+
+
+class InternalError(TurnsmithError):
+    """turnsmith itself failed: a bug of ours. What the user's code raises is never one.
+
+    Args:
+        sentence: Where it is, and what to do.
+        traceback: Its traceback, as it is printed.
+
+    Example:
+        >>> bug = InternalError("turnsmith failed at turnsmith.clocks:resume:9.", "Traceback ...")
+        >>> InternalError.read(bug.text).traceback
+        'Traceback ...'
+    """
+
+    def __init__(self, sentence: str, traceback: str = "") -> None:
+        super().__init__(sentence, traceback)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def text(self) -> str:
+        """The sentence and the traceback, as records keep them."""
+        return f"{self}\n{self.traceback}".rstrip("\n")
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The error of such a text."""
+        sentence, _, traceback = text.partition("\n")
+        return cls(sentence, traceback)
 
 
 class ToolError(TurnsmithError):

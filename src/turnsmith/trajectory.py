@@ -47,6 +47,8 @@ class Outcome(StrEnum):
     """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
     """The user's reward function raised, or did not return a number that can be trained on."""
+    INTERNAL_ERROR = "internal_error"
+    """turnsmith itself failed: a bug of ours, which stops the run; `error` has the place and the traceback."""
 
     @property
     def is_behaviour(self) -> bool:
@@ -61,6 +63,7 @@ _FAULTS = {
     Outcome.OVERLOADED,
     Outcome.ENGINE_FAILED,
     Outcome.REWARD_FAILED,
+    Outcome.INTERNAL_ERROR,
 }
 
 
@@ -84,6 +87,8 @@ class Decision(StrEnum):
     """Discarded with its whole group, whose rewards were all equal, and which was replaced by a new one."""
     RETRIED = "retried"
     """Abandoned; another attempt was made from the same start."""
+    STOPPED = "stopped"
+    """Not decided: the run stops at it, because turnsmith itself failed."""
 
     @property
     def is_counted(self) -> bool:

@@ -252,6 +252,7 @@ OBSERVED = {
     "failures.engine": Seen("drop", key("trainer.v1.sampler.sync_refill_failed_groups")),
     "failures.worker": Seen("mask", rollout(lambda it: it.failures.worker)),
     "failures.overload": Seen("mask", rollout(lambda it: it.failures.overload)),
+    "failures.internal": Seen("mask", rollout(lambda it: it.failures.internal)),
     "failures.stall_seconds": Seen(9.0, lambda config: started(config)._watchdog.seconds),
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),

@@ -12,6 +12,7 @@ from typing import Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import TurnsmithError
 
 _ASKED = {"reset", "step", "close", "get_prompt_prefix", "is_done", "solve"}
 """Methods that are called by episodes; the others are called by the environment itself."""
@@ -21,7 +22,7 @@ _CODE = (type, FunctionType, MethodType, BuiltinFunctionType)
 """What is called and not used; an object that can be called, such as a connection to SQLite, is used as well."""
 
 
-class PlantedFault(RuntimeError):
+class PlantedFault(TurnsmithError):
     """Raised where a check has planted a fault."""
 
 

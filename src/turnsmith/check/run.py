@@ -11,7 +11,7 @@ from turnsmith.check.finding import Check, Finding
 from turnsmith.check.opening import OPENING
 from turnsmith.check.subject import Subject
 from turnsmith.env.isolation.pool import close_workers
-from turnsmith.errors import TurnsmithError
+from turnsmith.errors import InternalError, TurnsmithError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ async def run_checks(
 async def _run(check: Check, subject: Subject) -> Finding:
     try:
         return await check.function(subject)
+    except InternalError:
+        raise
     except TurnsmithError as error:
         return Finding("failed", str(error), "See the message: the check could not be run.")
     except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)

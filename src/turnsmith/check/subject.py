@@ -10,7 +10,7 @@ from typing import Any, cast
 from turnsmith.check.byte_chat import ByteChat
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EngineFailure
+from turnsmith.errors import EngineFailure, InternalError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.inference.engines.scripted_engine import Reply, ScriptedEngine
@@ -21,7 +21,7 @@ from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trajectory import Trajectory
+from turnsmith.trajectory import Outcome, Trajectory
 
 Policy = Callable[[int, str], Reply | Awaitable[Reply]]
 """Gets the number of the turn and the whole prompt as text, and returns the model's turn."""
@@ -112,7 +112,10 @@ class Subject:
 
         async def one(start: EpisodeStart) -> Trajectory:
             async with free:
-                return await run_attempt(start, spec, engine, self._chat)
+                trajectory = await run_attempt(start, spec, engine, self._chat)
+                if trajectory.outcome is Outcome.INTERNAL_ERROR:
+                    raise InternalError.read(trajectory.error)  # no finding about the environment
+                return trajectory
 
         return await asyncio.gather(*map(one, self.starts() if starts is None else starts))
 

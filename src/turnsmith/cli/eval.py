@@ -95,7 +95,7 @@ def _evaluate(
     earlier: EvaluationResult | None,
 ) -> int:
     from turnsmith.cli.engine import open_engine
-    from turnsmith.errors import EnvironmentFailure
+    from turnsmith.errors import EnvironmentFailure, InternalError
     from turnsmith.records.files import write_for_user
     from turnsmith.records.json_text import to_json
     from turnsmith.rollout.episode_report import refusal_warning
@@ -105,9 +105,9 @@ def _evaluate(
         run = _start_run(config, view.plan, spec)
         try:
             result, stopped = _run_episodes(view, config, spec, engine)
-        except EnvironmentFailure as error:
+        except (EnvironmentFailure, InternalError) as error:
             view.result().record(run)
-            run.append_event("failed", content=str(error))
+            run.append_event("failed", content=error.text if isinstance(error, InternalError) else str(error))
             raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))

@@ -27,8 +27,9 @@ from turnsmith.cli.selftest import add_selftest_command
 from turnsmith.cli.serve import add_serve_command
 from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
-from turnsmith.errors import EnvironmentFailure, Preempted, TurnsmithError
+from turnsmith.errors import EnvironmentFailure, InternalError, Preempted, TurnsmithError
 from turnsmith.importing import add_to_path, hidden_modules, install_line
+from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.terminal import print_line
 
 TRAINING_PACKAGES = frozenset(
@@ -101,8 +102,8 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0 on success, 1 if what was asked for failed (every episode, a check), 2 for a wrong command line or setting, 75 for
-    a run that was preempted, 130 for Ctrl-C.
+    0 on success, 1 if what was asked for failed (every episode, a check), 2 for a wrong command line or setting, 70 for
+    a bug of turnsmith, 75 for a run that was preempted, 130 for Ctrl-C.
     """
     parser = build_parsers()["turnsmith"]
     args, extra = parser.parse_known_args(argv)
@@ -118,15 +119,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_to_path(Path.cwd())  # as if a script in this folder ran
     try:
         return int(args.run(args) or 0)
-    except TurnsmithError as error:
-        print_line(f"turnsmith: {error}", sys.stderr)
-        return 75 if isinstance(error, Preempted) else 1 if isinstance(error, EnvironmentFailure) else 2
-    except (ImportError, AttributeError) as error:
-        sentence = _why_not_imported(args.command, error)
-        if not sentence:
-            raise
-        print_line(f"turnsmith: {sentence}", sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print_line("turnsmith: stopped.", sys.stderr)
         return 130
@@ -134,6 +126,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone (`| head`). Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        return _failed(args.command, error)
+
+
+def _failed(command: str, error: Exception) -> int:
+    """Print what a command has raised in a sentence, and return its exit status; what has none is raised again."""
+    sentence, status = "", 2
+    if isinstance(error, TurnsmithError):
+        sentence = str(error)
+        status = 75 if isinstance(error, Preempted) else 1 if isinstance(error, EnvironmentFailure) else 2
+    elif isinstance(error, (ImportError, AttributeError)):
+        sentence = _why_not_imported(command, error)
+    if isinstance(error, InternalError) or (not sentence and is_ours(error)):
+        bug = internal_error(error)
+        print_line(bug.traceback, sys.stderr)
+        sentence, status = f"{bug}.", 70  # EX_SOFTWARE
+    if not sentence:
+        raise error
+    print_line(f"turnsmith: {sentence}", sys.stderr)
+    return status
 
 
 def _why_not_imported(command: str, error: Exception) -> str:

@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+from turnsmith.errors import InternalError
+from turnsmith.trajectory import Outcome
 
 if TYPE_CHECKING:
     from turnsmith.check.byte_chat import ByteChat
@@ -83,9 +85,12 @@ def _run(args: argparse.Namespace) -> int:
     parser = parser_for(config.inference.tool_format, tokenizer)
     trajectory = _run_episode(engine, chat, config, spec, start, parser)
     _show_end(engine, trajectory)
+    is_bug = trajectory.outcome is Outcome.INTERNAL_ERROR
     failed = not engine.exit_reason and trajectory.outcome is not None and not trajectory.outcome.is_behaviour
     end = "stopped" if engine.exit_reason else "failed" if failed else "finished"
     engine.show(f"Saved in {_record(config, spec, trajectory, end)}")
+    if is_bug:
+        raise InternalError.read(trajectory.error)
     return 130 if engine.exit_reason == "Ctrl-C" else int(failed)
 
 
@@ -180,7 +185,7 @@ def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
     engine.show("")
     engine.show(f"You quit ({engine.exit_reason})." if engine.exit_reason else f"Outcome: {trajectory.outcome}.")
     engine.show(f"{turns} turn{'' if turns == 1 else 's'}, reward {trajectory.total_reward:g} ({rewards})")
-    if trajectory.error and not engine.exit_reason:
+    if trajectory.error and not engine.exit_reason and trajectory.outcome is not Outcome.INTERNAL_ERROR:
         engine.show(trajectory.error)
 
 

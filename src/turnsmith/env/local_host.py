@@ -21,8 +21,9 @@ from turnsmith.environment_threads import (
     EventLoopThread,
     shared_environment_threads,
 )
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded
 from turnsmith.generators import Generators, install
+from turnsmith.internal_errors import user_failure
 from turnsmith.step_result import StepResult, read_step, read_text
 from turnsmith.threads import is_cancelled_from_outside, shared_threads
 from turnsmith.tools.step_tool import StepTool
@@ -219,7 +220,7 @@ class EnvironmentHost:
         try:
             self.environment = self._spec.build()
         except (Exception, SystemExit) as error:  # user code may also call sys.exit()
-            raise EnvironmentFailure(describe_failure(f"{self._spec.name}.__init__", error)) from error
+            raise user_failure(f"{self._spec.name}.__init__", error, callers=2) from error
         observation = self._call("reset", **arguments)
         if inspect.isawaitable(observation):
             return self._finish_reset(observation)
@@ -253,7 +254,7 @@ class EnvironmentHost:
         try:
             return getattr(self.environment, method)(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise EnvironmentFailure(describe_failure(f"{self._spec.name}.{method}", error)) from error
+            raise user_failure(f"{self._spec.name}.{method}", error) from error
 
     def _call_prefix(self) -> Any:
         return self._call("get_prompt_prefix") if hasattr(self.environment, "get_prompt_prefix") else ""
@@ -269,7 +270,7 @@ class EnvironmentHost:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
-            raise EnvironmentFailure(describe_failure(f"{self._spec.name}.{method}", error)) from error
+            raise user_failure(f"{self._spec.name}.{method}", error) from error
 
     def _count_step(self, count_before: Any) -> None:
         if isinstance(count_before, int) and self.environment.step_count == count_before:

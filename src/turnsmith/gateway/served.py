@@ -28,6 +28,10 @@ class ServedEpisode(Protocol):
         """Take note of a request for a turn that was refused before it was read to its end."""
         ...
 
+    def note_bug(self, error: Exception) -> None:
+        """Take note of a bug of turnsmith in answering a request."""
+        ...
+
     def note_refused(self, refusal: Refusal) -> None:
         """Take note of a request that got an error because of what it asked for, or because the engine failed."""
         ...

@@ -34,6 +34,7 @@ from turnsmith.gateway.dialects.base import KnownMessages, decode_body
 from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedEpisode, ServedTurn
 from turnsmith.gateway.strangers import Strangers
+from turnsmith.internal_errors import internal_error, is_ours
 
 logger = logging.getLogger(__name__)
 # aiohttp writes a traceback for each request that is not HTTP; an agent could fill the log with them.
@@ -168,6 +169,8 @@ class _Route:
         self.tasks.discard(task)
         # Asking for the exception marks it as seen: the client may be gone. With it the whole request would be kept.
         error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and is_ours(error, callers=0):
+            self.episode.note_bug(error)  # its client may be gone
         if error is not None or task.cancelled():
             asked.task = None
             if asked in self.asked and getattr(error, "status", 500) < _RETRIED_STATUS:
@@ -229,21 +232,15 @@ class GatewayServer(ABC):
                 route = self.find(http)
                 if self._strangers is not None:
                     self._strangers.welcome(http.protocol)
-                try:
-                    return await answer(http, route, dialect)
-                except Refusal as refusal:
-                    if isinstance(refusal, ContextTooLong):
-                        await route.pause()
-                    elif refusal is not route.over:
-                        route.episode.note_refused(refusal)
-                    raise
+                return await _noted(route, partial(answer, http), dialect)
             except Refusal as refusal:
                 return _json(dialect.write_error(refusal), refusal.status)
             except ConnectionError:  # the client has left: there is nobody to answer
                 return web.Response(status=499)
             except Exception as error:
                 logger.exception("The gateway failed.")
-                return _json(dialect.write_error(Refusal(describe_failure("The gateway", error), status=500)), 500)
+                why = str(internal_error(error)) if is_ours(error) else describe_failure("The gateway", error)
+                return _json(dialect.write_error(Refusal(why, status=500)), 500)
 
         return handle
 
@@ -279,6 +276,24 @@ class GatewayServer(ABC):
         model |= {"display_name": name, "created_at": "1970-01-01T00:00:00Z"}
         page = {"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name}
         return _json(orjson.dumps(page))
+
+
+async def _noted(
+    route: _Route, answer: Callable[[_Route, APIDialect], Awaitable[web.StreamResponse]], dialect: APIDialect
+) -> web.StreamResponse:
+    """Answer; the episode takes note of what it does not get."""
+    try:
+        return await answer(route, dialect)
+    except Refusal as refusal:
+        if isinstance(refusal, ContextTooLong):
+            await route.pause()
+        elif refusal is not route.over:
+            route.episode.note_refused(refusal)
+        raise
+    except Exception as error:
+        if is_ours(error):
+            route.episode.note_bug(error)
+        raise
 
 
 class _EpisodeServer(GatewayServer):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from turnsmith.errors import EngineFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +52,27 @@ class Generation:
     """Weight updates during the generation: (index of the first token that the new weights sampled, their version)."""
 
     def check(self, sampling: Sampling) -> None:
-        """Raise a `ValueError` if this cannot be the answer to a request with these parameters."""
+        """Raise an `EngineFailure` if this cannot be the answer to a request with these parameters."""
         if self.stop_reason == "abort":
-            raise ValueError("the engine aborted the turn")
+            raise EngineFailure("the engine aborted the turn")
         if self.stop_reason not in ("stop", "length"):
-            raise ValueError(f"the engine ended the turn with the unknown stop reason {self.stop_reason!r}")
-        tokens = len(self.token_ids)
+            raise EngineFailure(f"the engine ended the turn with the unknown stop reason {self.stop_reason!r}")
+        tokens, log_probs = len(self.token_ids), len(self.log_probs)
         if not 0 < tokens <= sampling.max_tokens:
-            raise ValueError(f"the engine returned {tokens} tokens; 1 to {sampling.max_tokens} were requested")
-        if not math.isfinite(sum(self.log_probs)):
-            raise ValueError("the engine returned a log-prob that is not finite")
+            raise EngineFailure(f"the engine returned {tokens} tokens; 1 to {sampling.max_tokens} were requested")
+        if tokens != log_probs:
+            raise EngineFailure(f"the engine returned {tokens} token ids but {log_probs} log-probs: one for each")
+        if not _holds(lambda: min(array("i", self.token_ids)) >= 0):
+            raise EngineFailure("the engine returned token ids that are no numbers of tokens")
+        if not _holds(lambda: math.isfinite(sum(self.log_probs))):
+            raise EngineFailure("the engine returned a log-prob that is not a number")
+
+
+def _holds(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 class Engine(Protocol):

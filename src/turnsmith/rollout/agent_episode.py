@@ -12,7 +12,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine
 from turnsmith.rollout.agent_session import AgentSession
-from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, score_trajectory
+from turnsmith.rollout.attempt import EpisodeStart, failure_outcome, score_trajectory
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Outcome, Trajectory
 
@@ -75,7 +75,9 @@ async def _play(
     except OutOfTime:
         outcome, error = _time_out(spec, session, clock)
     except Exception as failure:
-        outcome, error = environment_outcome(failure)
+        outcome, error = failure_outcome(failure)
+    if session.bug is not None:  # whatever the agent made of it
+        return Outcome.INTERNAL_ERROR, session.bug.text, None
     # An agent that fails because it got no turn, or returns all the same, ends as that request did.
     if session.ended_by is not None and outcome in (Outcome.COMPLETED, Outcome.ENVIRONMENT_FAILED):
         outcome, error = session.ended_by

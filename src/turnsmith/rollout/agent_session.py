@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from turnsmith.clocks import Clock
-from turnsmith.errors import describe_failure
+from turnsmith.errors import ConfigError, InternalError, TextRefused, describe_failure
 from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import (
     ContextTooLong,
@@ -28,6 +28,7 @@ from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.turns import Prompt, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
+from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.rollout.limits import Limits
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
@@ -64,6 +65,8 @@ class AgentSession:
         self.model_name = engine_name(engine)
         self.ended_by: tuple[Outcome, str] | None = None
         """Why the last request got no turn, or only half a turn; the episode ends so unless a later one gets one."""
+        self.bug: InternalError | None = None
+        """The first bug of turnsmith in answering a request."""
         self.rewards: dict[int, float] = {}
         self.infos: dict[int, dict[str, Any]] = {}
         self.seconds: dict[int, float] = {}
@@ -81,6 +84,8 @@ class AgentSession:
         except ContextTooLong as refusal:
             self.note_too_long(refusal)
             raise
+        except (ConfigError, TextRefused) as error:  # roles or texts that the model's template cannot hold
+            raise Refusal(str(error)) from error
         number, self._begun = self._begun, self._begun + 1
         self._clock.pause()  # the engine may be waiting for the trainer, which is no doing of the agent
         began = time.perf_counter()
@@ -92,7 +97,7 @@ class AgentSession:
             generation.check(sampling)
             generation = self._until_stop(request, generation)
         except (Exception, asyncio.CancelledError) as error:
-            if is_cancelled_from_outside(error):
+            if is_cancelled_from_outside(error) or is_ours(error):
                 raise
             message = describe_failure(f"{engine_name(self._engine)}.generate", error)
             self.ended_by = Outcome.ENGINE_FAILED, message
@@ -116,6 +121,11 @@ class AgentSession:
             self.ended_by = Outcome.ENVIRONMENT_FAILED, str(refusal)
         else:
             self.ended_by = Outcome.TOKEN_LIMIT, ""
+
+    def note_bug(self, error: Exception) -> None:
+        """Keep a bug of turnsmith in answering a request, and end the episode with it."""
+        self.bug = self.bug or internal_error(error)
+        self._clock.run_out()
 
     def note_refused(self, refusal: Refusal) -> None:
         """Keep its sentence: an agent may catch the error, and go on as if it had never asked."""

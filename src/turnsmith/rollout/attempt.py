@@ -17,6 +17,7 @@ from turnsmith.errors import (
     WorkerLost,
     describe_failure,
 )
+from turnsmith.internal_errors import internal_error, is_bug, is_ours
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trajectory import Outcome, Trajectory
@@ -104,15 +105,26 @@ async def score_trajectory(
         overload = isinstance(failure, Overloaded)
         trajectory.outcome = Outcome.OVERLOADED if overload else Outcome.REWARD_FAILED
         trajectory.error = str(failure)
+    except Exception as error:
+        trajectory.outcome, trajectory.error = failure_outcome(error, is_user_code=False)
 
 
-def environment_outcome(error: Exception) -> tuple[Outcome, str]:
-    """The outcome of an episode whose environment failed, and what to say about it.
+def failure_outcome(error: Exception, *, is_user_code: bool = True) -> tuple[Outcome, str]:
+    """The outcome of an episode in which this was raised, and what to say about it.
+
+    Args:
+        error: What was raised.
+        is_user_code: Whether code of the user's may have raised it. If not, whatever nobody raised on purpose is a bug
+            of ours.
 
     Example:
-        >>> environment_outcome(EnvironmentFailure("Game.step raised KeyError."))
+        >>> failure_outcome(EnvironmentFailure("Game.step raised KeyError."))
         (<Outcome.ENVIRONMENT_FAILED: 'environment_failed'>, 'Game.step raised KeyError.')
+        >>> failure_outcome(KeyError("sword"), is_user_code=False)[0]
+        <Outcome.INTERNAL_ERROR: 'internal_error'>
     """
+    if (is_ours if is_user_code else is_bug)(error):
+        return Outcome.INTERNAL_ERROR, internal_error(error).text
     message = str(error) if isinstance(error, EnvironmentFailure) else describe_failure("The environment", error)
     if isinstance(error, EnvironmentTimeout):
         return Outcome.ENVIRONMENT_TIMEOUT, message

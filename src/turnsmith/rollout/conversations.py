@@ -151,6 +151,9 @@ class Conversations:
     def note_too_long(self, refusal: ContextTooLong) -> None:
         """Nothing to note: the client sees it, and no conversation has ended."""
 
+    def note_bug(self, error: Exception) -> None:
+        """The client gets an error, and the next one may be answered: a server goes on."""
+
     def note_refused(self, refusal: Refusal) -> None:
         """Nothing to note: the client sees it."""
 

@@ -18,8 +18,9 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import describe_failure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
+from turnsmith.internal_errors import internal_error, is_bug, is_ours
 from turnsmith.rollout.agent_episode import run_agent_attempt
-from turnsmith.rollout.attempt import EpisodeStart, environment_outcome, in_mix, score_trajectory, to_common_scale
+from turnsmith.rollout.attempt import EpisodeStart, failure_outcome, in_mix, score_trajectory, to_common_scale
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.episode_players import EpisodePlayers
 from turnsmith.rollout.limits import Limits
@@ -95,10 +96,18 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
     """Play one episode once, as `run_episode` does; `spec.failures` is not used."""
     start, spec, member = in_mix(start, spec)
     play = run_agent_attempt if spec.environment.is_agent else _run_environment_attempt
-    trajectory = await play(start, spec, engine, chat)
-    if member is not None and member.reward_range is not None:
-        to_common_scale(trajectory, member.reward_range)
-    return trajectory
+    try:
+        trajectory = await play(start, spec, engine, chat)
+        if member is not None and member.reward_range is not None:
+            to_common_scale(trajectory, member.reward_range)
+        return trajectory
+    except Exception as error:  # not even the record of the episode could be made
+        if not is_bug(error):
+            raise
+        trajectory = Trajectory(outcome=Outcome.INTERNAL_ERROR, error=internal_error(error).text)
+        trajectory.episode_id, trajectory.group_id, trajectory.seed = start.episode_id, start.group_id, start.seed
+        trajectory.environment, trajectory.task = start.environment, start.task
+        return trajectory
 
 
 async def _run_environment_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat) -> Trajectory:
@@ -162,8 +171,8 @@ class _Episode:
             return end.outcome, end.error
         except OutOfTime:
             return self._time_out()
-        except Exception as error:  # a bug of ours must not take other episodes down
-            return Outcome.ENGINE_FAILED, describe_failure("turnsmith", error)
+        except Exception as error:  # the one place that tells a failing environment from a bug of ours
+            return failure_outcome(error)
 
     def _time_out(self) -> tuple[Outcome, str]:
         """The time limit is the model's doing unless one call has taken most of the time: then that call hangs."""
@@ -176,19 +185,16 @@ class _Episode:
     async def _reset(self) -> None:
         """Reset the environment and render the opening prompt."""
         self.called_at = time.perf_counter() - self.clock.waited
-        try:
-            observation = await self.host.reset(self.start.seed, self.start.task)
-            tools = EpisodeTools(self.host, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
-            self.tools = tools or None
-            system_prompt = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
-            system_prompt, schemas = tools.prompt_and_schemas(system_prompt, self.chat)
-            messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-            messages += [{"role": speaker, "content": text} for speaker, text in self.host.examples]
-            messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
-            self.buffer.set_opening(observation, messages)
-            prompt = self.chat.open(messages, tools=schemas)
-        except Exception as error:
-            raise _environment_failure(error) from error
+        observation = await self.host.reset(self.start.seed, self.start.task)
+        tools = EpisodeTools(self.host, self.spec.tools, self.spec.parser or _DEFAULT_PARSER)
+        self.tools = tools or None
+        system_prompt = join_prompts(self.start.system_prompt, self.host.prompt_prefix())
+        system_prompt, schemas = tools.prompt_and_schemas(system_prompt, self.chat)
+        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        messages += [{"role": speaker, "content": text} for speaker, text in self.host.examples]
+        messages.append({"role": "user", "content": join_prompts(self.start.prompt, observation)})
+        self.buffer.set_opening(observation, messages)
+        prompt = self.chat.open(messages, tools=schemas)
         self.called_at = None
         if len(prompt) > self.spec.limits.prompt_tokens:
             raise _End(
@@ -210,10 +216,7 @@ class _Episode:
             raise _End(Outcome.COMPLETED if result.terminated else Outcome.TRUNCATED)
         if buffer.turns >= limits.turns:
             raise _End(Outcome.TURN_LIMIT)
-        try:
-            bridge = self.chat.bridge(result.messages, closed=self.chat.is_closed(buffer.ids))
-        except Exception as error:
-            raise _environment_failure(error) from error
+        bridge = self.chat.bridge(result.messages, closed=self.chat.is_closed(buffer.ids))
         if len(bridge) >= self._tokens_left():  # the next turn needs at least one token
             raise _End(Outcome.TOKEN_LIMIT)
         buffer.append_bridge(bridge)
@@ -223,17 +226,17 @@ class _Episode:
         if self.clock.expired:  # the environment did not let itself be cancelled
             raise OutOfTime
         began = time.perf_counter()
+        sampling = self._turn_sampling()
         try:
-            sampling = self._turn_sampling()
             generation = await self._ask_engine(sampling)
             generation.check(sampling)
-            action = self.chat.text(generation.token_ids)
-            self.buffer.append_turn(generation, time.perf_counter() - began)
         except (Exception, asyncio.CancelledError) as error:
-            if is_cancelled_from_outside(error):
+            if is_cancelled_from_outside(error) or is_ours(error):
                 raise
             message = describe_failure(f"{engine_name(self.engine)}.generate", error)
             raise _End(Outcome.ENGINE_FAILED, message) from error
+        action = self.chat.text(generation.token_ids)
+        self.buffer.append_turn(generation, time.perf_counter() - began)
         self._check_turn_ended(generation, sampling)
         return action, generation
 
@@ -272,8 +275,6 @@ class _Episode:
             )
             self.called_at = None
             return result
-        except Exception as error:
-            raise _environment_failure(error) from error
         finally:
             self.buffer.set_step_seconds(time.perf_counter() - began)
 
@@ -292,10 +293,6 @@ class _Episode:
         # A seed of its own for every turn of every episode, and the same ones when the run is repeated.
         mixed = f"{sampling.seed}/{self.start.episode_id}/{self.buffer.turns}"
         return replace(sampling, max_tokens=max_tokens, seed=zlib.crc32(mixed.encode()))
-
-
-def _environment_failure(error: Exception) -> _End:
-    return _End(*environment_outcome(error))
 
 
 @lru_cache(maxsize=64)

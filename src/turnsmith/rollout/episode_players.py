@@ -20,6 +20,7 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat_server import ChatServer
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.http_client import is_url
+from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.rollout.attempt import EpisodeStart
 from turnsmith.rollout.model_copies import ModelCopies, ModelFolder
 from turnsmith.rollout.players import Players, PlayerSetting, past_model, past_models
@@ -73,6 +74,8 @@ class EpisodePlayers:
         try:
             count["who"], said = await self._answer(name, setting, messages, number)
         except Exception as error:
+            if is_ours(error):
+                raise internal_error(error) from error
             raise EnvironmentFailure(f"The player {name!r} ({setting.who}) did not answer: {error}") from error
         count["tokens"] += said.tokens
         return said.text
@@ -119,7 +122,7 @@ class EpisodePlayers:
         if hasattr(text, "__await__"):
             text = await text
         if not isinstance(text, str):
-            raise TypeError(f"{function_name} returned {type(text).__name__}; it must return the text to say")
+            raise EnvironmentFailure(f"{function_name} returned {type(text).__name__}; it must return the text to say")
         return self._said(text, None)
 
     def _choose(self, name: str, setting: PlayerSetting) -> tuple[str, ModelFolder | None]:

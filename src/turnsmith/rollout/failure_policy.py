@@ -41,11 +41,13 @@ class Cause(StrEnum):
     """The process that ran the environment or the episode died."""
     OVERLOAD = "overload"
     """A call to the environment, a tool or the reward function never got its turn."""
+    INTERNAL = "internal"
+    """turnsmith itself failed."""
 
     @property
     def is_fault(self) -> bool:
         """Whether this is an infrastructure fault, which ends the episode."""
-        return self in (Cause.ENVIRONMENT, Cause.TIMEOUT, Cause.ENGINE, Cause.WORKER, Cause.OVERLOAD)
+        return self not in (Cause.TOOL, Cause.PARSE, Cause.LIMIT)
 
 
 _CAUSES = {
@@ -55,6 +57,7 @@ _CAUSES = {
     Outcome.WORKER_LOST: Cause.WORKER,
     Outcome.OVERLOADED: Cause.OVERLOAD,
     Outcome.ENGINE_FAILED: Cause.ENGINE,
+    Outcome.INTERNAL_ERROR: Cause.INTERNAL,
     Outcome.TURN_LIMIT: Cause.LIMIT,
     Outcome.TOKEN_LIMIT: Cause.LIMIT,
     Outcome.TURN_TOKEN_LIMIT: Cause.LIMIT,
@@ -62,12 +65,13 @@ _CAUSES = {
     Outcome.TIME_LIMIT: Cause.LIMIT,
 }
 _RETRY = r"(?P<retry>retry(?::(?P<retries>\d{1,4}))?(?=,.|$),?)?"
-_ACTION = r"(?P<action>keep|mask|drop|penalise:[-+]?\d*\.?\d+(?:e[-+]?\d+)?)?"
+_ACTION = r"(?P<action>keep|mask|drop|stop|penalise:[-+]?\d*\.?\d+(?:e[-+]?\d+)?)?"
 _SETTING = re.compile(_RETRY + _ACTION)
 _DECISIONS = {
     "keep": Decision.KEPT,
     "mask": Decision.MASKED,
     "drop": Decision.DROPPED,
+    "stop": Decision.STOPPED,
     "penalise": Decision.PENALISED,
 }
 
@@ -102,9 +106,11 @@ had caused it: use retry, mask or drop.
                 "retry with what follows it, such as retry:3,drop."
             )
         retries = int(match["retries"] or _DEFAULT_RETRIES) if match["retry"] else 0
-        is_fault = Cause(cause).is_fault
+        is_fault, is_internal = Cause(cause).is_fault, cause == Cause.INTERNAL
         action, _, penalty = (match["action"] or ("mask" if is_fault else "keep")).partition(":")
-        if (is_fault and action == "keep") or (cause == Cause.ENGINE and action == "penalise"):
+        if (action == "stop") > is_internal:
+            raise ConfigError(f"failures.{cause}={text!r}: only failures.internal, a bug of turnsmith, may be stop.")
+        if (is_fault and action == "keep") or (cause in (Cause.ENGINE, Cause.INTERNAL) and action == "penalise"):
             raise ConfigError(
                 f"failures.{cause}={text!r} would train on an infrastructure fault as if the model had caused it: use "
                 "retry, mask or drop."
@@ -133,6 +139,7 @@ class FailurePolicy:
     engine: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
     worker: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
     overload: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
+    internal: CausePolicy = CausePolicy(0, Decision.STOPPED)
 
     @classmethod
     def of(cls, config: FailuresConfig) -> FailurePolicy:

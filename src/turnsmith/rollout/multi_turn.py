@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure
+from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure, InternalError
 from turnsmith.inference.sync.base import BaseInferenceEngine, make_sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.harness import MultiTurnManager
@@ -160,6 +160,7 @@ class MultiTurnInferenceEngine:
         Raises:
             EnvironmentFailure: The environment failed.
             EngineFailure: The engine failed.
+            InternalError: turnsmith itself failed.
         """
         manager = self.tool_manager
         turns = self.max_turns if max_turns is None else max_turns
@@ -178,6 +179,8 @@ class MultiTurnInferenceEngine:
         if manager is not None:
             manager.take(trajectory)
         # Only the texts are returned: without an exception, a failure would look like a short episode.
+        if trajectory.outcome is Outcome.INTERNAL_ERROR:
+            raise InternalError.read(trajectory.error)
         if trajectory.outcome is Outcome.ENGINE_FAILED:
             raise EngineFailure(trajectory.error)
         if trajectory.outcome is not None and not trajectory.outcome.is_behaviour:

@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from turnsmith.errors import InternalError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
+from turnsmith.internal_errors import bugs_named
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import NOT_RETRIED, SameFailure
@@ -59,6 +61,10 @@ async def play_episode(
     the cause (a limit, an unparseable call) does a retry resample, with another sampling seed. Episodes that share
     `failing` are not retried any more once all of them fail in the same way, also after a back-off.
 
+    Raises:
+        InternalError: The retries themselves have a bug. One in the episode is its outcome; `check_not_stopped` raises
+            it, which whoever plays episodes has to call.
+
     Example:
         >>> import asyncio
         >>> from transformers import AutoTokenizer
@@ -85,8 +91,14 @@ async def play_episode(
         >>> [(attempt.episode_id, attempt.outcome.value, attempt.decision.value) for attempt in result.given_up]
         [('e-try1', 'environment_failed', 'retried')]
     """
+    with bugs_named():
+        return await _play(start, spec, engine, chat, failing or SameFailure())
+
+
+async def _play(
+    start: EpisodeStart, spec: RolloutSpec, engine: Engine, chat: Chat, failing: SameFailure
+) -> EpisodeResult:
     given_up: list[Trajectory] = []
-    failing = failing or SameFailure()
     retries: Counter[Cause] = Counter()  # each cause has its own number of retries
     attempt_spec, attempt_engine = spec, engine
     while True:
@@ -118,6 +130,14 @@ async def play_episode(
     if policy.decision is Decision.PENALISED:
         _penalise(trajectory, policy.penalty, has_reward_fn=spec.reward_fn is not None)
     return EpisodeResult(trajectory, given_up, cause)
+
+
+def check_not_stopped(trajectory: Trajectory) -> None:
+    """Raise the `InternalError` of an episode that the run has to stop at."""
+    if trajectory.decision is Decision.STOPPED:
+        bug = InternalError.read(trajectory.error)
+        advice = "Until it is mended, failures.internal=mask leaves such episodes out"
+        raise InternalError(f"{bug}. {advice}", bug.traceback)
 
 
 class _ReplayEngine:

@@ -8,9 +8,10 @@ from typing import Any
 
 from turnsmith.env.host import Host
 from turnsmith.inference.chat import Chat
+from turnsmith.internal_errors import user_failure
 from turnsmith.step_result import StepResult
 from turnsmith.tools.definition import ToolCall, ToolResult
-from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser
+from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser, ParsedAction
 from turnsmith.tools.parsing.base import PLAIN_INPUT
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.step_tool import EnvironmentStepTool
@@ -94,8 +95,7 @@ async def apply_action(
     if not tools:
         return await _step(action, host)
     parser = tools.parser
-    # A model family may mark tool calls with control tokens, which the decoded text does not show.
-    parsed = parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(action)
+    parsed = _parse(parser, action, ids)
     if calls_left is not None and len(parsed.calls) > calls_left:
         skipped = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
         return TurnResult([], info={"tool_calls_not_run": skipped}, is_over_limit=True)
@@ -116,6 +116,14 @@ async def apply_action(
         result.messages.append({"role": "user", "content": parsed.problem.sentence})
         result.info["format_problem"] = parsed.problem.kind.value
     return result
+
+
+def _parse(parser: ActionParser, action: str, ids: Sequence[int]) -> ParsedAction:
+    try:
+        # A model family may mark tool calls with control tokens, which the decoded text does not show.
+        return parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(action)
+    except Exception as error:
+        raise user_failure(f"{type(parser).__name__}.parse", error) from error
 
 
 async def _run_calls(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from turnsmith.errors import ConfigError, EnvironmentFailure, Overloaded, ToolError, describe_failure
+from turnsmith.errors import ConfigError, EnvironmentFailure, InternalError, Overloaded, ToolError, describe_failure
+from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.loop_thread import run_blocking
 from turnsmith.tools.arguments import BadArguments, check_arguments
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
@@ -115,7 +116,7 @@ class ToolRegistry:
         """Check the arguments, run the tool within its limits, and store the result in `call.result`.
 
         Raises nothing but `Overloaded`, if the call did not get its turn, the failure of an environment whose step the
-        call was, and cancellation from outside.
+        call was, `InternalError` for a bug of turnsmith, and cancellation from outside.
 
         Args:
             call: The model's call.
@@ -125,9 +126,11 @@ class ToolRegistry:
         began = time.perf_counter()
         try:
             result = await self._call(call, episode_id, count)
-        except (Overloaded, EnvironmentFailure):
+        except (Overloaded, EnvironmentFailure, InternalError):
             raise
         except Exception as error:  # a validator of the user or the tokenizer raised
+            if is_ours(error):
+                raise internal_error(error) from error
             result = ToolResult(False, FAILED, failure=describe_failure(f"The call to {str(call.name)[:80]}", error))
         result.seconds = time.perf_counter() - began
         call.result = result
@@ -158,6 +161,8 @@ class ToolRegistry:
             return ToolResult(False, text, cut=is_cut)
         if isinstance(error, ToolTimeout):
             return ToolResult(False, TIMED_OUT, failure=f"{name} took longer than {limit:g} seconds.")
+        if is_ours(error):
+            raise internal_error(error) from error
         # The worker process of a remote environment has already described the error.
         is_described = isinstance(error, EnvironmentFailure)
         failure = str(error) if is_described else describe_failure(entry.definition.name, error)

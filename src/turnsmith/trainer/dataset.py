@@ -16,7 +16,7 @@ import msgspec
 
 from turnsmith.env.signatures import NO_TASK, needs_task
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError, EnvironmentFailure, RecordError
+from turnsmith.errors import ConfigError, EnvironmentFailure, InternalError, RecordError
 from turnsmith.records.files import read_file, write_text
 from turnsmith.trainer.task_file import TaskFile, read_tasks, rows_of
 
@@ -261,6 +261,7 @@ class CustomEnvironmentDataset:
         from turnsmith.loop_thread import run_blocking
         from turnsmith.rollout.episode import EpisodeStart, run_episode
         from turnsmith.rollout.limits import Limits
+        from turnsmith.trajectory import Outcome
 
         chat = self._chat
         episode = run_blocking(
@@ -274,6 +275,8 @@ class CustomEnvironmentDataset:
             )
         )
         ids = episode.tokens.ids.tolist()
+        if episode.outcome is Outcome.INTERNAL_ERROR:
+            raise InternalError.read(episode.error)
         if not ids:
             raise EnvironmentFailure(episode.error)
         told = {"state": episode.messages[-1]["content"], "prompt": chat.show(ids)}

@@ -104,7 +104,7 @@ def test_invalid_terms_are_refused() -> None:
         RewardManager(terms=[step_rewards(), step_rewards(0.5)])
     with pytest.raises(ConfigError, match="not a RewardTerm"):
         RewardManager(terms=[step_rewards])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="needs an environment with max_steps"):
+    with pytest.raises(RewardFailure, match="needs an environment with max_steps"):
         RewardManager(terms=[efficiency_bonus()]).compute_trajectory_reward({"rewards": []})
 
 

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import InternalError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
@@ -277,10 +278,30 @@ async def test_an_episode_that_cannot_be_handed_over_is_told(
     worker = EpisodeWorker("7", plan, settings, engine)
     assert not (await worker.pulse())[2]
     await worker.generate_sequences(rows("a"))
-    await asyncio.gather(*worker.background_tasks)
+    while not (await worker.pulse())[2]:
+        await asyncio.sleep(0.01)
     told = r"Episode a-\d could not be handed to the trainer: TimeoutError\('the queue does not answer'\)"
-    assert re.fullmatch(told, (await worker.pulse())[2])
-    assert re.fullmatch(told, (await worker.finish_step(1, ["another"])).fault)
+    assert re.fullmatch(told, str((await worker.pulse())[2]))
+    assert re.fullmatch(told, str((await worker.finish_step(1, ["another"])).fault))
+    assert worker.background_tasks, "its group is not replaced: the run stops"
+    for task in worker.background_tasks:
+        task.cancel()
+
+
+async def test_a_bug_of_turnsmith_stops_the_run(
+    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnsmith.rollout.buffer._WIDTH", None)
+    worker = EpisodeWorker("7", plan, settings, engine)
+    await worker.generate_sequences(rows("a"))
+    while not (fault := (await worker.pulse())[2]):
+        await asyncio.sleep(0.01)
+    assert isinstance(fault, InternalError)
+    assert re.match(r"Episode a-\d: turnsmith failed at turnsmith.rollout.buffer:", str(fault))
+    assert "Traceback" in fault.traceback
+    assert not (await worker.finish_step(1)).entries, "neither retried nor masked"
+    for task in worker.background_tasks:
+        task.cancel()
 
 
 async def test_a_worker_plays_only_its_share_of_an_evaluation(

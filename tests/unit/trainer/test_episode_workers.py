@@ -293,12 +293,12 @@ def test_a_pulse_never_waits_for_a_worker(queue: Queue) -> None:
 
 def test_a_fault_of_a_worker_stops_the_run(queue: Queue) -> None:
     run = Run(2)
-    run.started[1].finished = Finished(fault="Episode a-0 could not be handed to the trainer: TimeoutError()")
+    fault = TrainingFailure("Episode a-0 could not be handed to the trainer: TimeoutError()")
+    run.started[1].finished = Finished(fault=fault)
     with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
         run.workers.finish_step(1)
     run = Run(1, waits_for="pulse")  # also while the trainer waits for episodes
-    run.started[0].pending[0].set_result((5, "playing", "Episode a-0 could not be handed to the trainer: KeyError()"))
-    run.workers.pulse()
+    run.started[0].pending[0].set_result((5, "playing", fault))
     with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
         run.workers.replace_lost()
 

@@ -16,6 +16,7 @@ from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch,
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
 from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure
+from turnsmith.internal_errors import internal_error, is_ours
 
 _START_SECONDS = 60.0
 _CHECK_SECONDS = 1.0
@@ -258,8 +259,11 @@ class Connection:
                     raise EnvironmentFailure("it has no players")
                 text = await asker(asked.player, asked.messages)
         except Exception as error:
-            is_ours = isinstance(error, EnvironmentFailure)
-            failure = str(error) if is_ours else describe_failure(f"The player {asked.player!r}", error)
+            pending = self._pending.get(asked.call)
+            if is_ours(error) and pending is not None and not pending.reply.done():
+                pending.reply.set_exception(internal_error(error))
+            is_told = isinstance(error, EnvironmentFailure)
+            failure = str(error) if is_told else describe_failure(f"The player {asked.player!r}", error)
         if self._channel is not None and self.is_open:
             self._channel.send(m.encode(m.Answer(asked.call, asked.number, text, failure)))
 

@@ -179,6 +179,8 @@ class ErrorReply(Message, tag=26):
     is_late: bool = False
     is_stuck: bool = False
     is_overload: bool = False
+    is_internal: bool = False
+    """Whether it is a bug of turnsmith; then the sentence ends with its traceback."""
 
 
 class ExitReport(Message, tag=27):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from turnsmith.errors import EnvironmentFailure
+
 if TYPE_CHECKING:
     from turnsmith.trajectory import Trajectory
 
@@ -29,7 +31,7 @@ environment.isolation=thread it can.
     async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any:
         """Call `function(trajectory, environment)` in the worker; returns what it returned."""
         if self._host is None:
-            raise RuntimeError("there is no worker")
+            raise EnvironmentFailure("there is no worker")
         return await self._host.score(function, trajectory, seconds)
 
     def __getattr__(self, name: str) -> Any:

@@ -15,7 +15,7 @@ from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.opening import Speaker
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, ToolError
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, InternalError, Overloaded, ToolError
 from turnsmith.step_result import StepResult, read_reward
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import ToolTimeout, current_episode
@@ -197,6 +197,8 @@ class RemoteHost:
             return reply
         if not isinstance(reply, m.ErrorReply):
             raise EnvironmentFailure(f"{self._spec.name}: its worker sent a reply to something else.")
+        if reply.is_internal:
+            raise InternalError.read(reply.sentence)
         if not reply.is_late:
             raise (Overloaded if reply.is_overload else EnvironmentFailure)(reply.sentence)
         if reply.is_stuck:

@@ -29,6 +29,7 @@ from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
+from turnsmith.internal_errors import internal_error, is_ours, user_failure
 from turnsmith.step_result import MOST_TEXT, StepResult
 from turnsmith.text import replace_surrogates
 from turnsmith.threads import is_cancelled_from_outside
@@ -310,6 +311,8 @@ def _error_reply(request: Any, error: BaseException, *, is_stuck: bool = False) 
         return m.ErrorReply(request.call, str(error), is_overload=True)
     if isinstance(error, EnvironmentFailure):
         return m.ErrorReply(request.call, str(error))
+    if is_ours(error):
+        return m.ErrorReply(request.call, internal_error(error).text, is_internal=True)
     return m.ErrorReply(request.call, describe_failure("The environment's worker", error))
 
 
@@ -317,7 +320,7 @@ def _call_reward(name: str, function: Any, *args: Any) -> Any:
     try:
         value = function(*args)
     except (Exception, SystemExit) as error:
-        raise EnvironmentFailure(describe_failure(name, error)) from error
+        raise user_failure(name, error) from error
     return _await_reward(name, value) if inspect.isawaitable(value) else value
 
 
@@ -325,7 +328,7 @@ async def _await_reward(name: str, value: Any) -> Any:
     try:
         return await value
     except Exception as error:
-        raise EnvironmentFailure(describe_failure(name, error)) from error
+        raise user_failure(name, error) from error
 
 
 def _tool_info(tool: Tool) -> m.ToolInfo:

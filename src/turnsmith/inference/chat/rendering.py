@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, TextRefused
 from turnsmith.inference.chat.control_tokens import ControlTokens
 from turnsmith.inference.chat.formats import set_template
 from turnsmith.inference.chat.template import (
@@ -177,7 +177,7 @@ class Chat:
         masked = MaskedTools(tools_json, self._controls.pattern)
         # The layout's control tokens are counted with this text in it, so the text must not add any.
         if self._controls.count(self._encode(masked.text)):
-            raise ValueError(
+            raise TextRefused(
                 "A tool description would be encoded as control tokens of the model, so it cannot be sent."
             )
         return masked
@@ -211,7 +211,7 @@ class Chat:
             ids += encode(pending)
         # Checked, whatever the tokenizer does to text: the only control tokens are the template's own.
         if self._controls.count(ids) != layout.control_count:
-            raise ValueError(
+            raise TextRefused(
                 "The text of a message would be encoded as control tokens of the model, so it cannot be sent."
             )
         return ids

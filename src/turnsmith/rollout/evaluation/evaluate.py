@@ -15,13 +15,14 @@ from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine, run_concurrently
+from turnsmith.internal_errors import bugs_named
 from turnsmith.loop_thread import LoopThread
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.players import Players
-from turnsmith.rollout.retry import play_episode
+from turnsmith.rollout.retry import check_not_stopped, play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec, check_tools
@@ -136,6 +137,7 @@ async def run_evaluation(
         ConfigError: The environment can say before it plays that a task cannot be played.
         EnvironmentFailure: All of the first attempts, at least 8 at 3 episodes, failed in the same way, and so did one
             that began a second later.
+        InternalError: turnsmith itself failed, and `failures.internal` is `stop`.
 
     Args:
         environment: A class, `module:Name`, an instance or an `EnvironmentSpec`.
@@ -156,7 +158,18 @@ async def run_evaluation(
         >>> len(result.trajectories)
         2
     """
-    plan = plan or EvaluationPlan()
+    with bugs_named():
+        return await _run(environment, engine, chat, plan or EvaluationPlan(), on_episode, starts)
+
+
+async def _run(
+    environment: Any,
+    engine: Engine | BaseInferenceEngine,
+    chat: Chat | None,
+    plan: EvaluationPlan,
+    on_episode: Callable[[Trajectory], None],
+    starts: Sequence[EpisodeStart] | None,
+) -> EvaluationResult:
     async_engine, chat = engine_and_chat(engine, chat)
     spec, began = plan.rollout(EnvironmentSpec.of(environment)), time.perf_counter()
     is_whole = starts is None  # else the others of its processes may do better
@@ -170,6 +183,7 @@ async def run_evaluation(
     async def play(place: int) -> Trajectory:
         trajectory = (await play_episode(starts[place], spec, async_engine, chat, failing)).trajectory
         on_episode(trajectory)
+        check_not_stopped(trajectory)
         if failing.sentence and is_whole:
             raise EnvironmentFailure(
                 f"{failing.sentence.rstrip('.')}. The evaluation was stopped: fix this first, with one episode at a "

@@ -9,7 +9,15 @@ from typing import Any, cast
 from turnsmith.clocks import OutOfTime
 from turnsmith.env.isolation.remote_environment import RemoteEnvironment
 from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
-from turnsmith.errors import ConfigError, EnvironmentFailure, Overloaded, describe_failure
+from turnsmith.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    InternalError,
+    Overloaded,
+    TurnsmithError,
+    describe_failure,
+)
+from turnsmith.internal_errors import user_failure
 from turnsmith.step_result import to_reward
 from turnsmith.threads import shared_threads
 from turnsmith.trajectory import Trajectory
@@ -18,7 +26,7 @@ RewardFunction = Callable[..., float | Awaitable[float]]
 """`reward_fn(trajectory)` or `reward_fn(trajectory, environment)`, sync or async."""
 
 
-class RewardFailure(Exception):
+class RewardFailure(TurnsmithError):
     """The reward function raised, timed out, or did not return a number that can be trained on."""
 
 
@@ -55,14 +63,14 @@ async def compute_score(
         if isinstance(environment, RemoteEnvironment) and len(args) == 2:
             value = await environment.score(function, trajectory, seconds)
         elif thread is not None and len(args) == 2:
-            value = await thread.run(function, *args, limit=seconds)
+            value = await thread.run(_call, name, function, *args, limit=seconds)
         elif inspect.iscoroutinefunction(function):
-            value = await EventLoopThread().run(function, *args, limit=seconds)
+            value = await EventLoopThread().run(_call, name, function, *args, limit=seconds)
         else:
-            value = await shared_threads().run(function, *args, limit=seconds)
+            value = await shared_threads().run(_call, name, function, *args, limit=seconds)
             if inspect.isawaitable(value):
                 value = await EventLoopThread().run(_itself, value, limit=seconds)
-    except (RewardFailure, Overloaded):
+    except (RewardFailure, Overloaded, InternalError):
         raise
     except OutOfTime as error:
         raise RewardFailure(f"{name} took longer than {seconds:g} seconds.") from error
@@ -98,6 +106,26 @@ the model's responses, trajectory.rewards what `step` returned.
             "reward_fn(trajectory) or reward_fn(trajectory, environment) and return its reward, a number. "
             "trajectory.actions has the model's responses, trajectory.rewards what `step` returned."
         )
+
+
+def _call(name: str, function: RewardFunction, *args: Any) -> Any:
+    """Call it, where nothing of ours is between the caller and the function."""
+    try:
+        value = function(*args)
+    except (RewardFailure, Overloaded, OutOfTime):
+        raise
+    except Exception as error:
+        raise user_failure(name, error) from error
+    return _await(name, value) if inspect.isawaitable(value) else value
+
+
+async def _await(name: str, value: Awaitable[Any]) -> Any:
+    try:
+        return await value
+    except (RewardFailure, Overloaded, OutOfTime):
+        raise
+    except Exception as error:
+        raise user_failure(name, error) from error
 
 
 def _itself(value: Any) -> Any:

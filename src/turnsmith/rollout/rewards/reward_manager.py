@@ -160,5 +160,5 @@ def _invalid_actions(trajectory: Trajectory, environment: Any) -> float:
 def _turns_left(trajectory: Trajectory, environment: Any) -> float:
     max_steps = getattr(environment, "max_steps", None)
     if max_steps is None:
-        raise ValueError("efficiency_bonus needs an environment with max_steps: write RewardManager(environment)")
+        raise RewardFailure("efficiency_bonus needs an environment with max_steps: write RewardManager(environment)")
     return float(max_steps - trajectory.num_turns)

@@ -8,7 +8,8 @@ import shutil
 from contextlib import suppress
 from typing import Any
 
-from turnsmith.errors import Preempted, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.errors import InternalError, Preempted, RecordError, TrainingFailure, TurnsmithError
+from turnsmith.internal_errors import internal_error_of, is_bug
 from turnsmith.records.checkpoints import saved_steps
 from turnsmith.records.files import check_writable, describe_os_error
 from turnsmith.records.run_folder import RunFolder
@@ -40,11 +41,15 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
         check_writable(folder.path)
     except RecordError as lost:  # whatever else failed, it failed in a folder that another process writes to
         return lost
+    cause, text = getattr(error, "cause", None), str(error)
+    if not isinstance(cause, TurnsmithError) and isinstance(cause, Exception) and is_bug(cause):
+        cause = internal_error_of(text, repr(cause)) or cause
+    if isinstance(cause, InternalError):
+        text += f"\n{cause.traceback}"
     with suppress(OSError):  # a full disk may be what stopped it
-        log.write_text(str(error))
+        log.write_text(text)
         where = f" (full text in {log})"
-        folder.append_event("failed", content=str(error)[-_KEPT:])
-    cause = getattr(error, "cause", None)
+        folder.append_event("failed", content=text[-_KEPT:])
     if isinstance(cause, TurnsmithError):
         return type(cause)(f"{cause}{where}.{resume_advice(folder)}")
     lost = _LOST.search(str(error))

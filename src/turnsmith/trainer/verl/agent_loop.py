@@ -14,7 +14,7 @@ from turnsmith.inference.chat import Chat
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.episode_groups import GroupFilter, episode_name
 from turnsmith.rollout.in_flight import InFlightEpisodes, TrackedEngine
-from turnsmith.rollout.retry import EpisodeResult, play_episode
+from turnsmith.rollout.retry import EpisodeResult, check_not_stopped, play_episode
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.trainer.advantages import turn_anchors
 from turnsmith.trainer.config.to_verl import AGENT_LOOP
@@ -81,7 +81,8 @@ class EpisodeAgentLoop(AgentLoopBase):
         """Run the episode of one dataset row and pass it to verl.
 
         A masked episode returns nothing: verl trains on the others of its group, and pads the batch with rows that have
-        no effect. A dropped one raises, so that verl replaces its whole group; so does the last of a filtered group.
+        no effect. A dropped one raises, so that verl replaces its whole group; so does the last of a filtered group. A
+        bug of ours raises as well: the worker has the run stop.
         """
         if _context is None:
             raise TrainingFailure("This process has no episode plan: episodes must run in an EpisodeWorker.")
@@ -99,6 +100,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             result = await play_episode(start, plan.rollout, engine, _context.chat, _context.failing)
         finally:
             _context.in_flight.end(start.episode_id)
+        check_not_stopped(result.trajectory)
         mask_untrainable(result.trajectory)
         _context.finished.append(result)
         if plan.filtered_group_size and _context.groups.add(result.trajectory):

@@ -15,7 +15,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import InternalError, TrainingFailure, TurnsmithError
 from turnsmith.inference.chat import Chat, set_template, thinking_settings
+from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.loop_thread import LoopThread
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_lock import write_for
@@ -44,7 +46,7 @@ class EpisodeWorker(_VerlWorker):
         if plan.lock_token:
             write_for(Path(plan.run_dir), plan.lock_token)
         self.part = part
-        self.fault = ""
+        self.fault: TurnsmithError | None = None
         """The first error with which an episode could not be played or handed over at all; the run has to stop."""
         # verl logs each group that is to be replaced as an error, with a traceback.
         logging.getLogger(AgentLoopWorkerTQ.__module__).addFilter(_is_error)
@@ -61,9 +63,8 @@ class EpisodeWorker(_VerlWorker):
         except GroupDropped:
             raise
         except Exception as error:
-            name = episode_name(row["uid"], row["session_id"])
-            self.fault = self.fault or f"Episode {name} could not be handed to the trainer: {error!r}"
-            raise
+            self.fault = self.fault or _fault(episode_name(row["uid"], row["session_id"]), error)
+            await asyncio.Event().wait()  # the run stops: verl must not replace the group until then
 
     async def finish_step(
         self,
@@ -116,7 +117,7 @@ class EpisodeWorker(_VerlWorker):
         """Send requests to these rollout servers too."""
         self.llm_client.add(servers)
 
-    async def pulse(self) -> tuple[int, str, str]:
+    async def pulse(self) -> tuple[int, str, TurnsmithError | None]:
         """A counter of progress, what this process's episodes are doing, and `fault`."""
         return self.context.in_flight.transitions, self.context.in_flight.describe(), self.fault
 
@@ -124,6 +125,13 @@ class EpisodeWorker(_VerlWorker):
         """Never return: this call fails when the process dies, and only then."""
         enable_stack_dump("process that runs episodes")
         await asyncio.Event().wait()
+
+
+def _fault(name: str, error: Exception) -> TurnsmithError:
+    if is_ours(error):
+        bug = internal_error(error)
+        return InternalError(f"Episode {name}: {bug}", bug.traceback)
+    return TrainingFailure(f"Episode {name} could not be handed to the trainer: {error!r}")
 
 
 def _write(run_dir: str | Path, step: int, attempts: list[Trajectory], part: str, times_handed: int) -> None:

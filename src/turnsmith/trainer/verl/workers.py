@@ -15,7 +15,7 @@ import transfer_queue
 from tensordict import TensorDict
 
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import TrainingFailure
+from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.rollout.episode_groups import episode_name, group_name
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
@@ -36,7 +36,7 @@ class Finished:
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
     entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
-    fault: str = ""
+    fault: TurnsmithError | None = None
     """See `EpisodeWorker.fault`."""
 
     def __add__(self, other: Finished) -> Finished:
@@ -71,7 +71,7 @@ class _Slot:
     losses: int = 0
     times_handed: int = 0
     """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
-    progress: tuple[int, str, str] = (0, "starting", "")
+    progress: tuple[int, str, TurnsmithError | None] = (0, "starting", None)
     """A counter, what its episodes are doing, and `EpisodeWorker.fault`."""
 
 
@@ -131,6 +131,7 @@ class EpisodeWorkers:
 
         Raises:
             TrainingFailure: An episode could not be played or handed over at all.
+            InternalError: The same, because of a bug of turnsmith.
         """
         asked = [
             (slot, slot.handle.call("finish_step", step, groups, update, too_old, slot.times_handed))
@@ -187,6 +188,7 @@ class EpisodeWorkers:
         Raises:
             TrainingFailure: A worker has been lost too often, or an episode could not be played or handed over at all.
         """
+        self.pulse()
         for place, slot in enumerate(self._slots):
             _check_fault(slot.progress[2])
             if slot.handle.lost.done():
@@ -205,7 +207,7 @@ class EpisodeWorkers:
                 try:
                     slot.progress = answer.result()
                 except ACTOR_LOST:
-                    slot.progress = (slot.progress[0], "lost", "")
+                    slot.progress = (slot.progress[0], "lost", None)
                 slot.pulse = slot.handle.call("pulse")
         states = [f"worker {place}: {slot.progress[1]}" for place, slot in enumerate(self._slots)]
         return sum(slot.progress[0] for slot in self._slots), "; ".join(states)
@@ -247,10 +249,10 @@ class EpisodeWorkers:
         return answer.result()
 
 
-def _check_fault(fault: str) -> None:
+def _check_fault(fault: TurnsmithError | None) -> None:
     # verl would only log it in the worker's process, and an asynchronous schedule replace the group, without end.
-    if fault:
-        raise TrainingFailure(fault)
+    if fault is not None:
+        raise fault
 
 
 def _total(parts: list[Finished]) -> Finished:
