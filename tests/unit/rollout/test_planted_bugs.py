@@ -86,6 +86,7 @@ PLACES = [
         "turnsmith.tools.parsing.function_calling:",
     ),
     ("turnsmith.tools.execution", "CallOutcome", Echo, {}, "turnsmith.tools.execution:"),
+    ("turnsmith.env.adapters.answers", "MOST_CHARACTERS", QA, {"tasks": TASKS}, "turnsmith.env.adapters.answers:"),
     ("turnsmith.env.adapters.scorers", "to_reward", QA, {"tasks": TASKS}, "turnsmith.env.adapters.scorers:"),
     (
         "turnsmith.rollout.rewards.reward_manager",

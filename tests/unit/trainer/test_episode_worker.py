@@ -313,7 +313,7 @@ async def test_a_worker_plays_only_its_share_of_an_evaluation(
     assert {episode.episode_id for share in shares for episode in share} == {
         start.episode_id for start in evaluation.starts()
     }
-    assert await worker.pulse() == (worker.context.in_flight.transitions, "no episode is running", "")
+    assert await worker.pulse() == (worker.context.in_flight.transitions, "no episode is running", None)
 
 
 def test_a_worker_has_the_parser_of_the_plan_or_the_one_that_tool_format_names(

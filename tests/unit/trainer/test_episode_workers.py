@@ -72,7 +72,7 @@ class Process:
             answer.set_result(self.finished)
             self.finished = Finished()
         else:
-            answer.set_result({"pulse": (3, f"work {len(self.calls)}", "")}.get(method))
+            answer.set_result({"pulse": (3, f"work {len(self.calls)}", None)}.get(method))
         return answer
 
     def die(self) -> None:
@@ -278,16 +278,16 @@ def test_a_worker_that_is_lost_again_and_again_stops_the_run(queue: Queue) -> No
 def test_a_pulse_never_waits_for_a_worker(queue: Queue) -> None:
     run = Run(2, waits_for="pulse")
     assert run.workers.pulse() == (0, "worker 0: starting; worker 1: starting")
-    run.started[0].pending[0].set_result((5, "playing", ""))
+    run.started[0].pending[0].set_result((5, "playing", None))
     assert run.workers.pulse() == (5, "worker 0: playing; worker 1: starting")
-    run.started[0].pending[1].set_result((6, "playing on", ""))
-    run.started[1].pending[0].set_result((2, "waiting", ""))
+    run.started[0].pending[1].set_result((6, "playing on", None))
+    run.started[1].pending[0].set_result((2, "waiting", None))
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: waiting")
     run.started[1].pending.pop(0)
     run.started[1].die()
     assert run.workers.pulse() == (8, "worker 0: playing on; worker 1: lost")
     run.workers.replace_lost()
-    run.started[2].pending[0].set_result((0, "playing again", ""))
+    run.started[2].pending[0].set_result((0, "playing again", None))
     assert run.workers.pulse()[1] == "worker 0: playing on; worker 1: playing again"
 
 

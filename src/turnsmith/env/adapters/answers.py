@@ -176,11 +176,11 @@ def _right_mathematics(answer: Any) -> str:
 
 
 def _judge(is_right: Callable[[str], bool], response: str) -> float:
-    """1.0 if the final answer is right, else 0.0: also if it is too long, or cannot be judged."""
+    """1.0 if the final answer is right, else 0.0: also if it is too long, or no value that can be computed with."""
     try:
         said = final_answer(response)
         return float(len(said) <= MOST_CHARACTERS and is_right(said))
-    except Exception as error:
+    except (ArithmeticError, ValueError, RecursionError) as error:  # any other is a bug of ours, and not worth 0
         tell_once(type(error).__name__, "An answer could not be judged, and was worth 0: %r.", error)
         return 0.0
 

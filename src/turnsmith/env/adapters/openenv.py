@@ -106,7 +106,7 @@ class OpenEnvEnvironment(BaseEnvironment):
         else:
             try:
                 data = json.loads(action)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return f"This is not a JSON object: {error}.", 0.0, False, {"invalid_action": True}
             if not isinstance(data, dict):
                 return "This is not a JSON object.", 0.0, False, {"invalid_action": True}

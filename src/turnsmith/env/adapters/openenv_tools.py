@@ -62,7 +62,7 @@ def read_call(action: str) -> dict[str, Any] | None:
     try:
         call = json.loads(action)
         return {"type": "call_tool", "tool_name": call["name"], "arguments": call["arguments"]}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
