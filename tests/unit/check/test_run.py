@@ -16,8 +16,10 @@ from tests.unit.check.zoo.openings import Clock, FailingReset
 
 from turnsmith.check.checks import CHECKS
 from turnsmith.check.checks.disk import bytes_of_parameter, count_parameters, kept_checkpoints, run_steps
+from turnsmith.check.checks.many_at_once import check_many_at_once
 from turnsmith.check.checks.times import check_times
 from turnsmith.check.finding import Check, Finding
+from turnsmith.check.opening import check_opening
 from turnsmith.check.report import as_dict, failed, result_lines, summary
 from turnsmith.check.run import CheckResult, run_checks
 from turnsmith.check.subject import Subject
@@ -116,6 +118,34 @@ def test_the_command_exits_with_1_after_a_failure_and_shows_both_plays(tmp_path:
     assert re.search(r'id="episode-0-check-0".*id="episode-0-check-0-play-2"', page.read_text(), re.DOTALL)
 
 
+def test_before_every_run_these_are_run() -> None:
+    assert {check.name for check in CHECKS if check.quick} == {
+        "same start, same opening",
+        "tools are described",
+        "disk for the whole run",
+        "trackers and folders",
+        "held-out starts are held out",
+        "sampling",
+    }
+
+
+async def test_a_batch_is_played_at_once_up_to_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnsmith.check.checks.many_at_once._SETTLE_SECONDS", 0.0)
+    config = ConfigStore()
+    config.training.batch_size = 100
+    spec = EnvironmentSpec.of(GuessNumber, EnvironmentConfig(isolation="loop"))
+    finding = await check_many_at_once(Subject(environment=spec, config=config))
+    assert finding.saw.startswith("64 episodes at once, twice: none failed")
+
+
+async def test_an_agent_opens_its_conversation_itself() -> None:
+    async def agent(task: dict[str, Any], model: Any) -> float:
+        return 0.0
+
+    subject = Subject(environment=EnvironmentSpec.of(agent), config=ConfigStore())
+    assert (await check_opening(subject)).status == "passed"
+
+
 def test_a_name_that_no_check_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", EXAMPLE, "--only", "weather"]) == 2
     assert "There is no check 'weather': choose from 'same start, same opening'" in capsys.readouterr().err
@@ -196,7 +226,7 @@ def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:
     config.checkpoint.keep_last_n = 0
     assert kept_checkpoints(config, 60) == 7
     config.evaluation.every = 20  # each of them may be the best so far
-    assert kept_checkpoints(config, 60) == 7 + 3
+    assert kept_checkpoints(config, 60) == kept_checkpoints(config, 79) == 7 + 3
     config.checkpoint.keep_last_n = 2
     assert kept_checkpoints(config, 60) == 4
     config.checkpoint.save_interval = 0
