@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from tests.unit.check.zoo.openings import Clock, FailingReset
 
+from turnsmith.check import usage
 from turnsmith.check.checks import CHECKS
 from turnsmith.check.checks.disk import bytes_of_parameter, count_parameters, kept_checkpoints, run_steps
 from turnsmith.check.checks.many_at_once import check_many_at_once
@@ -382,3 +385,10 @@ def test_players_that_are_models_are_not_there_to_be_tried(who: str, is_tried: b
 def test_data_that_reset_needs_is_asked_for_at_once() -> None:
     with pytest.raises(ConfigError, match=r"NeedsTask.reset takes a task, .* pass rows \(`--data FILE`"):
         RayPPOTrainer(ConfigStore(), NeedsTask)
+
+
+def test_a_process_that_has_ended_has_no_open_files() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert usage._entries(ended.pid, "fd") == 0  # pyright: ignore[reportPrivateUsage]
+    assert usage._entries(os.getpid(), "fd") > 2  # pyright: ignore[reportPrivateUsage]
