@@ -1,9 +1,10 @@
 """The process around a worker or an agent's program: leaves nothing behind of what that has started.
 
-Run as a script with the standard library only, because it lives as long as what it supervises and must be small. It
-forks once. The child becomes the worker or the program, in a session of its own. The supervisor runs none of their
-code, so nothing that the code does can stop it. It is the subreaper of everything that they start: a process that was
-forked twice or has its own session still becomes the supervisor's child, is found, and is killed.
+Run as a script with the standard library only, and little of it (`pathlib` takes as long to import as the rest): there
+is one for each program, which lives as long as that does. It forks once. The child becomes the worker or the program,
+in a session of its own. The supervisor runs none of their code, so nothing that the code does can stop it. It is the
+subreaper of everything that they start: a process that was forked twice or has its own session still becomes the
+supervisor's child, is found, and is killed.
 
 It ends everything when the child exits, when it is told to, and when the process that started it dies, however that
 dies; of a worker also when a limit is exceeded. It is told by a closed connection, to which it then reports a worker's
@@ -13,14 +14,12 @@ exit code, or by SIGTERM if it supervises a program.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import resource
 import select
 import signal
 import sys
 import time
-from pathlib import Path
 
 OUT_OF_MEMORY, TOO_MANY_PROCESSES = 240, 241
 """The supervisor's exit codes for a worker that took too much; else the worker's own, 128 + N after signal N."""
@@ -223,23 +222,28 @@ def children_of(process: int) -> list[int]:
     """The living children of a process."""
     children: list[int] = []
     try:
-        for task in Path(f"/proc/{process}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
+        for task in os.listdir(f"/proc/{process}/task"):
+            children += map(int, _read(f"/proc/{process}/task/{task}/children").split())
     except OSError:  # it has just ended
         pass
     return children
 
 
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
 def _resident(process: int) -> int:
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(_read(f"/proc/{process}/statm").split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
 
 
 def _own_share(process: int) -> int:
     try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        lines = _read(f"/proc/{process}/smaps_rollup").splitlines()
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     except OSError:
         return _resident(process)
@@ -266,6 +270,8 @@ def _become_worker(module: str, supervisor: Supervisor, only: str, idle_seconds:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _set_limits(supervisor.memory, supervisor.processes)
         sys.path[:] = os.environ.pop(SEARCH_PATH, os.pathsep.join(sys.path)).split(os.pathsep)
+        import importlib
+
         importlib.import_module(module).serve(supervisor.connection, only, idle_seconds)
         code = 0
     except SystemExit as error:
@@ -291,7 +297,8 @@ def _set_limits(memory: int, processes: int) -> None:
         if hard == resource.RLIM_INFINITY or most < hard:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     try:  # should the machine run out of memory, the kernel kills this before anything that cannot be replaced
-        Path("/proc/self/oom_score_adj").write_text("800")
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("800")
     except OSError:
         pass
 
@@ -299,10 +306,10 @@ def _set_limits(memory: int, processes: int) -> None:
 def _tasks_of_user() -> int:
     """Processes and threads of this user: the kernel counts them together."""
     tasks = 0
-    for entry in Path("/proc").iterdir():
+    for process in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
-                tasks += sum(1 for _ in (entry / "task").iterdir())
+            if os.stat(f"/proc/{process}").st_uid == os.getuid():
+                tasks += len(os.listdir(f"/proc/{process}/task"))
         except OSError:
             continue
     return tasks
