@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "isolation": ("--quick", "--no-ray"),
     "goodput": ("--quick",),
     "waiting": ("--quick",),
+    "hostile_answers": ("--count", "10000"),
     "cost_growth": (),
     "rollout_throughput": ("--rounds", "3"),
     "step_and_start": ("3", "6"),

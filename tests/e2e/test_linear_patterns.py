@@ -16,6 +16,8 @@ _ATOMS = (
     *(r"\d", r"\s", r"\w", r"\W", r"\D", r"\S", r"\.", r"\n", r"\-", "[ab]", "[^a]", r"[\d_]", "[a-z]", r"[^\s.]"),
 )
 
+_CHARACTERS = "aabbAB01 \n\t_.\x1c\x00\x7f\x0b-K\u0665\u2028\u00e9\u017f\u212a\u2603\ue000\ud800"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def packages(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -42,8 +44,16 @@ def test_re2_and_re_agree_on_20000_patterns() -> None:
         if linear is not None:
             taken += 1
             for _ in range(20):
-                said = "".join(numbers.choices("aabbAB01 \n\t_.\x1c\x00\x7f\x0b-K", k=numbers.randrange(8)))
-                assert linear(said) == (re.fullmatch(text, said, re.DOTALL) is not None), (text, said)
+                said = "".join(
+                    numbers.choices(
+                        "aabbAB01 \n\t_.\x1c\x00\x7f\x0b-K\u0665\u2028\u00e9\u017f\u212a\u2603\ue000",
+                        k=numbers.randrange(8),
+                    )
+                )
+                assert linear_patterns.matches(text, said) == (re.fullmatch(text, said, re.DOTALL) is not None), (
+                    text,
+                    said,
+                )
     assert taken > 15_000
 
 

@@ -1,28 +1,31 @@
 """Matches a regular expression in linear time with re2, where that and `re` agree; elsewhere with `re`.
 
-They agree on a whole text of ASCII and a pattern of characters, classes, alternatives, groups and repetitions. `re`
-parses the pattern, and what it has understood is written again for re2, whose own `\\s`, for example, means less. Look
-around, references to groups, `\\b`, flags but `(?i)`, and other texts are left to `re`.
+They agree on a whole text and a pattern of characters of ASCII, classes, alternatives, groups and repetitions. `re`
+parses the pattern, and what it has understood is written again for re2, whose own `\\s`, for example, means less. All
+other characters of the same classes are alike to such a pattern, so one stands for them. Look around, references to
+groups, `\\b` and flags but `(?i)` are left to `re`.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 _parser: Any = importlib.import_module("re._parser")
+_WORD, _DIGIT, _SPACE, _OTHER = "\ue000\ue001\ue002\ue003"
+"""Each stands for all characters beyond ASCII of its kind; a digit is of a word, too."""
 _CLASSES = {
-    "CATEGORY_DIGIT": "0-9",
-    "CATEGORY_NOT_DIGIT": r"\x00-/:-\x7f",
-    "CATEGORY_SPACE": r"\t-\r\x1c- ",
-    "CATEGORY_NOT_SPACE": r"\x00-\x08\x0e-\x1b!-\x7f",
-    "CATEGORY_WORD": "0-9A-Za-z_",
-    "CATEGORY_NOT_WORD": r"\x00-/:-@\[-^`{-\x7f",
+    "CATEGORY_DIGIT": f"0-9{_DIGIT}",
+    "CATEGORY_NOT_DIGIT": rf"\x00-/:-\x7f{_WORD}{_SPACE}{_OTHER}",
+    "CATEGORY_SPACE": rf"\t-\r\x1c- {_SPACE}",
+    "CATEGORY_NOT_SPACE": rf"\x00-\x08\x0e-\x1b!-\x7f{_WORD}{_DIGIT}{_OTHER}",
+    "CATEGORY_WORD": f"0-9A-Za-z_{_WORD}{_DIGIT}",
+    "CATEGORY_NOT_WORD": rf"\x00-/:-@\[-^`{{-\x7f{_SPACE}{_OTHER}",
 }
-"""What they mean in a text of ASCII."""
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Untranslatable(Exception):
@@ -36,26 +39,48 @@ def matches(pattern: str, text: str) -> bool:
         >>> matches(r"\\d+ (cm|m)", "12 cm"), matches(r"(a+)+", "aab")
         (True, False)
     """
-    linear = in_linear_time(pattern) if text.isascii() else None
-    if linear is not None:
+    linear = in_linear_time(pattern)
+    if linear is not None and (text.isascii() or not linear.folds_case):
         return linear(text)
     return re.fullmatch(pattern, text, re.DOTALL) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class LinearPattern:
+    """A pattern that re2 has compiled."""
+
+    compiled: Any
+    folds_case: bool
+    """Whether letters beyond ASCII may be letters of ASCII."""
+
+    def __call__(self, text: str) -> bool:
+        """Whether the whole text matches."""
+        alike = text if text.isascii() else _BEYOND_ASCII.sub(lambda found: _stand_in(found.group()), text)
+        return self.compiled.fullmatch(alike) is not None
+
+
+@lru_cache(maxsize=4096)
+def _stand_in(character: str) -> str:
+    for stands, kind in ((_DIGIT, r"\d"), (_WORD, r"\w"), (_SPACE, r"\s")):
+        if re.fullmatch(kind, character):
+            return stands
+    return _OTHER
+
+
 @lru_cache(maxsize=512)
-def in_linear_time(pattern: str) -> Callable[[str], bool] | None:
+def in_linear_time(pattern: str) -> LinearPattern | None:
     """Matches in linear time; None without re2, or if it would not say the same."""
     try:
         import re2  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
+    options = re2.Options()
+    options.log_errors = False
     try:
-        options = re2.Options()
-        options.log_errors = False
-        compiled = re2.compile(for_re2(pattern), options)
+        translated = for_re2(pattern)
+        return LinearPattern(re2.compile(translated, options), translated.startswith("(?is)"))
     except (Untranslatable, re2.error):
         return None
-    return lambda text: compiled.fullmatch(text) is not None
 
 
 def for_re2(pattern: str) -> str:
@@ -66,7 +91,7 @@ def for_re2(pattern: str) -> str:
 
     Example:
         >>> for_re2(r"^(?:a|\\d\\s){2,}?$")
-        '(?s)(?:(?:a|[0-9][\\\\t-\\\\r\\\\x1c- ])){2,}'
+        '(?s)(?:(?:a|[0-9\\ue001][\\\\t-\\\\r\\\\x1c- \\ue002])){2,}'
     """
     parsed = _parser.parse(pattern, re.DOTALL)
     flags = parsed.state.flags & ~(re.DOTALL | re.UNICODE)

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -28,13 +27,13 @@ ANSWER_SECONDS = 1.0
 MATH_SECONDS = 5.0
 _START_SECONDS = 60.0
 _REPLY_SECONDS = 60.0
-"""The process ends itself long before, by its CPU time: this is for one that does not run at all."""
+"""Its child ends long before, by its CPU time: this is for one that does not run at all."""
 PROCESSES = min(8, max(2, cores()))
 _BOTTLENECK = Bottleneck(f"one of {PROCESSES} processes that score answers", "use more processes (ray.num_actors)")
 
 
 async def judge_elsewhere(kind: str, right: str, said: str) -> str:
-    """`1`, `0`, or `unreadable` if the right answer is none.
+    """`1`, `0`, `lost` if that took too much time or memory, or `unreadable` if the right answer is none.
 
     Args:
         kind: `regex`, `json_schema` or `math`.
@@ -50,8 +49,8 @@ def _judge_here(kind: str, right: str, said: str, seconds: float) -> str:
     process: _ScoringProcess | None = getattr(_of_thread, "process", None)
     if process is None or not process.is_alive:
         process = _of_thread.process = _ScoringProcess()
-    reply = process.ask(kind, right, said, seconds)
-    if not reply:
+    reply = process.ask(kind, right, said, seconds) or "lost"
+    if reply == "lost":
         tell_once(
             f"{kind} {right}",
             "An answer took too long, or too much memory, to score with %s %r, and was worth 0. That will happen again "
@@ -59,7 +58,7 @@ def _judge_here(kind: str, right: str, said: str, seconds: float) -> str:
             {"regex": "the regular expression", "json_schema": "the JSON schema"}.get(kind, "math-verify against"),
             right[:200],
         )
-    return reply or "0"
+    return reply
 
 
 class _ScoringProcess:
@@ -93,12 +92,10 @@ class _ScoringProcess:
 
     def _end(self) -> str:
         self._popen.kill()
-        code = self._popen.wait()
+        logger.warning("A process that scores answers ended with code %s.", self._popen.wait())
         for pipe in (self._popen.stdin, self._popen.stdout):
             with suppress(OSError):  # what it had not read
                 pipe.close() if pipe else None
-        if code != -signal.SIGPROF:
-            logger.warning("A process that scores answers ended with code %s.", code)
         return ""
 
 

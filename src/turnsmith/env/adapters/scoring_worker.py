@@ -1,7 +1,8 @@
-"""What a scoring process does until its input ends: judge one answer after another, each within its CPU time.
+"""What a scoring process does until its input ends: judge one answer after another, each in a child of its own.
 
-A timer of the kernel ends the process when an answer has had its share: no signal handler could, while a regular
-expression or C code runs. See `scoring_process`.
+It imports and prepares what answers are compared with, once; a child inherits that and costs a millisecond. A timer of
+the kernel ends the child when it has had its CPU time: no signal handler could, while a regular expression or C code
+runs. See `scoring_process`.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ import ctypes
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 from turnsmith.env.adapters.json_schemas import read_strict_json, validator_of
-from turnsmith.env.adapters.linear_patterns import matches
+from turnsmith.env.adapters.linear_patterns import in_linear_time, matches
 
 _MEMORY_BYTES = 4 * 1024**3
 _PR_SET_PDEATHSIG = 1
+_NICE = 5
+"""Answers that take all of their time leave the cores to the process that plays episodes."""
 
 
 def _regex(right: str) -> Callable[[str], str]:
+    re.compile(right, re.DOTALL)
+    in_linear_time(right)  # both are kept
     return lambda said: "1" if matches(right, said) else "0"
 
 
@@ -54,27 +60,47 @@ def _judge_of(kind: str, right: str) -> Callable[[str], str]:
 
 
 def _reply_to(kind: str, right: str, said: str, seconds: float) -> str:
-    judge = _judge_of(kind, right)  # imports what it needs, which is not the answer's time
+    """`1`, `0`, `unreadable`, or `lost` if it took too much time or memory."""
+    judge = _judge_of(kind, right)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        _judge_and_end(judge, said, seconds, write_end)
+    os.close(write_end)
+    reply = os.read(read_end, 64).decode()
+    os.close(read_end)
+    os.waitpid(child, 0)
+    return reply or "lost"
+
+
+def _judge_and_end(judge: Callable[[str], str], said: str, seconds: float, write_end: int) -> NoReturn:
+    """What a child does for one answer."""
+    _die_with(_parent)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        return judge(said)
+        reply = judge(said)
     except Exception:  # whatever a model writes that cannot be judged is a wrong answer
-        return "0"
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        reply = "0"
+    os.write(write_end, reply.encode())
+    os._exit(0)
+
+
+_parent = os.getpid()
+_libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _die_with(parent: int) -> None:
     """End when the thread that started this process ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit()
+        os._exit(0)
 
 
 def answer_lines() -> None:
     """Answer each line of standard input, `[kind, right, said, seconds]`, with one line."""
     _die_with(int(sys.argv[1]))
+    os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     logging.disable()  # math-verify tells of each answer that it cannot read
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

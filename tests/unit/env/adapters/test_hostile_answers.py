@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import importlib
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -73,6 +76,35 @@ async def test_waiting_for_a_process_that_scores_is_not_working(monkeypatch: pyt
     assert await asyncio.gather(*hostile) == [0.0] * processes
 
 
+@pytest.mark.nightly
+def test_processes_that_score_die_with_the_one_that_started_them() -> None:
+    code = f"""
+import asyncio, os, signal, threading, time
+from turnsmith.env.adapters import scoring_process
+scoring_process.ANSWER_SECONDS = 3600.0
+
+def die():
+    time.sleep(4)
+    me = os.getpid()
+    mine = [me]
+    for one in mine:
+        for task in os.listdir(f"/proc/{{one}}/task"):
+            mine += map(int, open(f"/proc/{{one}}/task/{{task}}/children").read().split())
+    print(*mine[1:], flush=True)
+    os.kill(me, signal.SIGKILL)
+
+threading.Thread(target=die).start()
+asyncio.run(scoring_process.judge_elsewhere("regex", {CATASTROPHE!r}, {HOSTILE!r}))
+"""
+    output = subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.PIPE, text=True).stdout
+    processes = [Path("/proc") / number for number in output.split()]
+    assert len(processes) == 2  # one that scores, and its child, which holds a core
+    due = time.monotonic() + 10
+    while any(process.exists() for process in processes) and time.monotonic() < due:
+        time.sleep(0.05)
+    assert not [process for process in processes if process.exists()]
+
+
 def test_a_schema_is_never_fetched(tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -109,3 +141,14 @@ def test_rows_that_cannot_be_compared_with_are_refused_before_any_episode(
     good = {"number": "1", "choice": "A"}.get(reward, "{}")
     with pytest.raises(ConfigError, match=f"Row 1 of the data: .*{sentence}"):
         QuestionAnswer(reward=reward).check_tasks([{"question": "?", "answer": one} for one in (good, answer)])
+
+
+def test_the_benchmark_misses_with_any_changed_episode_and_with_a_late_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4]))
+    misses = importlib.import_module("benchmarks.hostile_answers").misses
+    figures = {"played": 9, "changed": 0, "delay_ratio": 3.0}
+    assert misses("regex", figures) == []
+    assert misses("regex", {**figures, "changed": 1}) == ["regex: 1 of 9 innocent episodes changed"]
+    assert len(misses("regex", {**figures, "delay_ratio": 3.1})) == 1

@@ -10,7 +10,7 @@ from turnsmith.env.adapters.linear_patterns import Untranslatable, for_re2, matc
 @pytest.mark.parametrize(
     ("pattern", "translated"),
     [
-        (r"(\w+\s?)+\.", r"(?s)(?:(?:(?:[0-9A-Za-z_]){1,}(?:[\t-\r\x1c- ]){0,1})){1,}\x{2e}"),
+        (r"(\w+\s?)+\.", "(?s)(?:(?:(?:[0-9A-Za-z_\ue000\ue001]){1,}(?:[\\t-\\r\\x1c- \ue002]){0,1})){1,}\\x{2e}"),
         ("^yes|no$", None),
         ("^(?:yes|no)$", "(?s)(?:yes|no)"),
         ("(?i)yes", "(?is)yes"),
