@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +45,10 @@ async def run_to_its_end(
         OSError: It could not be started.
         ValueError: Its command has a null character.
     """
-    output, errors = (_Tail() if keeps_output else None), _Tail()
     mark = secrets.token_hex(8)
-    try:
+    with ExitStack() as pipes:
+        output = pipes.enter_context(closing(_Tail())) if keeps_output else None
+        errors = pipes.enter_context(closing(_Tail()))
         process = await asyncio.create_subprocess_exec(
             *supervised(command),
             env={**variables, _MARK: mark},
@@ -65,9 +66,6 @@ async def run_to_its_end(
         finally:
             await _end(process, mark)
         return EndedProgram(status, output.end() if output else "", errors.end())
-    finally:
-        for tail in filter(None, (output, errors)):
-            tail.close()
 
 
 async def _end(process: asyncio.subprocess.Process, mark: str) -> None:

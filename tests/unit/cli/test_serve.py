@@ -137,6 +137,8 @@ def test_two_thousand_strangers_do_not_delay_those_with_the_key(capsys: pytest.C
                 beside.append(median_seconds())
             finally:
                 strangers.kill()
+        time.sleep(1)
+        alone = max(alone, median_seconds())  # other tests may have begun or ended meanwhile
     with capsys.disabled():
         ms = [f"{1000 * seconds:.0f} ms" for seconds in (alone, *beside)]
         print(
