@@ -1,8 +1,7 @@
 """Mutation testing: change one thing in a copy of the source, and see whether a unit test notices.
 
     python -m tests.mutation.run --count 500 --seed 1 --results mutants.jsonl
-    python -m tests.mutation.run --count 60 --files 'algo/*' 'records/*' --only-survivors
-    python -m tests.mutation.run --count 400 --files core
+    python -m tests.mutation.run --count 60 --files core --only-survivors
 
 Draws `--count` single changes (mutants) from all files, or from `--files`. First it runs the unit tests of these
 files, without the nightly ones, and notes which lines each test runs; then, for each mutant, the tests that run the
@@ -10,7 +9,7 @@ changed statement, quickest first, until one fails. Prints one line per mutant: 
 tests are killed, they run a second time; killed again, they run without the mutant, to see whether that is its doing.
 With `--end-to-end`, what survives in a file of `END_TO_END` is tried on the test that is named there. Mutants that
 change no behaviour are listed in equivalent.txt with the reason; they are left out of the percentage. The same seed
-draws the same mutants from the same source; those whose verdict is in the file `--results` are not tried again. With
+draws the same mutants from the same source; those that the file `--results` calls noticed are not tried again. With
 `--at-least 92` it exits 1 if fewer than 92 % are noticed; a time-out is not noticed.
 
 Why not a library: mutmut 3 changes nothing outside of functions, draws nothing and first runs all tests on all files;
@@ -44,8 +43,8 @@ from tests.mutation.selection import (
     CORE_FILES,
     PACKAGE,
     ROOT,
+    all_tests_of,
     end_to_end_of,
-    importers,
     module_of,
     own_tests,
     paths_of_tests,
@@ -94,7 +93,7 @@ class Slot:
         A test that fails is left out and named: traced, on a busy machine, it may take longer than it allows.
         """
         output = self.source.parent / "reach.json"
-        paths = list(dict.fromkeys(path for file in files for path in self._paths(file)))
+        paths = list(dict.fromkeys(path for file in files for path in all_tests_of(file, self.source)))
         job = {"paths": paths, "modules": files, "source": str(self.source), "reach": str(output)}
         output.unlink(missing_ok=True)
         code = self._run(job, 1800)
@@ -166,15 +165,6 @@ class Slot:
         # A .pyc file is valid if it records the source's size and its time in whole seconds: each version gets its own.
         self.clock += 1
         os.utime(path, (10**9 + self.clock, 10**9 + self.clock))
-
-    def _paths(self, file: str) -> list[str]:
-        own = own_tests(file)
-        paths = [own] if own.exists() else []
-        if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
-            paths.append(self.source / "turnsmith" / file)
-        for path in paths_of_tests(file):
-            paths += sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
-        return [str(path) for path in (*paths, *importers(file))]
 
 
 def was_killed(code: int) -> bool:
@@ -258,9 +248,9 @@ def noticed_percent(verdicts: Mapping[str, int]) -> float:
 
 
 def read_verdicts(file: Path | None) -> dict[str, str]:
-    """What an earlier run wrote."""
+    """What an earlier run wrote, but for survivors, which a new test may notice."""
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
-    return dict(map(json.loads, lines))
+    return {key: verdict for key, verdict in map(json.loads, lines) if verdict not in ("SURVIVED", "TIMED OUT")}
 
 
 def verdicts_of(mutants: list[Mutant], jobs: int, *, is_end_to_end: bool = False) -> Iterator[tuple[Mutant, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +109,12 @@ def own_tests(file: str) -> Path:
 def importers(file: str) -> list[Path]:
     """The unit tests that name the module of a file."""
     named = re.compile(rf"\b{re.escape(module_of(file))}\b(?!\.)")
-    return [test for test in sorted((ROOT / "tests" / "unit").rglob("test_*.py")) if named.search(test.read_text())]
+    return [test for test, text in _unit_tests().items() if named.search(text)]
+
+
+@cache
+def _unit_tests() -> dict[Path, str]:
+    return {test: test.read_text() for test in sorted((ROOT / "tests" / "unit").rglob("test_*.py"))}
 
 
 def paths_of_tests(file: str) -> tuple[str, ...]:
@@ -123,3 +129,13 @@ def end_to_end_of(file: str) -> str:
 
 def module_of(file: str) -> str:
     return ".".join(("turnsmith", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def all_tests_of(file: str, source: Path) -> list[str]:
+    """The paths of all tests of a file, its doctests in a copy of the source included."""
+    paths = [own_tests(file)] * own_tests(file).exists()
+    if not file.startswith("trainer/verl/"):  # Doctests there would have to import verl.
+        paths.append(source / "turnsmith" / file)
+    for path in paths_of_tests(file):
+        paths += sorted((ROOT / path).rglob("test_*.py")) or [ROOT / path]
+    return [str(path) for path in (*paths, *importers(file))]

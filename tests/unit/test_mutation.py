@@ -80,6 +80,10 @@ def test_every_mutant_is_python_and_the_draw_repeats() -> None:
 def test_the_tests_of_every_file_exist() -> None:
     missing = {path for paths in (*TESTS.values(), END_TO_END.values()) for path in paths if not (ROOT / path).exists()}
     assert not missing, "a test was renamed: change TESTS in tests/mutation/selection.py"
+
+
+@pytest.mark.nightly
+def test_every_file_has_tests() -> None:
     files = [str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")]
     without = [one for one in files if not (paths_of_tests(one) or own_tests(one).exists() or importers(one))]
     assert without == ["__main__.py"], "no unit test may notice a change of these"
