@@ -296,10 +296,11 @@ class EnvironmentConfig(MutableMapping[str, Any]):
     """Limit on steps of one episode; `BaseEnvironment` truncates the episode there."""
     # Class attributes rather than fields: 10^5 environments have a config each.
     isolation: str = "auto"
-    """Where environments run: `loop`, `thread`, `process`, `tcp://host:port`, or `auto`: threads for those that ship
-    with turnsmith, worker processes for all others; docs/isolation.md."""
+    """Where environments run: `loop`, `thread`, `process`, `own_process`, `tcp://host:port`, or `auto`: threads for
+    those that ship with turnsmith, worker processes for all others; docs/isolation.md."""
     isolation_workers: int = 0
-    """Worker processes that host environments, hundreds each; 0: one per core, at most 8."""
+    """Worker processes that host environments, hundreds each; 0: one per core, at most 8. With `own_process` of one
+    environment each; 0: one for each 0.5 GiB of memory, at most 64."""
     isolation_memory_gib: float = 0.0
     """Memory limit of one worker process; 0: an equal share of half the machine."""
     isolation_processes: int = 4096

@@ -19,7 +19,7 @@ from turnsmith.check.oracle import find_tasks
 from turnsmith.check.panel import oracle
 from turnsmith.check.scripted import plausible_reply
 from turnsmith.check.subject import Policy, Subject
-from turnsmith.env.isolation.settings import HERE
+from turnsmith.env.isolation.settings import HERE, PROCESSES
 from turnsmith.errors import TurnsmithError
 from turnsmith.trajectory import Outcome, Trajectory
 
@@ -37,7 +37,7 @@ async def check_trial(subject: Subject) -> Finding:
     opened = await subject.first_openings()
     if (long := _too_long(subject, opened)) is not None:
         return long
-    if any(spec.mode not in (*HERE, "process") or "://" in str(spec.target) for spec in subject.environment.each()):
+    if any(spec.mode not in (*HERE, *PROCESSES) or "://" in str(spec.target) for spec in subject.environment.each()):
         return Finding("skipped", "The environment runs on another machine.")
     spec = subject.rollout()
     if subject.reward_fn is None:

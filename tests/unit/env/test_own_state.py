@@ -13,6 +13,7 @@ from tests.unit.env import shared_state
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentSpec
 from turnsmith.env.host import Host, open_host
+from turnsmith.env.isolation.pool import isolation_status
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
 
@@ -55,7 +56,10 @@ async def _differing(kinds: Any, isolation: str) -> list[str]:
     """The environments of which an episode went another way than alone."""
     found, seeds = list[str](), range(3, 6)
     for kind in kinds:
-        spec = EnvironmentSpec.of(kind, EnvironmentConfig(isolation=isolation, isolation_workers=1, words=[0]))
+        # With one worker for all they share what a process has; of `own_process` each needs one.
+        workers = 0 if isolation == "own_process" else 1
+        config = EnvironmentConfig(isolation=isolation, isolation_workers=workers, words=[0])
+        spec = EnvironmentSpec.of(kind, config)
         alone = [await _alone(spec, seed) for seed in seeds]
         if await _overlapping(spec, seeds) != alone:
             found.append(kind.__name__)
@@ -70,6 +74,28 @@ def _with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("isolation", ["loop", "thread", "process"])
 def test_numbers_settings_and_rows_are_those_of_the_episode_alone(isolation: str) -> None:
     assert asyncio.run(_differing(shared_state.OWN, isolation)) == []
+
+
+@pytest.mark.nightly
+def test_a_process_of_its_own_shares_nothing_with_others_or_with_those_before() -> None:
+    kinds = shared_state.SHARED
+    assert asyncio.run(_differing(kinds, "process")) != []
+    assert asyncio.run(_differing(kinds, "own_process")) == []
+
+
+def test_places_in_processes_of_their_own_are_given_free() -> None:
+    async def play(seed: int) -> str:
+        host = open_host(spec)
+        number = await host.reset(seed)
+        assert isolation_status().workers <= 2
+        await host.close()
+        return number
+
+    async def play_all() -> list[str]:
+        return await asyncio.gather(*map(play, range(3)))
+
+    spec = EnvironmentSpec.of(shared_state.ModuleState, EnvironmentConfig(isolation="own_process", isolation_workers=2))
+    assert asyncio.run(play_all()) == [str(seed) for seed in range(3)]
 
 
 @pytest.mark.nightly

@@ -11,7 +11,7 @@ from turnsmith.check.finding import Check, Finding
 from turnsmith.check.planting import Broken, Fault, Planted, held_objects, here, own_methods
 from turnsmith.check.scripted import Replay, scripted_episodes, starts_of
 from turnsmith.check.subject import Subject
-from turnsmith.env.isolation.settings import HERE
+from turnsmith.env.isolation.settings import HERE, PROCESSES
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.rollout.rewards.reward_function import RewardFailure, RewardFunction, compute_score, function_name
@@ -27,7 +27,7 @@ async def check_faults(subject: Subject) -> Finding:
     """Plant faults in the environment, one at a time, and see whether its episodes end in a fault."""
     if subject.is_agent:
         return Finding("skipped", "An agent is run by its own code.")
-    if any(spec.mode not in (*HERE, "process") for spec in subject.environment.each()):
+    if any(spec.mode not in (*HERE, *PROCESSES) for spec in subject.environment.each()):
         return Finding("skipped", "The environment runs on another machine.")
     planted, hidden = 0, list[tuple[str, Trajectory, Trajectory]]()
     for spec in subject.environment.each():

@@ -129,7 +129,7 @@ class WorkerPool:
             self._suspect(start, 2)
         elif start is not None and worker.is_open:  # it was played to its end
             self._suspects.pop(start, None)
-        if is_stuck or worker.is_draining:
+        if is_stuck or worker.is_draining or self._isolation.environments == 1:
             worker.drain(is_stuck=is_stuck)
             self._limit_draining()
         self._wake_waiting()
@@ -171,9 +171,9 @@ class WorkerPool:
     def _least_busy(self, *, alone: bool) -> Connection | None:
         """The worker with the fewest environments, or a new one; None if there is no place at all."""
         self._limit_draining()
-        workers, limit, capacity = (
-            (self._solo_workers, _SOLO_WORKERS, 1) if alone else (self._workers, self._isolation.workers, ENVIRONMENTS)
-        )
+        workers, limit, capacity = self._workers, self._isolation.workers, self._isolation.environments
+        if alone:
+            workers, limit, capacity = self._solo_workers, _SOLO_WORKERS, 1
         worker = min(workers, key=lambda worker: len(worker.environments), default=None)
         is_full = worker is not None and asyncio.get_running_loop().time() < self._full_until
         # Those that are used up are never ended early: their environments did nothing wrong. Then others wait.

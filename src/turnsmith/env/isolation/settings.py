@@ -12,10 +12,16 @@ from turnsmith.threads import cores
 
 HERE = ("loop", "thread")
 """Modes that run environments in the process of the episode."""
+OWN = "own_process"
+"""The mode in which each environment has a worker process to itself, from its start to its end."""
+PROCESSES = ("process", OWN)
+"""Modes that run them in worker processes on this machine."""
 TCP = "tcp://"
 ENVIRONMENTS = 1000
 """Limit on environments in one worker; further episodes wait for a place."""
 _MOST_WORKERS = 8
+_MOST_OWN, _OWN_MEMORY = 64, 2**29
+"""Workers of one environment each, by default: as many as find so much memory each, but no more than these."""
 _PROCESSES = 4096
 
 
@@ -31,8 +37,8 @@ class Isolation:
         ('10.0.0.7', 9000)
         >>> Isolation.of(EnvironmentConfig(isolation="docker"))
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process or \
-tcp://host:port.
+        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process, \
+own_process or tcp://host:port.
     """
 
     mode: str
@@ -46,6 +52,8 @@ tcp://host:port.
     """Limit on processes that the environments of one worker may have started."""
     token_file: str = ""
     """The file with the token of the server, in mode `tcp`."""
+    environments: int = ENVIRONMENTS
+    """Limit on environments in one worker. With 1 a worker hosts one, and ends with it."""
 
     @classmethod
     def of(cls, config: Any, mode: str = "") -> Isolation:
@@ -64,20 +72,22 @@ tcp://host:port.
                 raise ConfigError(f"environment.{name}={value!r} must be a number of at least {least}.")
         if not _is_number(seconds) or not seconds > 0:
             raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
-        workers = int(workers) or min(_MOST_WORKERS, cores())
+        given, workers = int(workers), int(workers) or min(_MOST_WORKERS, cores())
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
         if mode.startswith(TCP):
             token_file = str(getattr(config, "isolation_token_file", ""))
             return cls("tcp", workers, memory, _address(mode), int(processes), token_file)
-        if mode not in ("auto", *HERE, "process"):
+        if mode not in ("auto", *HERE, *PROCESSES):
+            known = ", ".join(("auto", *HERE, *PROCESSES))
+            raise ConfigError(f"environment.isolation={mode!r} is unknown: use {known} or tcp://host:port.")
+        if mode in PROCESSES and sys.platform != "linux":
             raise ConfigError(
-                f"environment.isolation={mode!r} is unknown: use auto, {', '.join(HERE)}, process or tcp://host:port."
-            )
-        if mode == "process" and sys.platform != "linux":
-            raise ConfigError(
-                "environment.isolation=process needs Linux, whose kernel ends a worker with all that it started: "
+                f"environment.isolation={mode} needs Linux, whose kernel ends a worker with all that it started: "
                 "use environment.isolation=thread, or tcp://host:port of a `turnsmith serve-env` on Linux."
             )
+        if mode == OWN:
+            workers = given or max(1, min(_MOST_OWN, _machine_memory() // _OWN_MEMORY))
+            return cls("process", workers, memory, processes=int(processes), environments=1)
         return cls(mode, workers, memory, processes=int(processes))
 
 
