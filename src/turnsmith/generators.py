@@ -194,7 +194,7 @@ def _install_numpy() -> None:
     own = _leading(module.RandomState, _numpy)
     leading = own()
     own.__reduce__ = lambda self: (_shared_numpy, ())
-    # For `set_bit_generator` and `get_bit_generator`.
+    # For the functions of numpy that exchange the bit generator.
     own._bit_generator = property(lambda self: _numpy()._bit_generator)
     own._initialize_bit_generator = lambda self, bit_generator: _numpy()._initialize_bit_generator(bit_generator)
     _replace(shared, leading)
