@@ -26,7 +26,14 @@ from docs.hooks.measurements import write_page
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("figures.txt")
 GENERATED = ("docs/measurements.md", "docs/configuration.md")
-GLOBS = ("docs/*.md", "docs/design/*.md", "docs/coming-from/*.md", "docs/templates/[Rm]*.in", "recipes/**/*.md")
+GLOBS = (
+    "docs/*.md",
+    "docs/design/*.md",
+    "docs/reference/promises.md",
+    "docs/coming-from/*.md",
+    "docs/templates/[Rm]*.in",
+    "recipes/**/*.md",
+)
 SOURCES = ("results ", "measured ", "setting", "example", "name")
 _LEFT_OUT = re.compile(
     r"^```.*?^```|\$\$.*?\$\$|\$[^$\n]+\$|\[\[[^\[\]\n]+\]\]|`[^`\n]+`|\]\([^)\n]+\)|<[^>\n]+>|https?://\S+|"
