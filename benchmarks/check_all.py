@@ -55,8 +55,9 @@ ELSEWHERE = {
 }
 """Those that judge themselves and are not run here, with the reason."""
 NEEDS = {
-    "agent_learning": "pydantic-ai-slim[openai]==2.66.0",
-    "reasoning_gym_learning": "reasoning-gym==0.1.25",
+    "hostile_answers": ("google-re2==1.1.20251105", "math-verify==0.9.0"),
+    "agent_learning": ("pydantic-ai-slim[openai]==2.66.0",),
+    "reasoning_gym_learning": ("reasoning-gym==0.1.25",),
 }
 TIMEOUT, LEARNING_TIMEOUT = 2400.0, 3 * 3600.0
 """Seconds after which a benchmark counts as missed, and one that trains to a curve."""
@@ -68,7 +69,7 @@ def run(name: str, arguments: tuple[str, ...], folder: Path) -> int:
     print(f"\n--- {name} {' '.join(words)}", flush=True)
     packages = str(folder / name)
     if name in NEEDS:
-        install_what_is_missing(NEEDS[name], packages)
+        install_what_is_missing(packages, *NEEDS[name])
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))}
     command = [sys.executable, "-m", f"benchmarks.{name}", *words]
     timeout = LEARNING_TIMEOUT if name.endswith("learning") else TIMEOUT
@@ -79,10 +80,10 @@ def run(name: str, arguments: tuple[str, ...], folder: Path) -> int:
         return 1
 
 
-def install_what_is_missing(requirement: str, folder: str) -> None:
-    """Install a package and what it needs into a folder, but nothing that the locks have installed already."""
+def install_what_is_missing(folder: str, *requirements: str) -> None:
+    """Install packages and what they need into a folder, but nothing that the locks have installed already."""
     pip = [sys.executable, "-m", "pip", "install", "-q"]
-    asked = subprocess.run([*pip, "--dry-run", "--report", "-", requirement], check=True, stdout=subprocess.PIPE)
+    asked = subprocess.run([*pip, "--dry-run", "--report", "-", *requirements], check=True, stdout=subprocess.PIPE)
     found = [one["metadata"] for one in json.loads(asked.stdout)["install"]]
     pins = [f"{one['name']}=={one['version']}" for one in found]
     subprocess.run([*pip, "--no-deps", "--target", folder, *pins], check=True)

@@ -6,10 +6,10 @@ ones, in turn. Beside them episodes with right answers are played all the time, 
 loop is. Exits 1 if any of these episodes ends otherwise than completed with a reward of 1, or if the 99.9th percentile
 of the delay under hostile answers is more than `MOST` times that under harmless ones.
 
-`math`, which needs math-verify, and `look_ahead`, a catastrophic pattern that re2 does not take, have a hundredth of
-the answers. Where re2 is installed, `regex` is catastrophic, but only for `re`.
+`regex` is a pattern that is catastrophic for `re` and takes linear time with re2. `math`, and `look_ahead`, a
+catastrophic pattern that re2 does not take, have a hundredth of the answers.
 
-Run: python -m benchmarks.hostile_answers [REWARD ...] [--count 100000] [--seed 1]
+Run, with google-re2 and math-verify installed: python -m benchmarks.hostile_answers [REWARD ...] [--count 100000]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REWARDS: dict[str, tuple[str, Any, str, int]] = {
     "exact": ("exact", "Paris", "Paris", 1),
     "number": ("number", "42", "It is 42.", 1),
     "choice": ("choice", "B", "Answer: (b)", 1),
-    "regex": ("regex", _CATASTROPHE if find_spec("re2") else r"[\w\s]+\.", "It is so.", 1),
+    "regex": ("regex", _CATASTROPHE, "It is so.", 1),
     "json_schema": ("json_schema", _SCHEMA, '{"a": 5.5}', 1),
     "look_ahead": ("regex", rf"(?!x){_CATASTROPHE}", "It is so.", 100),
     "math": ("math", "1/2", r"\boxed{\frac{1}{2}}", 100),
@@ -173,13 +173,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     results.add_option(parser)
     options = parser.parse_args()
+    if not (find_spec("re2") and find_spec("math_verify")):
+        parser.error("pip install -e '.[re2,math]' first")
     logging.disable()
     missed: list[str] = []
     recorded: dict[str, float] = {}
     for name in options.names or REWARDS:
-        if name == "math" and not find_spec("math_verify"):
-            print("math: math-verify is not installed")
-            continue
         figures = asyncio.run(measure(name, options.count, options.seed))
         if name in ("exact", "number", "choice"):
             figures |= slowest(name)
