@@ -20,6 +20,7 @@ FOREIGN = {
     "data_offsets": "safetensors",
     "extra_state": "verl's files",
     "flash_attention_2": "transformers",
+    "get_bit_generator": "numpy",
     "glob.py": "a user's",
     "global_step_N": "N is a number",
     "hf_model": "verl",
@@ -30,6 +31,7 @@ FOREIGN = {
     "path/to/file.py": "the user's",
     "reload_weights": "vLLM",
     "rm_scores": "verl",
+    "set_bit_generator": "numpy",
     "verl/": "verl",
     "worker_extension_cls": "vLLM",
 }
