@@ -87,7 +87,7 @@ def run_pytest(job: dict[str, Any]) -> None:
 
         from tests.mutation.reach import Only, Recorder
 
-        plugin = Recorder(job["source"], job["reach"]) if "reach" in job else Only(job["only"])
+        plugin = Recorder(job["traced"], job["reach"]) if "reach" in job else Only(job["only"])
         code = int(pytest.main(job["arguments"], [plugin]))
     finally:
         sys.stdout.flush()

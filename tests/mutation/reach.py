@@ -61,13 +61,13 @@ class Reach:
 
 
 class Recorder:
-    """A plugin of pytest that writes the lines that each test runs of files below `source`, and all modules imported.
+    """A plugin of pytest that writes the lines that each test runs of some files, and all modules imported.
 
     What a fixture runs that several tests share counts for all tests of the file.
     """
 
-    def __init__(self, source: str, output: str) -> None:
-        self.source = source
+    def __init__(self, files: Iterable[str], output: str) -> None:
+        self.files = frozenset(files)
         self.output = Path(output)
         self.lines: set[tuple[str, int]] = set()
         self.shared: dict[Path, set[tuple[str, int]]] = {}
@@ -75,7 +75,7 @@ class Recorder:
         self.failed: set[str] = set()
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self.trace_line if frame.f_code.co_filename.startswith(self.source) else None
+        return self.trace_line if frame.f_code.co_filename in self.files else None
 
     def trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":

@@ -29,9 +29,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,17 @@ class Slot:
 
     source: Path
     process: subprocess.Popen[str]
+    traced: Sequence[str] = ()
+    """The files of all mutants."""
+    known: dict[str, list[Reached]] = field(default_factory=dict)
+    """The tests that were run without a mutant, by their paths."""
     clock: int = 0
 
     @classmethod
-    def create(cls, folder: Path) -> Slot:
+    def create(cls, folder: Path, traced: Sequence[str]) -> Slot:
         source = folder / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        return cls(source, cls.start(source))
+        return cls(source, cls.start(source), traced)
 
     @staticmethod
     def start(source: Path) -> subprocess.Popen[str]:
@@ -90,11 +94,19 @@ class Slot:
     def baseline(self, files: list[str]) -> Reach:
         """Run all tests of these source files without a mutant, and note the lines that each test reaches.
 
-        A test that fails is left out and named: traced, on a busy machine, it may take longer than it allows.
+        Tests that other files have too are run once. One that fails is left out and named: traced, on a busy machine,
+        it may take longer than it allows.
         """
-        output = self.source.parent / "reach.json"
         paths = list(dict.fromkeys(path for file in files for path in all_tests_of(file, self.source)))
-        job = {"paths": paths, "modules": files, "source": str(self.source), "reach": str(output)}
+        new = [path for path in paths if path not in self.known]
+        reach = self._reach_of(new, files) if new else Reach([])
+        self.known |= {path: [test for test in reach.tests if test.path == path] for path in new}
+        return Reach([test for path in paths for test in self.known[path]])
+
+    def _reach_of(self, paths: list[str], files: list[str]) -> Reach:
+        output = self.source.parent / "reach.json"
+        traced = [str(self.source / "turnsmith" / file) for file in self.traced]
+        job = {"paths": paths, "modules": files, "traced": traced, "reach": str(output)}
         output.unlink(missing_ok=True)
         code = self._run(job, 1800)
         reach = Reach.read(output) if code in (0, 1) and output.exists() else Reach([])
@@ -179,12 +191,37 @@ def draw(patterns: list[str], count: int, seed: int) -> list[Mutant]:
     return [mutants[index] for index in sorted(chosen)]
 
 
-def read_equivalent() -> set[tuple[str, str, str, str]]:
-    """File, line, before and after of the mutants that no test can notice."""
+Change = tuple[str, str, str, str, int]
+"""File, line, before, after, and which of several such changes of such a line it is, from 1 on."""
+
+
+def changes_of(mutants: Iterable[Mutant]) -> dict[Mutant, Change]:
+    """How equivalent.txt names each mutant; all mutants of a file are needed to tell which of several it is."""
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    names: dict[Mutant, Change] = {}
+    for mutant in sorted(mutants, key=lambda one: (one.file, one.start)):
+        change = (mutant.file, mutant.line_text, mutant.before, mutant.after)
+        seen[change] += 1
+        names[mutant] = (*change, seen[change])
+    return names
+
+
+def read_equivalent() -> set[Change]:
+    """The mutants that no test can notice."""
     lines = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
     entries = [line.split(" :: ") for line in lines if line.strip() and not line.startswith("#")]
     assert all(len(entry) == 5 for entry in entries), "equivalent.txt: file :: line :: before :: after :: reason"
-    return {(file, line, before, after) for file, line, before, after, _ in entries}
+    found: set[Change] = set()
+    for file, line, before, after, _ in entries:
+        change, _, places = before.partition(" @")
+        found |= {(file, line, change, after, int(place)) for place in (places or "1").split(",")}
+    return found
+
+
+def is_equivalent(mutant: Mutant, equivalent: set[Change]) -> bool:
+    """Whether a mutant is listed."""
+    mutants = find_mutants(mutant.file, (PACKAGE / mutant.file).read_bytes())
+    return changes_of(mutants)[mutant] in equivalent
 
 
 def try_all(
@@ -262,14 +299,15 @@ def verdicts_of(mutants: list[Mutant], jobs: int, *, is_end_to_end: bool = False
     slots: queue.Queue[Slot] = queue.Queue()
     codes: queue.Queue[tuple[Mutant, str]] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder, ThreadPoolExecutor(jobs) as pool:
-        started = [Slot.create(Path(folder) / str(number)) for number in range(jobs)]
+        files = sorted({mutant.file for mutant in mutants})
+        started = [Slot.create(Path(folder) / str(number), files) for number in range(jobs)]
         for slot in started:
             slots.put(slot)
         try:
             runs = [pool.submit(try_all, group, slots, codes, is_end_to_end) for group in groups.values()]
             for _ in mutants:
                 mutant, verdict = _next(codes, runs)
-                if verdict == "SURVIVED" and (mutant.file, mutant.line_text, mutant.before, mutant.after) in equivalent:
+                if verdict == "SURVIVED" and is_equivalent(mutant, equivalent):
                     verdict = "equivalent"
                 yield mutant, verdict
         finally:

@@ -15,7 +15,7 @@ from tests.mutation import run
 from tests.mutation.forks import TIMEOUT
 from tests.mutation.mutants import Mutant, find_mutants, statement_lines
 from tests.mutation.reach import Reach, Reached
-from tests.mutation.run import GONE, Slot, draw, noticed_percent, read_equivalent
+from tests.mutation.run import EQUIVALENT, GONE, Slot, changes_of, draw, noticed_percent, read_equivalent
 from tests.mutation.selection import ALL_FILES, END_TO_END, PACKAGE, ROOT, TESTS, importers, own_tests, paths_of_tests
 
 
@@ -91,9 +91,22 @@ def test_every_file_has_tests() -> None:
 
 def test_every_entry_of_the_equivalent_list_still_names_a_mutant() -> None:
     listed = read_equivalent()
-    files = {file for file, _, _, _ in listed}
-    mutants = [mutant for file in files for mutant in find_mutants(file, (PACKAGE / file).read_bytes())]
-    assert listed <= {(mutant.file, mutant.line_text, mutant.before, mutant.after) for mutant in mutants}
+    files = {change[0] for change in listed}
+    changes = changes_of(mutant for file in files for mutant in find_mutants(file, (PACKAGE / file).read_bytes()))
+    assert listed <= set(changes.values())
+    written = [line.split(" :: ") for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()]
+    several = {change[:4] for change in changes.values() if change[4] > 1}
+    unclear = [entry for entry in written if tuple(entry[:4]) in several]
+    assert unclear == [], "say which of several is meant: `0 @2` is the second such change of such a line"
+
+
+def test_of_several_such_changes_of_a_line_an_entry_names_one() -> None:
+    source = b"def f(x):\n    if x[0] == x[-1] and x[0]:\n        return 1\n    return 1\n"
+    mutants = [
+        one for one in find_mutants("file.py", source) if (one.before, one.after) in (("0", "-1"), ("1", "None"))
+    ]
+    names = changes_of(reversed(mutants))
+    assert [names[one][2:] for one in mutants] == [("0", "-1", 1), ("0", "-1", 2), ("1", "None", 1), ("1", "None", 2)]
 
 
 def test_survivors_and_time_outs_lower_the_percentage_and_equivalents_do_not() -> None:
@@ -258,7 +271,7 @@ def test_lines_of_threads_and_shared_fixtures_are_recorded_and_only_named_tests_
         return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
 
     source, output = str(tmp_path / "source.py"), tmp_path / "reach.json"
-    assert "2 passed" in run_with(f"Recorder({str(tmp_path / 'source')!r}, {str(output)!r})")
+    assert "2 passed" in run_with(f"Recorder([{source!r}], {str(output)!r})")
     reach = Reach.read(output)
     assert reach.failed == ["test_it.py::test_c"], "it cannot notice a mutant"
     found = {test.name: set(test.lines.get(source, [])) for test in reach.tests}

@@ -158,6 +158,12 @@ def test_k3_is_exact_for_small_drift_in_float32(drift: float) -> None:
     assert algo.kl_estimate(zero, ref, "k3").item() == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.parametrize("drift", [0.1, -0.1, 0.11])
+def test_k3_is_the_formula_where_its_series_ends(drift: float) -> None:
+    value = algo.kl_estimate(torch.zeros((), dtype=torch.float64), torch.tensor(drift, dtype=torch.float64), "k3")
+    assert value.item() == pytest.approx(math.expm1(drift) - drift, rel=1e-12)
+
+
 @pytest.mark.parametrize("drift", [0.09, -0.09])
 def test_every_term_of_the_series_for_k3_counts(drift: float) -> None:
     exact = math.fsum([drift**n / math.factorial(n) for n in range(2, 16)])

@@ -107,6 +107,16 @@ def test_no_text_becomes_a_control_token(byte_tokenizer, parts):
         assert text in chat.show(ids)
 
 
+@pytest.mark.parametrize("name", ["[[", "[[["])
+def test_a_short_control_token_stays_text_too(byte_tokenizer, name):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [name]})
+    chat = Chat(tokenizer)
+    ids = chat.open(user("a[[[0]]]"))
+    assert tokenizer.convert_tokens_to_ids(name) not in ids
+    assert "a[[[0]]]" in chat.show(ids)
+
+
 def test_a_forged_turn_in_an_observation_stays_text(smollm2_folder):
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     chat = Chat(tokenizer)

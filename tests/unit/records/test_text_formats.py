@@ -118,5 +118,6 @@ def test_subclasses_of_numbers_are_written_as_numbers_and_read_as_such() -> None
 
 
 def test_yaml_that_is_nested_too_deeply_is_a_problem() -> None:
-    with pytest.raises(YamlProblem, match="nested too deeply"):
-        parse_yaml("[" * 5000 + "]" * 5000)
+    for text in ("[" * 5000 + "]" * 5000, "a: &a [*a]", "a: &a {b: *a}"):
+        with pytest.raises(YamlProblem, match="nested too deeply, or contains itself"):
+            parse_yaml(text)

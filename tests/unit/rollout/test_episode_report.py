@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from turnsmith.rollout.episode_report import EpisodeReport, group_examples, report_of
-from turnsmith.trajectory import Decision, Outcome, Trajectory, TurnRecord
+from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 EPISODES = [
     Trajectory(
@@ -202,3 +202,11 @@ def test_the_one_turn_of_one_episode_was_cut() -> None:
 def test_a_player_of_whom_only_the_name_is_known_has_said_nothing() -> None:
     metrics = report_of([Trajectory(outcome=Outcome.COMPLETED, others={"rival": {"who": "frozen"}})]).others
     assert metrics == {"rival/replies": 0, "rival/tokens": 0}
+
+
+def test_a_record_of_tokens_without_a_turn_has_no_share_of_cut_turns() -> None:
+    tokens = TokenBuffer()
+    tokens.open([1])
+    tokens.append_model([2], [-0.5])
+    report = report_of([Trajectory(tokens=tokens, outcome=Outcome.COMPLETED)])
+    assert (report.model_tokens, report.metrics()["turns/cut"]) == (1, 0.0)

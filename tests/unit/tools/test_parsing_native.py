@@ -188,6 +188,12 @@ def test_tags_of_calls_or_of_reasoning_alone_are_not_those_of_qwen(tokens):
     assert NativeParser(byte_tokenizer([*tokens, "<|im_end|>"], "<|im_end|>")).family == ""
 
 
+@pytest.mark.parametrize("missing", ["<think>", "<tool_call>"])
+def test_a_tokenizer_that_lacks_one_of_qwens_tokens_is_of_no_family(missing):
+    tokens = [token for token in QWEN if token != missing]
+    assert NativeParser(byte_tokenizer(tokens, "<|im_end|>")).family == ""
+
+
 def test_a_text_is_read_without_the_tokens_that_a_tokenizer_puts_around_it(qwen, monkeypatch):
     asked = []
     encode = qwen._tokenizer.encode

@@ -101,6 +101,7 @@ def test_what_is_only_set_on_a_cpu_is_free_on_a_gpu() -> None:
             "actor_rollout_ref.actor.optm.lr",
             "Did you mean 'actor_rollout_ref.actor.optim.lr'? Then use training.learning_rate.",
         ),
+        ("lr", "Did you mean 'actor_rollout_ref.actor.optim.lr'? Then use training.learning_rate."),
         ("trainer.critic_warmup.deeper", "Did you mean 'trainer.critic_warmup'?"),
         ("no_such_section.x", "`turnsmith train ... --dry-run` prints all of its settings."),
     ],
