@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import mmap
 import re
 import tempfile
@@ -141,7 +142,7 @@ def _read_lines(path: Path) -> Iterator[Any]:
 def _from_json(text: str | bytes, name: str) -> Any:
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(text, object_pairs_hook=_once)
+        value = json.loads(text, object_pairs_hook=_once, parse_float=_as_written)
         if _HALF.search(text):
             _check_unicode(json.dumps(value, ensure_ascii=False), f"{name} {_HAS_HALF}")
         return value
@@ -156,6 +157,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) < len(pairs):
         raise ValueError(f"it has the key {_repeated(name for name, _ in pairs)!r} twice")
     return row
+
+
+def _as_written(number: str) -> float:
+    found = float(number)
+    if math.isinf(found):
+        raise ValueError(f"{number[:20]} is too large a number")
+    return found
 
 
 def _repeated(names: Iterable[str]) -> str:

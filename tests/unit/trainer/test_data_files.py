@@ -30,6 +30,7 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ),
     ("empty-line.jsonl", '{"a": 1}\n\n{"a": 2}\n', "Line 2 of .* is not JSON"),
     ("long-number.jsonl", '{"a": ' + "9" * 5000 + "}\n", "Line 1 of .* is not JSON: Exceeds the limit"),
+    ("large.jsonl", '{"a": 1}\n{"a": 1e400}\n', "Line 2 of .* is not JSON: 1e400 is too large a number"),
     ("twice.jsonl", '{"answer": "1", "answer": "2"}\n', "Line 1 of .* it has the key 'answer' twice"),
     ("rubbish.parquet", "PAR1" + "x" * 100 + "PAR1", r"rubbish\.parquet is no Parquet file, or is damaged"),
     ("empty.parquet", "", r"empty\.parquet is no Parquet file, or is damaged"),
