@@ -36,12 +36,14 @@ def _problem(text: str) -> str:
     except ImportError as error:
         raise MissingDependency("Checking JSON against a schema needs jsonschema: pip install jsonschema.") from error
     try:
-        validator = validator_of(text)
-        validator.check_schema(validator.schema)
-        reference = _unresolvable(validator.schema)
+        schema: Any = json.loads(text)
+        if not isinstance(schema, (Mapping, bool)):
+            raise ValueError("it is neither an object nor true or false")
+        _kind_of(schema).check_schema(schema)
+        reference = _unresolvable(schema)
     except SchemaError as error:
         return f"is not a JSON schema: {error.message}"
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, TypeError, AttributeError) as error:  # jsonschema's, of keywords of wrong types
         return f"{text[:80]!r} is not a JSON schema: {error}"
     if reference:
         return f"is a JSON schema that refers to {reference!r}, which does not stand in it; nothing is fetched"
@@ -50,12 +52,18 @@ def _problem(text: str) -> str:
 
 def validator_of(text: str) -> Any:
     """A jsonschema validator that finds nothing but the schema itself and the specifications of JSON Schema."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY
 
     schema: Any = json.loads(text)
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=REGISTRY)
+    return _kind_of(schema)(schema, registry=REGISTRY)
+
+
+def _kind_of(schema: Any) -> Any:
+    """The class for the draft of JSON Schema that a schema names."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+
+    return validator_for(schema, default=Draft202012Validator)
 
 
 def read_strict_json(text: str) -> Any:

@@ -133,10 +133,14 @@ def test_a_schema_is_never_fetched(tmp_path: Path) -> None:
         ("choice", "all", "not one letter"),
         ("regex", "(", "not a regular expression"),
         ("json_schema", "{", "is not a JSON schema"),
+        ("json_schema", 5, "'5' is not a JSON schema: it is neither an object nor true or false"),
+        ("json_schema", '["type"]', "is not a JSON schema: it is neither"),
+        ("json_schema", {"$schema": []}, "is not a JSON schema"),
+        ("json_schema", {"$id": 5}, "is not a JSON schema: 5 is not of type 'string'"),
     ],
 )
 def test_rows_that_cannot_be_compared_with_are_refused_before_any_episode(
-    reward: str, answer: str, sentence: str
+    reward: str, answer: object, sentence: str
 ) -> None:
     good = {"number": "1", "choice": "A"}.get(reward, "{}")
     with pytest.raises(ConfigError, match=f"Row 1 of the data: .*{sentence}"):
