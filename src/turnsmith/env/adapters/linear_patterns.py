@@ -12,6 +12,7 @@ import importlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 _parser: Any = importlib.import_module("re._parser")
@@ -81,6 +82,20 @@ def in_linear_time(pattern: str) -> LinearPattern | None:
         return LinearPattern(re2.compile(translated, options), translated.startswith("(?is)"))
     except (Untranslatable, re2.error):
         return None
+
+
+def lacks_re2(pattern: str) -> bool:
+    """Whether this pattern would take linear time if re2 was installed.
+
+    Example:
+        >>> lacks_re2(r"(?=a)a")
+        False
+    """
+    try:
+        for_re2(pattern)
+    except Untranslatable:
+        return False
+    return find_spec("re2") is None
 
 
 def for_re2(pattern: str) -> str:

@@ -17,7 +17,9 @@ import threading
 from contextlib import suppress
 
 from turnsmith.clocks import Bottleneck
+from turnsmith.env.adapters.linear_patterns import lacks_re2
 from turnsmith.errors import EnvironmentFailure
+from turnsmith.importing import install_line
 from turnsmith.threads import ThreadPool, cores
 
 logger = logging.getLogger(__name__)
@@ -54,11 +56,19 @@ def _judge_here(kind: str, right: str, said: str, seconds: float) -> str:
         tell_once(
             f"{kind} {right}",
             "An answer took too long, or too much memory, to score with %s %r, and was worth 0. That will happen again "
-            "to similar answers: a simpler one would not.",
+            "to similar answers: %s.",
             {"regex": "the regular expression", "json_schema": "the JSON schema"}.get(kind, "math-verify against"),
             right[:200],
+            remedy(kind, right),
         )
     return reply
+
+
+def remedy(kind: str, right: str) -> str:
+    """What makes answers cheaper to judge."""
+    if kind == "regex" and lacks_re2(right):
+        return f"with google-re2 this one takes linear time ({install_line('re2')})"
+    return "a simpler one would not"
 
 
 class _ScoringProcess:

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.env.adapters.hostile_answers import worst
 
 from turnsmith.clocks import Clock
-from turnsmith.env.adapters import scoring_process
+from turnsmith.env.adapters import linear_patterns, scoring_process
 from turnsmith.env.adapters.answers import choice_answer, exact_answer, json_answer, number_answer, regex_answer
 from turnsmith.env.adapters.final_answers import MOST_CHARACTERS, code_in, final_answer
 from turnsmith.env.adapters.question_answer import QuestionAnswer
@@ -53,6 +53,13 @@ async def test_a_slow_regular_expression_is_worth_0_and_is_told_once(
     assert repr(CATASTROPHE) in told[0]
 
 
+def test_the_warning_says_where_re2_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_patterns, "find_spec", lambda name: None)
+    assert "[re2]" in scoring_process.remedy("regex", r"(\w+\s?)+\.")
+    for kind, right in (("regex", CATASTROPHE), ("json_schema", "{}"), ("math", "1")):
+        assert scoring_process.remedy(kind, right) == "a simpler one would not"
+
+
 async def test_a_slow_pattern_of_a_json_schema_is_worth_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring_process, "ANSWER_SECONDS", 0.1)
     schema = {"type": "string", "pattern": rf"^{CATASTROPHE}$"}
@@ -80,7 +87,7 @@ async def test_waiting_for_a_process_that_scores_is_not_working(monkeypatch: pyt
 def test_processes_that_score_die_with_the_one_that_started_them() -> None:
     code = f"""
 import asyncio, os, signal, threading, time
-from turnsmith.env.adapters import scoring_process
+from turnsmith.env.adapters import linear_patterns, scoring_process
 scoring_process.ANSWER_SECONDS = 3600.0
 
 def die():
