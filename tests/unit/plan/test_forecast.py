@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from turnsmith.check.checks.disk import count_parameters
 from turnsmith.config import ConfigStore
@@ -14,7 +15,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.models import resolve
 from turnsmith.models.shape import ModelShape
-from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, calibrate
+from turnsmith.plan.calibrate import Calibration, MeasuredWork, Seconds, _micro_batch, calibrate
 from turnsmith.plan.forecast import Overhead, forecast_step, model_phases, row_shape
 from turnsmith.plan.memory import cpu_memory, environment_workers
 from turnsmith.plan.reference import measured_work
@@ -197,6 +198,13 @@ def test_what_is_no_forecast_is_an_error_before_anything_starts(tmp_path: Path) 
         (tmp_path / "file").write_text(text)
         with pytest.raises(ConfigError, match="is no forecast"):
             ForecastCheck.of(str(tmp_path / "file"))
+
+
+def test_of_a_micro_batch_that_takes_too_long_a_part_is_measured(tiny_folder: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    work = MeasuredWork("tiny", 1, context=60, sampled=6, sequences=8, rows=8, length=64, logits=8 * 64)
+    assert _micro_batch(model, work).part == 1.0
+    assert _micro_batch(model, work, most_flops=0.0).part == pytest.approx(8), "one row of 64 tokens"
 
 
 @pytest.mark.nightly

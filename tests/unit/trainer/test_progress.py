@@ -171,3 +171,12 @@ def test_a_long_header_is_cut_between_its_parts_and_a_note_keeps_its_margin(monk
         view.note("warning at step 1: something\n  what to do: look at the episodes, all of them")
     text = file.getvalue().replace("\x1b[2K", "").replace("\r", "")
     assert "  what to do: look at the episodes, all\n      of them" in text
+
+
+def test_the_panel_shows_each_evaluation_that_has_a_number() -> None:
+    panel = Panel(40, "x")
+    panel.add_step(METRICS)
+    for record in ({"success/mean": 0.25}, {"success/mean": 0.5, "reward/mean": None}):
+        panel.add_evaluation(record)
+    rows = [row.split() for row in drawn(panel, 100) if row.startswith("eval")]
+    assert rows == [["eval", "success", "0.500", "▁█"]]

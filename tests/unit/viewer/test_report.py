@@ -68,6 +68,9 @@ def test_it_shows_the_run_its_curves_its_warnings_and_episodes(page: str) -> Non
     for part in ("move 1", "turn 1", "advantage ", "+0.5", "-1.5", "2 tokens", "cut"):
         assert part in shown.text
     assert "learning_rate" in shown.text
+    folded = [attrs for element, attrs in shown.elements if element == "details" and attrs.get("class") == "episode"]
+    assert ["open" in attrs for attrs in folded] == [True] + [False] * (len(folded) - 1)
+    assert len(folded) > 1
 
 
 def test_warnings_link_to_their_episodes(page: str) -> None:
