@@ -11,7 +11,8 @@ test fails as long as pages and list differ. A source is one of
     example             of an example or an output that is shown, a count, a formula, somebody else's number
     name                of a version, a model, a port, a paper
 
-Code, links and formulas are left out, and so are README.md and measurements.md: their templates are pages here.
+Code, links and formulas are left out, and so are README.md and measurements.md: their templates are pages here. An
+output that is shown and has a digit is one figure, named by a digest of its text, unless a test prints it again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 from docs.hooks.measurements import write_page
@@ -52,6 +54,9 @@ _FIGURE = re.compile(
     re.IGNORECASE,
 )
 
+_OUTPUT = re.compile(r"(?<!<!-- output -->\n)^```(?:text|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^\$.*", re.MULTILINE)
+
 Sources = dict[str, list[str]]
 """The figures of a page by their source."""
 
@@ -64,7 +69,7 @@ def pages() -> dict[str, str]:
 
 
 def figures_of(text: str) -> list[str]:
-    """Numbers with their units, and parts and ratios in words, in the order of the page.
+    """Numbers with their units, and parts and ratios in words, in the order of the page; then the outputs.
 
     A digit by itself, as in `the reward is 0`, counts in a table only.
 
@@ -72,7 +77,7 @@ def figures_of(text: str) -> list[str]:
         >>> figures_of("It took 1.5 s of `9 s`, half as long, in four of five runs (10^5 episodes of SmolLM2-135M).")
         ['1.5 s', 'half', 'four of five', '10^5 episodes']
     """
-    return [text[start:stop] for start, stop in places_of(text)]
+    return [_name(text[start:stop]) for start, stop in places_of(text)]
 
 
 def places_of(text: str) -> Iterator[tuple[int, int]]:
@@ -82,6 +87,14 @@ def places_of(text: str) -> Iterator[tuple[int, int]]:
         is_table = plain.startswith("|", plain.rfind("\n", 0, found.start()) + 1)
         if is_table or not re.fullmatch(r"\d", found[0]):
             yield found.span()
+    for found in _OUTPUT.finditer(text):
+        if re.search(r"\d", _COMMAND.sub("", found[1])):
+            yield found.span(1)
+
+
+def _name(figure: str) -> str:
+    is_output = "\n" in figure
+    return f"output {blake2b(figure.encode(), digest_size=4).hexdigest()}" if is_output else figure
 
 
 def read_table(text: str) -> dict[str, Sources]:

@@ -67,6 +67,15 @@ def test_a_figure_that_is_changed_by_hand_is_found_on_every_page(figures: Module
         assert figures.problems(page, changed, table[page]), f"{page}: {figure} was changed to {other}"
 
 
+def test_a_shown_output_is_one_figure_unless_a_test_prints_it_again(figures: ModuleType) -> None:
+    printed = "<!-- output -->\n```text\n5\n```\n\n"
+    page = f"```console\n$ turnsmith selftest --port 80\n```\n\n{printed}```text\ntook 5 s\n```\n"
+    (name,) = figures.figures_of(page)
+    assert re.fullmatch(r"output [0-9a-f]{8}", name)
+    assert figures.figures_of(page.replace("took 5 s", "took 4 s")) != [name]
+    assert figures.figures_of(page.replace("--port 80", "--port 81")) == [name]
+
+
 def test_what_is_listed_is_compared_with_the_files_and_needs_a_source(figures: ModuleType) -> None:
     page = "It was 0.9992 of 24 threads."
     assert figures.problems("p", page, {"results waiting.goodput:.4f": ["0.9992"], "setting": ["24"]}) == []
