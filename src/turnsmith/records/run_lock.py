@@ -75,7 +75,7 @@ def claim_run(folder: Path, wait_seconds: float) -> RunLock:
         >>> with claim_run(folder, wait_seconds=0):
         ...     claim_run(folder, wait_seconds=0)
         Traceback (most recent call last):
-        turnsmith.errors.RecordError: ... is in use: process ... has trained in it since ... Stop that process first.
+        turnsmith.errors.RecordError: ... is in use: this process itself has it since ... Call cleanup() of ...
     """
     began = time.monotonic()
     while True:

@@ -76,8 +76,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "clip_ratio_low": training.clip_ratio,
         "clip_ratio_high": training.clip_ratio if training.clip_ratio_high is None else training.clip_ratio_high,
         "loss_agg_mode": training.loss_aggregation,
-        # T of seq-mean-token-sum-norm; verl's default is the length of the longest row of a micro-batch.
-        "loss_scale_factor": config.inference.max_episode_tokens,
+        **_loss_scale(config),
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
@@ -121,6 +120,13 @@ def _attention(config: ConfigStore) -> dict[str, Any]:
         keys[f"+{model}.override_config.attn_implementation"] = chosen
         keys[f"{model}.use_remove_padding"] = chosen == "flash_attention_2"
     return keys
+
+
+def _loss_scale(config: ConfigStore) -> dict[str, Any]:
+    if config.training.loss_aggregation != "seq-mean-token-sum-norm":
+        return {}
+    # The T of its formula; verl's default is the length of the longest row of a micro-batch.
+    return {"loss_scale_factor": config.inference.max_episode_tokens}
 
 
 def _optimizer(config: ConfigStore, learning_rate: float) -> dict[str, Any]:
