@@ -134,6 +134,13 @@ def test_fewer_groups_than_workers_leave_some_without_work(queue: Queue) -> None
     assert [process.groups for process in run.started] == [[], [["a"]], [["b"]]]
 
 
+def test_replaced_groups_go_round_all_workers(queue: Queue) -> None:
+    run = Run(4)
+    for uid in "abcdefgh":
+        dispatch(run, queue, uid)
+    assert [len(process.groups) for process in run.started] == [2, 2, 2, 2]
+
+
 def test_no_worker_has_two_groups_more_than_another_and_those_with_more_are_spread(queue: Queue) -> None:
     run = Run(8)
     dispatch(run, queue, *"abcdefghijkl")

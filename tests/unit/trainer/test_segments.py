@@ -18,7 +18,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import _BUILT_IN, advantages_of
 from turnsmith.trainer.config.build import verl_config
 from turnsmith.trainer.verl.agent_loop import to_verl_outputs
-from turnsmith.trainer.verl.recovery import episode_names
+from turnsmith.trainer.verl.replay_buffer import episode_names
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.trainer.episode_queue import Queue, replace_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from turnsmith.trainer.verl.staleness import bound_staleness, note_dropped
+from turnsmith.trainer.verl.replay_buffer import AsyncEpisodeReplayBuffer
 
 GROUPS = 4
 
@@ -18,6 +19,27 @@ GROUPS = 4
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return replace_queue(monkeypatch)
+
+
+class Buffer(AsyncEpisodeReplayBuffer):
+    """Ours; a group ends whenever it would wait, and a batch is taken without its tensors."""
+
+    def __init__(self, run: Run, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.run = run
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        self.run.end_one()
+        return last_debug_time
+
+    def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: Any) -> Any:
+        return self.run.take(selected_prompt_uids)
+
+
+class Unbounded(Buffer):
+    """With verl's own rule."""
+
+    _has_enough_samples = ReplayBufferAsync._has_enough_samples
 
 
 @dataclass
@@ -39,19 +61,22 @@ class Run:
     """By how many steps each group that was trained on was late."""
 
     def __post_init__(self) -> None:
-        self.buffer: Any = ReplayBufferAsync(
+        self.buffer: Any = (Buffer if self.bounded else Unbounded)(
+            self,
             trainer_mode="separate_async",
-            trainer_config={},  # type: ignore[arg-type]
+            trainer_config={},
             max_off_policy_threshold=self.limit + 1,
             max_off_policy_strategy=self.stragglers,
-            sampler_kwargs={},  # type: ignore[arg-type]
-            refill_fn=self.dispatch,
+            sampler_kwargs={},
+            look=lambda: None,
+            finish=lambda groups: True,
+            replace_lost=lambda: None,
+            groups_per_step=GROUPS,
+            replaces=False,
+            filters=False,
+            dispatch=self.dispatch,
+            updates_left=lambda: self.updates - 1 - self.update,
         )
-        self.buffer._wait_for_next_poll = self.end_one
-        self.buffer._materialize_batch = self.take
-        self.dropped = note_dropped(self.buffer)
-        if self.bounded and self.stragglers == "wait":
-            bound_staleness(self.buffer, self.limit, GROUPS, lambda: self.updates - 1 - self.update)
 
     def dispatch(self, groups: int) -> None:
         for _ in range(groups):
@@ -59,15 +84,15 @@ class Run:
             name = f"{'slow' if self.draw.random() < self.slow else 'fast'}{self.number:04d}"
             self.queue[name] = {"is_prompt": True, "status": "running", "global_steps": self.step}
 
-    def take(self, partition_id: str, uids: list[str], snapshot: dict[str, Any]) -> None:
+    def take(self, uids: list[str]) -> Any:
         self.late += [self.step - self.queue.pop(uid)["global_steps"] for uid in uids]
+        return SimpleNamespace(keys=uids)
 
-    def end_one(self, partition_id: str, last_debug_time: float) -> float:
+    def end_one(self) -> None:
         running = sorted(name for name, tag in self.queue.items() if tag["status"] == "running")
         assert running, "it waits for nothing"
         fast = [name for name in running if name.startswith("fast")]
         self.queue[self.draw.choice(fast or running)]["status"] = "finished"
-        return last_debug_time
 
     def train(self, steps: int) -> None:
         self.dispatch(self.limit * GROUPS)
@@ -78,7 +103,7 @@ class Run:
                 # Between two updates, some groups end as well.
                 for _ in range(self.draw.randrange(3)):
                     if any(tag["status"] == "running" for tag in self.queue.values()):
-                        self.end_one("train", 0.0)
+                        self.end_one()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -104,5 +129,5 @@ def test_stragglers_that_are_dropped_are_named_and_replaced(seed: int, queue: Qu
     run.train(20)
     assert max(run.late) <= 2
     assert len(run.late) == 20 * GROUPS
-    assert any(name.startswith("slow") for name in run.dropped)
-    assert run.number == len(run.late) + len(run.dropped) + len(queue)
+    assert any(name.startswith("slow") for name in run.buffer.too_old)
+    assert run.number == len(run.late) + len(run.buffer.too_old) + len(queue)

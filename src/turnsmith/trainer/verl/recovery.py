@@ -1,129 +1,23 @@
-"""Recovery from faults during training: replaced groups, lost processes, a last checkpoint."""
+"""Recovery from faults during training: lost processes, a last checkpoint."""
 
 from __future__ import annotations
 
 import copy
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
-import transfer_queue
 from ray.exceptions import RayError, RayTaskError
 
-from turnsmith.errors import TrainingFailure
 from turnsmith.records.run_state import LAST_SAVE
-from turnsmith.rollout.episode_groups import episode_name
 from turnsmith.trainer.verl.lost_servers import SERVER_LOST
-from turnsmith.trainer.verl.workers import PARTITION
 
 _LOOK_SECONDS = 1.0
-_AGAIN_SECONDS = 0.2
 _SYNC_SECONDS = 300.0
 _SAVE_SECONDS = 600.0
-NOTHING_TO_TRAIN_ON = "no materializable trajectories"
-"""The error of verl's synchronous replay buffer when every episode of a batch failed; the other raises none."""
-_MOST_REPLACED = 8
-"""Limit on replaced groups in a step, per group that it needs: more means that nothing works."""
-
-
-def episode_names(batch: Any) -> list[str]:
-    """The ids of the episodes in a batch of verl's, whose keys are `{uid}_{session}_{segment}`."""
-    names = (key.rsplit("_", 2) for key in batch.keys)
-    return [episode_name(uid, session) for uid, session, segment in names if segment == "0"]
-
-
-def replace_groups(buffer: Any, batch_size: int, *, filters: bool = False) -> Callable[[], None]:
-    """Make a replay buffer replace every group that was dropped or filtered, up to a limit.
-
-    verl's synchronous buffer replaces only groups of which nothing is left; it keeps others and pads them silently. Its
-    own filter plays two groups for each that it replaces, and discards what is left over.
-
-    Args:
-        buffer: verl's replay buffer.
-        batch_size: Groups per step.
-        filters: Whether groups with equal rewards are among those that are replaced.
-
-    Returns:
-        A function to call at the beginning of each step.
-    """
-    find, refill = buffer._terminal_eviction_reasons, buffer.refill_fn
-    replaced = 0
-
-    def reasons(global_steps: int, partition_id: str) -> tuple[set[str], set[str], set[str], Counter[Any]]:
-        stale, filtered, _, counts = find(global_steps, partition_id)
-        failed: set[str] = set() if partition_id == "val" else set(buffer.failure_keys[partition_id])
-        return stale, filtered, failed, counts
-
-    def replace(number: int) -> Any:
-        nonlocal replaced
-        replaced += number
-        if replaced > _MOST_REPLACED * batch_size:
-            raise TrainingFailure(
-                f"{replaced} groups were replaced in one step, and it still has too few: {_why(filters)}"
-            )
-        return refill(number)
-
-    def begin() -> None:
-        nonlocal replaced
-        replaced = 0
-
-    buffer._terminal_eviction_reasons, buffer.refill_fn = reasons, replace
-    return begin
-
-
-def _why(filters: bool) -> str:
-    if filters:
-        return (
-            "in nearly all of them the rewards were equal, so the tasks are too easy or too hard for the model. Use "
-            "others, larger groups (training.group_size) or partial rewards, or leave out training.filter_groups."
-        )
-    return (
-        "fix what fails, use mask instead of drop in `failures`, or raise training.max_staleness if they got too old."
-    )
-
-
-def keep_until_handed_over(
-    buffer: Any, finish: Callable[[list[str]], bool], replace_lost: Callable[[], None], *, has_prompts: bool = False
-) -> None:
-    """Make a replay buffer hand out a batch only when the records of its episodes have arrived as well.
-
-    A worker that dies in between has put its episodes into the queue, but their records are lost with it. Then the
-    batch is put back, the worker's groups are replayed, and the batch is made of the same groups in the end.
-
-    Args:
-        buffer: verl's replay buffer.
-        finish: Collects the records of the given groups; returns whether all of them arrived.
-        replace_lost: Replaces lost workers, and sends the new ones their groups.
-        has_prompts: Whether the queue also holds what each group starts from, which a checkpoint is resumed with.
-    """
-    sample, materialize = buffer.sample, buffer._materialize_batch
-    chosen: list[str] = []
-    prompts: dict[str, Any] = {}
-
-    def remember(partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, Any]) -> Any:
-        chosen[:] = selected_prompt_uids
-        if has_prompts and chosen:  # before it clears them
-            prompts["fields"] = transfer_queue.kv_batch_get(keys=list(chosen), partition_id=partition_id)
-        return materialize(partition_id, selected_prompt_uids, partition_snapshot)
-
-    def sample_and_finish(global_steps: int, partition_id: str, batch_size: int) -> Any:
-        while True:
-            found = sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
-            if partition_id == PARTITION and not found[0].keys:
-                raise RuntimeError(NOTHING_TO_TRAIN_ON)
-            if partition_id != PARTITION or finish(chosen):
-                return found
-            begun = buffer.prompt_global_steps[partition_id]  # as it was when they were taken: they are that old
-            tags = [{"is_prompt": True, "status": "finished", "global_steps": begun[uid]} for uid in chosen]
-            transfer_queue.kv_batch_put(keys=list(chosen), partition_id=partition_id, tags=tags, **prompts)
-            replace_lost()
-            time.sleep(_AGAIN_SECONDS)  # the loss of a worker may be known here a moment later
-
-    buffer._materialize_batch, buffer.sample = remember, sample_and_finish
 
 
 class StopAsked(Exception):

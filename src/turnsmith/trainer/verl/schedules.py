@@ -13,8 +13,8 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.checkpoints.contents import GROUPS_UNDER_WAY
 from turnsmith.trainer.verl.joined_servers import JoinedServers
 from turnsmith.trainer.verl.lost_servers import LivingReplicas
+from turnsmith.trainer.verl.replay_buffer import AsyncEpisodeReplayBuffer
 from turnsmith.trainer.verl.server_pool import PooledServerManager
-from turnsmith.trainer.verl.staleness import bound_staleness
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
 from turnsmith.trainer.verl.workers import PARTITION, put_back_groups
 
@@ -42,11 +42,8 @@ class AsyncTrainer(EpisodeTrainer):
         """No: the groups of a failed step are neither in the dataset's position nor in the queue."""
         return False
 
-    def _build_replay_buffer(self) -> Any:
-        buffer = super()._build_replay_buffer()
-        if buffer.max_off_policy_strategy == "wait":
-            bound_staleness(buffer, self.max_staleness, self.groups_per_step, lambda: self.updates_left)
-        return buffer
+    def _build_replay_buffer(self) -> AsyncEpisodeReplayBuffer:
+        return AsyncEpisodeReplayBuffer(**self._buffer_settings(), updates_left=lambda: self.updates_left)
 
     @property
     def max_staleness(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,22 +34,13 @@ from turnsmith.trainer.verl.estimators import (
     with_row_weights,
 )
 from turnsmith.trainer.verl.losses import count_episodes
-from turnsmith.trainer.verl.recovery import (
-    NOTHING_TO_TRAIN_ON,
-    Recovery,
-    episode_names,
-    keep_until_handed_over,
-    replace_groups,
-)
+from turnsmith.trainer.verl.recovery import Recovery
+from turnsmith.trainer.verl.replay_buffer import NOTHING_TO_TRAIN_ON, EpisodeReplayBuffer, episode_names
 from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
 from turnsmith.trainer.verl.server_pool import PooledServerManager
-from turnsmith.trainer.verl.staleness import note_dropped
 
 Emit = Callable[[str, Any], None]
 """Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
-
-_POLL_SHARE = 0.02
-_POLL_SECONDS = (0.005, 0.5)
 
 
 class EpisodeTrainer(trainer_base.PPOTrainer):
@@ -65,6 +55,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     """Those of the current `fit`."""
     pool: Path | None = None
     """The folder of this run's past models, if they play; see `Players`."""
+    replay_buffer: EpisodeReplayBuffer
     agent_loop_manager: Any  # an EpisodeWorkers: the interface of verl's manager, but not its base class
 
     def __init__(
@@ -78,9 +69,9 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     ) -> None:
         # verl looks this name up in its own module; ours needs no load-balancer process.
         trainer_base.LLMServerManager = PooledServerManager
-        super().__init__(config)
         self.emit = emit
-        self.plan = plan
+        self.plan = plan  # before verl's, which builds the replay buffer
+        super().__init__(config)
         players = plan.rollout.players
         self.pool = Path(players.pool) if players.has_self else None
         set_curriculum(plan.curriculum)
@@ -93,10 +84,6 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
         self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
-        self._begin_step = lambda: None
-        if self.replaces_groups:
-            filters = plan.filtered_group_size > 0
-            self._begin_step = replace_groups(self.replay_buffer, self.groups_per_step, filters=filters)
         self._trained: list[str] = []
         self._widening = 1
         self._advantages = StepAdvantages()
@@ -105,27 +92,27 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         super()._setup()
         count_episodes(self.config, self.actor_rollout_wg, self.critic_wg if self.use_critic else None)
 
-    def _build_replay_buffer(self) -> Any:
-        buffer = super()._build_replay_buffer()
-        began = time.monotonic()
+    def _build_replay_buffer(self) -> EpisodeReplayBuffer:
+        return EpisodeReplayBuffer(**self._buffer_settings())
 
-        def wait_for_next_poll(partition_id: str, last_debug_time: float) -> float:
-            # verl sleeps for 2 s between polls. Sleeping a share of the time waited so far costs at most that share.
-            self.recovery.look()
-            waited = time.monotonic() - self._sampling_since
-            time.sleep(min(max(_POLL_SHARE * waited, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
-            return last_debug_time
-
-        self._sampling_since = began
-        self._too_old = note_dropped(buffer)
-        buffer._wait_for_next_poll = wait_for_next_poll
-        keep_until_handed_over(
-            buffer,
-            self._finish_episodes,
-            lambda: self.agent_loop_manager.replace_lost(),
-            has_prompts=self.carries,
-        )
-        return buffer
+    def _buffer_settings(self) -> dict[str, Any]:
+        sampler = self.config.trainer.v1.sampler
+        return {
+            "trainer_mode": self.trainer_mode,
+            "trainer_config": self.config.trainer.v1.get(self.trainer_mode, {}),
+            "max_off_policy_threshold": sampler.max_off_policy_threshold,
+            "max_off_policy_strategy": sampler.max_off_policy_strategy,
+            "sampler_kwargs": sampler.sampler_kwargs,
+            "sync_refill_failed_groups": bool(sampler.get("sync_refill_failed_groups", False)),
+            "gen_batch_size": 1,
+            "look": lambda: self.recovery.look(),
+            "finish": self._finish_episodes,
+            "replace_lost": lambda: self.agent_loop_manager.replace_lost(),
+            "groups_per_step": self.groups_per_step,
+            "replaces": self.replaces_groups,
+            "filters": self.plan.filtered_group_size > 0,
+            "dispatch": self._add_prompts_to_generate,
+        }
 
     def _fetch_one_gen_batch(self) -> Any:
         # Ids from the dataset's index, and not random as in verl: a repeated run has the same ids, from which sampling
@@ -169,25 +156,24 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def on_step_begin(self) -> None:
         """Report that a step begins."""
         super().on_step_begin()
-        self._begin_step()
+        self.replay_buffer.begin_step()
         self.episodes, self._trained, self._advantages = EpisodeReport(), [], StepAdvantages()
         self.emit("phase", "generate")
 
     def on_sample_begin(self) -> None:
-        """Note when waiting for episodes began, and look after the run, as it may not have to wait at all."""
+        """Look after the run, as it may not have to wait for episodes at all."""
         super().on_sample_begin()
-        self._sampling_since = time.monotonic()
         self.recovery.look()
 
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
         update = self.parameter_sync_step - 1 - self.updates_left
         report = self.agent_loop_manager.finish_step(
-            self.global_steps, groups if self.carries else None, update, self._too_old
+            self.global_steps, groups if self.carries else None, update, self.replay_buffer.too_old
         )
         if report is None:
             return False
-        self._too_old.clear()
+        self.replay_buffer.too_old.clear()
         self.train_dataset.record(report.groups, report.successes_by_environment())  # for the curriculum
         self.episodes += report
         return True

@@ -100,7 +100,7 @@ class EpisodeWorkers:
         self._warn = warn
         self._start = start
         self._group_size = group_size
-        self._lost = 0
+        self._lost = self._first = 0
         self._finished: list[Finished] = []
         self._slots = [_Slot(handle, handle.call("pulse")) for handle in map(start, range(count))]
 
@@ -110,7 +110,10 @@ class EpisodeWorkers:
         self.replace_lost()
         # Not `chunk`, which leaves the last workers, and the servers that they prefer, without any.
         ends = [len(prompts) * place // len(self._slots) for place in range(len(self._slots) + 1)]
-        shares = zip(self._slots, ends, ends[1:], strict=False)
+        first = self._first
+        if len(prompts) < len(self._slots):  # replaced groups come one by one: else the same worker would get them all
+            self._first = (first + 1) % len(self._slots)
+        shares = zip([*self._slots[first:], *self._slots[:first]], ends, ends[1:], strict=False)
         sent = [_send(slot, prompts[start:end]) for slot, start, end in shares if end > start]
         for answer in sent:
             _check_sent(answer)

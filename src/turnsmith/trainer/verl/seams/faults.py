@@ -27,27 +27,31 @@ def an_error_marks_the_group() -> None:
     holds('status = "failure"' in source and "if session_errors:" in source)
 
 
-@seam("replace_groups in trainer/verl/recovery.py")
+@seam("EpisodeReplayBuffer in trainer/verl/replay_buffer.py")
 def groups_are_replaced_one_by_one() -> None:
     """ReplayBuffer should evict what _terminal_eviction_reasons calls failed, and call refill_fn with their number"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
     from turnsmith.errors import TrainingFailure
-    from turnsmith.trainer.verl.recovery import replace_groups
+    from turnsmith.trainer.verl.replay_buffer import EpisodeReplayBuffer
 
     refilled: list[int] = []
-    buffer = ReplayBuffer(
+    buffer = EpisodeReplayBuffer(
         trainer_mode="sync",
         trainer_config={},
         max_off_policy_threshold=None,
         max_off_policy_strategy="wait",
         sampler_kwargs={},
-        refill_fn=refilled.append,
-        train_batch_size=2,
         gen_batch_size=1,
         sync_refill_failed_groups=True,
+        look=lambda: None,
+        finish=lambda groups: True,
+        replace_lost=lambda: None,
+        groups_per_step=2,
+        replaces=True,
+        filters=False,
+        dispatch=refilled.append,
     )
-    begin = replace_groups(buffer, batch_size=2)
     buffer.partitions["train"] = {"a_0_0": {}}  # verl would keep this group for the one episode that is left of it
     buffer.failure_keys["train"] = {"a"}
     buffer.finished_keys["train"] = {"b"}
@@ -55,19 +59,21 @@ def groups_are_replaced_one_by_one() -> None:
     same(reasons[2], {"a"})
     same(buffer._sampleable_terminal_keys("train", reasons), {"b"})
     holds("self.refill_fn(failed_count)" in inspect.getsource(ReplayBuffer.sample))
-    buffer.refill_fn(16)
-    begin()
-    buffer.refill_fn(16)
+    replace = buffer.refill_fn
+    assert replace is not None
+    replace(16)
+    buffer.begin_step()
+    replace(16)
     same(refilled, [16, 16])
     try:
-        buffer.refill_fn(1)
+        replace(1)
     except TrainingFailure as error:
         holds(str(error).startswith("17 groups were replaced in one step"))
     else:
         raise AssertionError("it goes on for ever")
 
 
-@seam("keep_until_handed_over in trainer/verl/recovery.py")
+@seam("EpisodeReplayBuffer.sample in trainer/verl/replay_buffer.py")
 def a_batch_is_taken_in_one_place() -> None:
     """ReplayBuffer.sample should take groups by self._materialize_batch(partition_id, uids, snapshot), by keyword"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer

@@ -73,7 +73,7 @@ def updates_of_a_step_are_counted() -> None:
     )
 
 
-@seam("trainer/verl/staleness.py")
+@seam("AsyncEpisodeReplayBuffer in trainer/verl/replay_buffer.py")
 def the_buffer_asks_whether_there_are_enough() -> None:
     """ReplayBufferAsync should ask _has_enough_samples, take the oldest, and drop in _evict_terminal_groups"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
