@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from tests.unit.cli.checkpoints import save_models
 
 from turnsmith import RunFolder
 from turnsmith.cli.main import build_parsers, main
-from turnsmith.cli.serve import serving_config
+from turnsmith.cli.serve import _api_key, serving_config
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
 from turnsmith.records.checkpoints import mark_best
@@ -207,3 +208,11 @@ def test_the_settings_of_a_run_of_somebody_else_are_not_used(
     config = serving_config(parsed("mine"), run)
     assert config.inference.temperature == ConfigStore().inference.temperature != 0.5
     assert "is not a run of yours, so its settings are not used" in capsys.readouterr().err
+
+
+def test_a_key_is_made_of_24_random_bytes_unless_one_is_given() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (key, is_new), (other, _) = _api_key("", listener), _api_key("", listener)
+        assert (len(key), is_new) == (32, True)
+        assert key != other
+        assert _api_key(KEY, listener) == (KEY, False)

@@ -250,6 +250,13 @@ def test_what_has_no_exact_log_probs_is_refused(dialect: APIDialect, setting: di
         dialect.read(json.dumps({**body, **setting}).encode())
 
 
+def test_settings_at_their_defaults_are_taken():
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    usual = {"n": 1, "logprobs": False, "top_logprobs": 0, "presence_penalty": 0, "frequency_penalty": 0.0}
+    usual |= {"response_format": {"type": "text"}, "logit_bias": None}
+    assert DIALECTS[0].read(json.dumps(body | usual).encode()).unenforced == ()
+
+
 @each_dialect
 def test_what_nobody_reads_is_noted_or_refused(dialect: APIDialect):
     def asked(**more: Any) -> ModelRequest:

@@ -145,6 +145,18 @@ def test_agents_of_ray_are_ended_and_not_counted() -> None:
     assert not any(one.is_running() for one in agents)
 
 
+def test_the_size_of_a_checkpoint_is_that_of_the_last_one_with_its_folders(run: ScaledRun) -> None:
+    assert run.checkpoint().saw == "No checkpoint was written."
+    for step, files in ((1, 1), (2, 3)):
+        for number in range(files):
+            file = run.path / "checkpoints" / f"global_step_{step}" / f"rank-{number}" / "weights"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(bytes(2**20))
+    finding = run.checkpoint()
+    assert (finding.status, finding.saw) == ("passed", "3 MiB; kept: those of the steps [1, 2].")
+    assert run.measured["checkpoint_bytes"] == 3 * 2**20
+
+
 def test_the_result_says_what_was_and_was_not_executed() -> None:
     steps = [{"step": 1, "time/step": 2.0}]
     parts = [RehearsedPart("resumed", Finding("failed", "It did not.", "Do."), 2.0)]
@@ -153,6 +165,10 @@ def test_the_result_says_what_was_and_was_not_executed() -> None:
     text = result.text()
     for words in ("FAILED  resumed", "what to do: Do.", "4 nodes  one", "ray.num_nodes  4 -> 1", "0 passed"):
         assert words in text
+    passed = RehearsedPart("full layout", Finding("passed", "32 ranks."), 12.3)
+    assert passed.lines() == ["ok      full layout                       12.3 s  32 ranks."], (
+        "columns stand below others"
+    )
     assert result.as_dict()["changed"] == {"ray.num_nodes": {"run": 4, "rehearsed": 1}}
 
 

@@ -108,3 +108,7 @@ def test_after_cleanup_it_says_how_to_go_on(trainer: RayPPOTrainer, tmp_path: Pa
         with pytest.raises(TrainingFailure, match=r"ended after step 2.*RayPPOTrainer\.resume\('.*'\) goes on with it"):
             call()
     assert list((tmp_path / "runs").iterdir()) == runs
+
+
+def test_epochs_count_from_0() -> None:
+    assert [Epochs(steps=2).of(step) for step in (1, 2, 3)] == [0, 0, 1]
