@@ -57,6 +57,9 @@ class LedgerStep(TypedDict, total=False):
     given_up: dict[str, Count]
     tokens: dict[str, Count]
     episodes: list[LedgerEpisode]
+    files: dict[str, str]
+    key: str
+    signature: str
 
 
 class Event(TypedDict, total=False):

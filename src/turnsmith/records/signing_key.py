@@ -60,6 +60,11 @@ def signature(content: bytes, key: bytes) -> str:
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
+def key_name(key: bytes) -> str:
+    """A name for a key, which tells nothing else about it: with it, what another key signed is told from a change."""
+    return hashlib.sha256(b"turnsmith key " + key).hexdigest()[:16]
+
+
 def _create_key(path: Path) -> None:
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

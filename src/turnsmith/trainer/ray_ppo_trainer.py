@@ -19,6 +19,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import RunLock, claim_run
 from turnsmith.records.run_state import this_process
 from turnsmith.records.run_warnings import RunWarning
+from turnsmith.records.signed_ledger import signed_end
 from turnsmith.rollout.isolation_check import check_isolation
 from turnsmith.rollout.rewards.reward_function import check_reward_function
 from turnsmith.rollout.spec import check_tools
@@ -234,7 +235,7 @@ made of whole groups. Set batch_size to 24 or 32.
             self._is_training = False
             end = last if is_whole else self._steps_made
             with using(self._folder().path):
-                self._folder().append_event("finished", step=end)
+                self._folder().append_event("finished", step=end, **signed_end(self._folder(), end))
             for callback in self.callbacks:
                 callback.on_train_end(self)
         except BaseException as error:

@@ -29,6 +29,8 @@ class HistoryCheck:
         self.violations: list[Violation] = []
         self.not_recorded = ""
         """Why this could not be checked; empty if it was."""
+        self.unsigned = ""
+        """What was found whole, but is not signed with this user's key, so that it may have been changed."""
 
     def see(self, step: StepHistory) -> None:
         """Look at one step."""

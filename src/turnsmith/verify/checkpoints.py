@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 
 from turnsmith.errors import RecordError
+from turnsmith.records.checkpoint_manifest import MANIFEST
 from turnsmith.records.checkpoints import best_checkpoint, open_checkpoint, read_state, saved_steps
 from turnsmith.records.run_state import RunState
+from turnsmith.records.signed_ledger import CHECKPOINT, file_digest
 from turnsmith.verify.check import HistoryCheck
 from turnsmith.verify.history import RunHistory
 
@@ -26,6 +28,8 @@ class CheckpointsCheck(HistoryCheck):
         super().__init__(history)
         self._folder = history.run.checkpoints_dir
         self._on_disk = saved_steps(self._folder)
+        self._foreign: list[int] = []
+        """Steps of checkpoints that this user's key did not sign."""
         if not history.is_training:
             self.not_recorded = "nothing was trained"
         elif history.settings is not None and not history.settings.checkpoint.save_interval and not self._on_disk:
@@ -42,18 +46,29 @@ class CheckpointsCheck(HistoryCheck):
             self.require(known, f"it has a checkpoint, but metrics.jsonl ends at {last}.", step)
         self._see_newest(last)
         self._see_best()
+        if self._foreign:
+            steps = ", ".join(map(str, sorted(self._foreign)))
+            self.unsigned = (
+                f"{len(self._on_disk)} whole, but your key did not sign those of steps {steps}: changes cannot be told"
+            )
         if not self._on_disk and not self.violations:
             self.not_recorded = "none was due yet"
 
     def _see_files(self, step: int) -> None:
         folder = self._folder / f"global_step_{step}"
         try:
-            open_checkpoint(folder, trust=True)
+            checkpoint = open_checkpoint(folder, trust=True)
+            manifest = file_digest(folder / MANIFEST)
             inside = read_state(folder).get("step", step)
         except (RecordError, OSError, ValueError, AttributeError, RecursionError) as error:
             self.require(False, str(error), step)
             return
         self.require(inside == step, f"the state in its checkpoint is of step {inside}.", step)
+        lines = [line.get("files", {}) for line in self.history.all_ledger if line["step"] == step]
+        written = {files[CHECKPOINT] for files in lines if CHECKPOINT in files}
+        self.require(not written or manifest in written, "its checkpoint was changed since the run wrote it.", step)
+        if not checkpoint.signed:
+            self._foreign.append(step)
 
     def _see_newest(self, last: int) -> None:
         """The newest checkpoint is never deleted: the one that the run reported last must be there."""
@@ -96,4 +111,4 @@ class CheckpointsCheck(HistoryCheck):
 
     def proved(self) -> str:
         """How many were verified."""
-        return f"{len(self._on_disk)} with all files unchanged, the newest of step {max(self._on_disk)}"
+        return f"{len(self._on_disk)} signed and unchanged, the newest of step {max(self._on_disk)}"

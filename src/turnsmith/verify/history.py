@@ -18,6 +18,7 @@ from turnsmith.records.episodes import read_episode_file
 from turnsmith.records.json_records import Count
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import RunState, state_of
+from turnsmith.records.signed_ledger import newest_of_each_step
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
@@ -90,8 +91,8 @@ class RunHistory:
         self.all_ledger = self.read(run.read_ledger) or []
         self.evaluations = self.read(run.read_evaluations) or []
         self.events = self.read(run.read_events) or []
-        self.metrics = _newest_of_each_step(self.all_metrics)
-        self.ledger = _newest_of_each_step(self.all_ledger)
+        self.metrics = newest_of_each_step(self.all_metrics)
+        self.ledger = newest_of_each_step(self.all_ledger)
         self.unfinished: list[int] = []
         """Steps with episodes, but without metrics: the run stopped in them. Known once `steps` has been read."""
 
@@ -199,16 +200,6 @@ class RunHistory:
             yield from read_episode_file(file)
         except RecordError as error:
             self.damage.append(str(error))
-
-
-def _newest_of_each_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the lines of steps that were made again after an earlier checkpoint had been loaded."""
-    newest: list[dict[str, Any]] = []
-    for line in lines:
-        while newest and newest[-1]["step"] >= line["step"]:
-            newest.pop()
-        newest.append(line)
-    return newest
 
 
 def _overrides(event: dict[str, Any]) -> list[Any]:

@@ -16,9 +16,10 @@ from turnsmith.verify.episodes import EpisodesCheck
 from turnsmith.verify.history import RunHistory
 from turnsmith.verify.ledger import LedgerCheck
 from turnsmith.verify.metrics import MetricsCheck
+from turnsmith.verify.signatures import SignaturesCheck
 from turnsmith.verify.versions import VersionsCheck
 
-_CHECKS = (EpisodesCheck, BatchesCheck, VersionsCheck, LedgerCheck, MetricsCheck, CheckpointsCheck)
+_CHECKS = (EpisodesCheck, BatchesCheck, VersionsCheck, LedgerCheck, MetricsCheck, SignaturesCheck, CheckpointsCheck)
 _MOST_SHOWN = 10
 _MOST_READINGS = 5
 
@@ -29,7 +30,7 @@ class Verdict:
 
     check: str
     status: str
-    """`ok`, `violated` or `not recorded`."""
+    """`ok`, `violated`, `unsigned` or `not recorded`."""
     detail: str
     violations: list[Violation] = field(default_factory=list[Violation])
 
@@ -91,6 +92,7 @@ def verify_run(folder: RunFolder | str | Path) -> Verification:
         ledger       violated      1 violation
           step 1: 8 episodes dispatched or carried in, but 7 settled and 0 carried over.
         metrics      ok            1 step in order; no episodes to compare them with
+        signatures   unsigned      1 of 1 step (by an older turnsmith, or without a key): changes cannot be told
         checkpoints  not recorded  none was due yet
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
@@ -117,6 +119,8 @@ def _verify(run: RunFolder) -> Verification:
 
 
 def _verdict_of(check: HistoryCheck) -> Verdict:
+    if check.unsigned and not check.violations:
+        return Verdict(check.name, "unsigned", check.unsigned)
     proved = "" if check.violations or check.not_recorded else check.proved()
     return _verdict(check.name, check.violations, check.not_recorded, proved)
 

@@ -24,6 +24,7 @@ from turnsmith.errors import RecordError
 from turnsmith.records import run_lock
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import join_run
+from turnsmith.records.signed_ledger import signed_end
 from turnsmith.trainer import resume
 from turnsmith.trainer.resume import Parts, reopen
 
@@ -41,7 +42,7 @@ def resumed(folder: Path, seconds: float) -> str:
         return str(error)
     told = in_a_process(lambda: written(stopped.run, stopped.lock.token, stopped.step + 1))[1]()
     if not told:
-        stopped.run.append_event("finished", step=STEPS)
+        stopped.run.append_event("finished", step=STEPS, **signed_end(stopped.run, STEPS))
     stopped.lock.release()
     return told
 

@@ -12,6 +12,7 @@ from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.checkpoints import PendingCheckpoint, mark_best, prune, write_state
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.signed_ledger import LedgerChain, signed_end
 from turnsmith.rollout.episode_groups import episode_name, settle_groups
 from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.ledger import Ledger, LedgerEntry
@@ -82,7 +83,7 @@ def write_run(parent: Path, plan: Plan | None = None) -> RunFolder:
     run.append_event("training", steps=len(plan.steps))
     write_steps(run, plan)
     if plan.finish:
-        run.append_event("finished", step=len(plan.steps))
+        run.append_event("finished", step=len(plan.steps), **signed_end(run, len(plan.steps)))
     return run
 
 
@@ -118,17 +119,22 @@ def _write_step(run: RunFolder, plan: Plan, step: int, groups: dict[str, tuple[i
             one.episode_id: [0.5 * flag for flag in one.tokens.mask[one.tokens.prompt_length :]] for one in batch
         }
         write_advantages(run, step, StepAdvantages(advantages=rows))
-    if "ledger" not in plan.missing:
-        run.append_ledger(line)
     record = {"step": step, **report_of(final).metrics()}
     if batch:
         record["staleness/max"] = float(step - 1 - min(one.turns[0].weights_version for one in batch))
     evaluation = _evaluate(run, step) if plan.evaluate_every and step % plan.evaluate_every == 0 else {}
-    run.append_metrics(record | {f"eval/{name}": value for name, value in evaluation.items()})
+    record |= {f"eval/{name}": value for name, value in evaluation.items()}
+    pending = _saved(run, step) if plan.save else None
+    if "ledger" not in plan.missing:
+        run.append_ledger(LedgerChain(run).sign(line, record, pending and pending.path))
+    run.append_metrics(record)
     if evaluation:
         run.append_evaluation({"step": step, **evaluation})
-    if plan.save:
-        _save(run, step, evaluation.get("reward/mean"))
+    if pending is not None:
+        run.append_event("checkpoint", content=str(pending.commit()))
+        if evaluation:
+            mark_best(run.checkpoints_dir, step, evaluation["reward/mean"], "eval/reward/mean")
+        prune(run.checkpoints_dir, 2, step)
 
 
 def _play(uid: str, begun: int, step: int, group: Group, number: int) -> EpisodeResult:
@@ -147,14 +153,11 @@ def _evaluate(run: RunFolder, step: int) -> dict[str, float]:
     return report_of(episodes).metrics()
 
 
-def _save(run: RunFolder, step: int, value: float | None) -> None:
+def _saved(run: RunFolder, step: int) -> PendingCheckpoint:
     pending = PendingCheckpoint(run.checkpoints_dir, step)
     write_state(pending.path, {"step": step})
     (pending.path / "actor").mkdir()
     (pending.path / "actor" / "fsdp_config.json").write_text('{"world_size": 1}')
     (pending.path / "weights.bin").write_bytes(bytes([step]) * 100)
     pending.seal()
-    run.append_event("checkpoint", content=str(pending.commit()))
-    if value is not None:
-        mark_best(run.checkpoints_dir, step, value, "eval/reward/mean")
-    prune(run.checkpoints_dir, 2, step)
+    return pending

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +70,7 @@ def test_a_sound_run_passes_whatever_happened_in_it(plan: Plan) -> None:
         run = write_run(Path(folder), plan)
         found = verify_run(run)
         assert found.violations == []
-        expected = dict.fromkeys(("files", "episodes", "batches", "versions", "ledger", "metrics"), "ok")
+        expected = dict.fromkeys(("files", "episodes", "batches", "versions", "ledger", "metrics", "signatures"), "ok")
         assert statuses(found) == expected | {"checkpoints": "ok" if plan.save else "not recorded"}
 
 
@@ -115,7 +116,8 @@ def test_turns_at_the_same_time_may_both_get_new_weights(
         episode = next(row for row in rows if row.turns[-1].swaps)
         episode.branches.append(episode.tokens)
         episode.turns[-1:] = [replace(episode.turns[-1], branch=branch) for branch in branches]
-        for each in (episode.states, episode.actions, episode.rewards, episode.dones, episode.infos):
+        lists: list[list[Any]] = [episode.states, episode.actions, episode.rewards, episode.dones, episode.infos]
+        for each in lists:
             each.append(each[-1])
 
     rewrite(copy, 4, repeat_last_turn, place=0)

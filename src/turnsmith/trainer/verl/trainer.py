@@ -16,6 +16,7 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.checkpoints import PendingCheckpoint, prune, read_state
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.signed_ledger import LedgerChain
 from turnsmith.rollout.ledger import StepLedger
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
@@ -80,6 +81,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
+        self._chain = LedgerChain(folder)
         self.monitor = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
         self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
@@ -188,7 +190,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             if not self._finish_episodes():
                 raise
             report = self.episodes
-            self.emit("ledger", self.agent_loop_manager.ledger.close(self.global_steps, self._trained).as_dict())
+            self._emit_ledger(self.agent_loop_manager.ledger.close(self.global_steps, self._trained))
             raise TrainingFailure(
                 f"Step {self.global_steps}: none of {sum(report.outcomes.values())} episodes can be trained on "
                 f"({report.ends}). The first failure: {report.first_error or 'no turn was taken'}"
@@ -297,7 +299,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
         record |= self.train_dataset.metrics()
         if self.balance is not None:
-            self.emit("ledger", self.balance.as_dict())
+            self._emit_ledger(self.balance, record)
         self.emit("step", record)
         self.recovery.step_done()
         if evaluation:
@@ -310,6 +312,10 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             self.evaluations.saved(evaluation)
             self._add_past_model(saved)
             prune(saved.parent, self.saving.keep_last_n, global_steps)
+
+    def _emit_ledger(self, balance: StepLedger, record: dict[str, Any] | None = None) -> None:
+        saving = None if self._pending is None else self._pending.path
+        self.emit("ledger", self._chain.sign(balance.as_dict(), record, saving))
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint that verl does not save, in plain values."""
