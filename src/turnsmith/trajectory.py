@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     ENGINE_FAILED = "engine_failed"
     """The engine raised while generating, or its server died."""
     REWARD_FAILED = "reward_failed"
-    """The user's reward function raised, or did not return a number that can be trained on."""
+    """The user's reward function raised, or the episode's reward is no number that can be trained on."""
     INTERNAL_ERROR = "internal_error"
     """turnsmith itself failed: a bug of ours, which stops the run; `error` has the place and the traceback."""
 

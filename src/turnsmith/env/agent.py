@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from turnsmith.env.program import run_to_its_end
 from turnsmith.errors import ConfigError, EnvironmentFailure
@@ -66,9 +68,18 @@ class ModelEndpoint:
     def reward(self, value: float, turn: int | None = None) -> None:
         """Add a reward to a turn of the model: the last one, or the one with this number, counted from 0."""
         body = json.dumps({"value": value, "turn": turn}).encode()
-        request = urllib.request.Request(f"{self.url}/reward", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60):
-            pass
+        # With the key it counts once, though it is sent again because no answer came.
+        headers = {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex}
+        request = urllib.request.Request(f"{self.url}/reward", body, headers)
+        for is_last in (False, True):
+            try:
+                with urllib.request.urlopen(request, timeout=60):
+                    return
+            except urllib.error.HTTPError as error:
+                raise ValueError(f"model.reward({value!r}) was refused: {_sentence(error)}") from None
+            except OSError:
+                if is_last:
+                    raise
 
     def variables(self) -> dict[str, str]:
         """The environment variables by which programs find the model."""
@@ -245,6 +256,14 @@ class CommandAgent(AgentEnvironment):
             return sentence
         longest = max(len(argument.encode()) for argument in self.arguments)
         return f"{sentence} Its longest argument has {longest:,} bytes. Let it read the task from ${_TASK_FILE}."
+
+
+def _sentence(error: urllib.error.HTTPError) -> str:
+    """Why the gateway refused a request."""
+    try:
+        return json.loads(error.read())["error"]["message"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return str(error)
 
 
 @contextmanager

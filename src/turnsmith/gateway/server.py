@@ -51,7 +51,7 @@ TOO_LONG_SECONDS = 0.25
 KEEP_ALIVE_SECONDS = 10.0
 """A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
 _MOST_ASKED = 256
-"""So many requests are remembered for clients that repeat them; with each, the turns that lead to its answer."""
+"""So many requests are remembered for clients that repeat them; with each turn, those that lead to it."""
 _RETRIED_STATUS = 500
 """Clients ask again after an error from this one on, and not after one below."""
 _CHAT, _RESPONSES, _MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
@@ -106,6 +106,9 @@ class _Route:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Requests are read one at a time: between large ones, those of other episodes get their turn."""
 
+    rewarded: dict[str, _Reward] = field(default_factory=dict[str, _Reward])
+    """The last rewards that came with an idempotency key, by it."""
+
     def __post_init__(self) -> None:
         self.known: defaultdict[str, KnownMessages] = defaultdict(lambda: KnownMessages(self.episode.context))
         """What was read already, by dialect."""
@@ -115,6 +118,18 @@ class _Route:
         body = await _body(http, self.episode.context)
         async with self.reading:
             return body, dialect.read(body, self.known[dialect.name])
+
+    def reward(self, reward: _Reward, key: str) -> None:
+        """Give the episode a reward; one that a client sends again under the same idempotency key counts once."""
+        known = self.rewarded.get(key)
+        if known is None:
+            self.episode.add_reward(reward.value, reward.turn)
+        elif known != reward:
+            raise Refusal("Another reward came with this Idempotency-Key: use a new key for each.", status=422)
+        if key:
+            self.rewarded[key] = reward
+        for oldest in list(self.rewarded)[:-_MOST_ASKED]:
+            del self.rewarded[oldest]
 
     async def pause(self) -> None:
         """Let an agent that keeps sending what cannot fit wait, on all of its connections."""
@@ -267,7 +282,7 @@ class GatewayServer(ABC):
     async def _reward(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
         given = decode_body(await _body(http, route.episode.context), float | _Reward)  # pyright: ignore[reportArgumentType]
         reward = _Reward(given) if isinstance(given, float) else given
-        route.episode.add_reward(reward.value, reward.turn)
+        route.reward(reward, http.headers.get("Idempotency-Key", ""))
         return _json(b"{}")
 
     async def _models(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:

@@ -64,7 +64,7 @@ class Generation:
             raise EngineFailure(f"the engine returned {tokens} token ids but {log_probs} log-probs: one for each")
         if not _holds(lambda: min(array("i", self.token_ids)) >= 0):
             raise EngineFailure("the engine returned token ids that are no numbers of tokens")
-        if not _holds(lambda: math.isfinite(sum(self.log_probs))):
+        if not _holds(lambda: math.isfinite(sum(array("f", self.log_probs)))):
             raise EngineFailure("the engine returned a log-prob that is not a number")
 
 

@@ -69,6 +69,9 @@ def write_episodes(
         trajectories: The episodes, in the order to write them.
         part: Distinguishes the files of several processes that write the same step.
         subfolder: Where in the run folder to write.
+
+    Raises:
+        RecordError: `read_episodes` would refuse one of them.
     """
     if not re.fullmatch(r"[\w.-]+", part):
         raise RecordError(f"{part!r} is not a valid part name: use letters, digits, '.', '-' and '_'.")
@@ -76,6 +79,7 @@ def write_episodes(
     make_folder(target.parent)
     with atomic_write(target) as temporary, pq.ParquetWriter(temporary, SCHEMA, **WRITER_OPTIONS) as writer:
         for block in _blocks(trajectories):
+            _check_readable(block)
             writer.write_table(_table(step, block))
     return target
 
@@ -140,6 +144,14 @@ def _blocks(trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
         tokens += more
     if block:
         yield block
+
+
+def _check_readable(episodes: list[Trajectory]) -> None:
+    for episode in episodes:
+        try:
+            _check(episode)
+        except ValueError as error:
+            raise RecordError(f"The episode {episode.episode_id} cannot be recorded: {error}.") from error
 
 
 def _table(step: int, episodes: list[Trajectory]) -> Any:

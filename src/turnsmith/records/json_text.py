@@ -11,6 +11,8 @@ from turnsmith.text import replace_surrogates
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_DEPTH = 50
+_MAX_BITS = 14_000
+"""Python neither writes nor reads decimal numbers of more than 4,300 digits."""
 
 
 def to_json(value: Any) -> str:
@@ -39,7 +41,7 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return replace_surrogates(str(value))
     if isinstance(value, int):
-        return int(value)
+        return int(value) if value.bit_length() <= _MAX_BITS else hex(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _name(value)
     if depth == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import time
 import zlib
 from collections import Counter
@@ -30,6 +29,7 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.rollout.limits import Limits
+from turnsmith.step_result import to_reward
 from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
@@ -137,14 +137,17 @@ class AgentSession:
         return len(self.forest.prompt(request).ids)
 
     def add_reward(self, value: float, turn: int | None) -> None:
-        """Add a reward to a turn; None: the last one."""
-        turns = len(self.forest.turns)
-        if not math.isfinite(value):
-            raise Refusal("A reward must be a finite number.", param="value")
-        if not turns or not 0 <= (turns - 1 if turn is None else turn) < turns:
-            raise Refusal(f"There is no turn {turn}: the model has taken {turns} turns.", param="turn")
-        number = turns - 1 if turn is None else turn
-        self.rewards[number] = self.rewards.get(number, 0.0) + value
+        """Add a reward to a turn, by its place among those that the agent has received; None: the last one."""
+        received = [one.number for one in self.forest.turns if one.is_delivered]
+        place = len(received) - 1 if turn is None else turn
+        if not 0 <= place < len(received):
+            raise Refusal(f"There is no turn {turn}: the model has taken {len(received)} turns.", param="turn")
+        total = self.rewards.get(received[place], 0.0) + value
+        for what, reward in (("A reward", value), (f"What the rewards of turn {place} add up to", total)):
+            _, wrong = to_reward(reward)
+            if wrong:
+                raise Refusal(f"{what} must be {wrong}.", param="value")
+        self.rewards[received[place]] = total
 
     @property
     def last_message(self) -> str:

@@ -20,6 +20,7 @@ from turnsmith.errors import (
 from turnsmith.internal_errors import internal_error, is_bug, is_ours
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.step_result import to_reward
 from turnsmith.trajectory import Outcome, Trajectory
 
 
@@ -88,6 +89,39 @@ def to_common_scale(trajectory: Trajectory, reward_range: tuple[float, float]) -
     elif trajectory.rewards:
         trajectory.rewards = [reward / span for reward in trajectory.rewards]
         trajectory.rewards[-1] -= low / span
+
+
+def check_rewards(trajectory: Trajectory) -> bool:
+    """Make an episode a fault if a reward of it, or what they add up to, cannot be trained on; then they are all 0.
+
+    Each was checked when it was given; what was added, scaled or summed since is checked here.
+
+    Returns:
+        Whether they can be trained on.
+
+    Example:
+        >>> episode = Trajectory(actions=["a", "b"], rewards=[6e14, 6e14], outcome=Outcome.COMPLETED)
+        >>> check_rewards(episode)
+        False
+        >>> episode.outcome.value, episode.rewards
+        ('reward_failed', [0.0, 0.0])
+        >>> episode.error
+        'The rewards of the episode add up to 1200000000000000; a reward must be a number from -1e+15 to 1e+15, \
+because training computes in float32: scale it down.'
+    """
+    total = "The rewards of the episode add up to" if trajectory.score is None else "The score of the episode is"
+    given = [(f"The reward of turn {turn} is", reward) for turn, reward in enumerate(trajectory.rewards)]
+    given += [(f"The share of {name!r} is", share) for name, share in trajectory.reward_shares.items()]
+    for what, reward in (*given, (total, trajectory.total_reward)):
+        _, wrong = to_reward(reward)
+        if wrong:
+            trajectory.rewards, trajectory.score = [0.0] * len(trajectory.rewards), None
+            trajectory.reward_shares = {}
+            if trajectory.outcome is None or trajectory.outcome.is_behaviour:
+                trajectory.outcome = Outcome.REWARD_FAILED
+                trajectory.error = f"{what} {reward:.17g}; a reward must be {wrong}."
+            return False
+    return True
 
 
 async def score_trajectory(

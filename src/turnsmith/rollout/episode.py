@@ -20,7 +20,14 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
 from turnsmith.internal_errors import internal_error, is_bug, is_ours
 from turnsmith.rollout.agent_episode import run_agent_attempt
-from turnsmith.rollout.attempt import EpisodeStart, failure_outcome, in_mix, score_trajectory, to_common_scale
+from turnsmith.rollout.attempt import (
+    EpisodeStart,
+    check_rewards,
+    failure_outcome,
+    in_mix,
+    score_trajectory,
+    to_common_scale,
+)
 from turnsmith.rollout.buffer import EpisodeBuffer
 from turnsmith.rollout.episode_players import EpisodePlayers
 from turnsmith.rollout.limits import Limits
@@ -100,6 +107,7 @@ async def run_attempt(start: EpisodeStart, spec: RolloutSpec, engine: Engine, ch
         trajectory = await play(start, spec, engine, chat)
         if member is not None and member.reward_range is not None:
             to_common_scale(trajectory, member.reward_range)
+        check_rewards(trajectory)
         return trajectory
     except Exception as error:  # not even the record of the episode could be made
         if not is_bug(error):

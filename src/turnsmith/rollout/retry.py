@@ -17,6 +17,7 @@ from turnsmith.errors import InternalError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.internal_errors import bugs_named
+from turnsmith.rollout.attempt import check_rewards
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import NOT_RETRIED, SameFailure
@@ -195,3 +196,5 @@ def _penalise(trajectory: Trajectory, penalty: float, *, has_reward_fn: bool) ->
         trajectory.score = (trajectory.score or 0.0) + penalty
     else:
         trajectory.rewards[-1] += penalty
+    if not check_rewards(trajectory):
+        trajectory.decision = Decision.MASKED

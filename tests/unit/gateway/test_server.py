@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from turnsmith.gateway import server as gateway_server
+from turnsmith.gateway.histories import History
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.server import serve_episode
@@ -51,11 +52,14 @@ class Episode:
     def turn(self, number: int, text: str) -> SampledTurn:
         generation, reply = Generation([1], [0.0]), ChatMessage("assistant", text)
         return SampledTurn(
-            number, None, array("i"), 0, array("i", [1]), generation, reply, (), Continuation.OPENED, number
+            number, None, array("i"), 0, array("i", [1]), generation, reply, (), Continuation.OPENED, History()
         )
 
     def note_too_long(self, refusal: ContextTooLong) -> None:
         self.too_long.append(refusal)
+
+    def note_bug(self, error: Exception) -> None:
+        raise error
 
     def note_refused(self, refusal: Refusal) -> None:
         self.refused.append(str(refusal))
@@ -178,6 +182,19 @@ async def test_models_rewards_and_counts():
         assert (await client.post("/reward", json={"value": "much"})).status_code == 400
         assert (await client.post("/messages/count_tokens", json=body())).json() == {"input_tokens": 7}
     assert episode.rewards == [(0.5, None), (1.0, 0)]
+
+
+async def test_a_reward_that_is_sent_twice_with_one_idempotency_key_counts_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gateway_server, "_MOST_ASKED", 2)
+    episode = Episode()
+    async with served(episode) as client:
+        for key, value in (("a", 1), ("a", 1), ("b", 1), ("", 0.5), ("", 0.5), ("a", 1), ("c", 2), ("b", 1)):
+            headers = {"Idempotency-Key": key} if key else {}
+            assert (await client.post("/reward", json=value, headers=headers)).status_code == 200
+        other = await client.post("/reward", json=3, headers={"Idempotency-Key": "c"})
+    assert [value for value, _ in episode.rewards] == [1, 1, 0.5, 0.5, 2]
+    assert (other.status_code, "use a new key for each" in other.json()["error"]["message"]) == (422, True)
+    assert [sentence[:21] for sentence in episode.refused] == ["Another reward came w"]
 
 
 async def test_what_is_refused_is_noted_and_a_route_that_is_not_there_is_told():

@@ -220,13 +220,19 @@ _DAMAGE = {
 @pytest.mark.parametrize(
     ("sentence", "damage"), [(sentence, damage) for sentence, listed in _DAMAGE.items() for damage in listed]
 )
-def test_an_episode_that_contradicts_itself_is_damage(
-    tmp_path: Path, sentence: str, damage: Callable[[Trajectory], None]
+def test_an_episode_that_contradicts_itself_is_not_written_and_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str, damage: Callable[[Trajectory], None]
 ) -> None:
     episode = make_episode(1)
     damage(episode)
+    with pytest.raises(RecordError, match=f"The episode {episode.episode_id} cannot be recorded: {sentence}"):
+        write_episodes(tmp_path, 1, [make_episode(2), episode])
+    assert not list(tmp_path.rglob("*.parquet"))
+    with monkeypatch.context() as another_writer:
+        another_writer.setattr(episodes, "_check", lambda trajectory: None)
+        file = write_episodes(tmp_path, 1, [episode])
     with pytest.raises(RecordError, match=sentence):
-        read_episodes(write_episodes(tmp_path, 1, [episode]))
+        read_episodes(file)
 
 
 def test_an_episode_at_the_edge_of_what_it_may_say_is_read(tmp_path: Path) -> None:

@@ -256,8 +256,10 @@ def test_to_json_accepts_any_object() -> None:
 
     loop: list[object] = []
     loop.append(loop)
-    text = to_json({("a", 1): Broken(), "t": Tensor(), "half": "\ud800", "loop": loop, "type": Tensor})
+    numbers = {"large": 10**4000, "huge": -(10**5000)}
+    text = to_json({("a", 1): Broken(), "t": Tensor(), "half": "\ud800", "loop": loop, "type": Tensor, **numbers})
     read = json.loads(text)
+    assert (read["large"], int(read["huge"], 16)) == tuple(numbers.values())
     assert read["('a', 1)"] == "<Broken>"
     assert read["t"] == [1.0, "NaN"]
     assert read["half"] == "\ufffd"

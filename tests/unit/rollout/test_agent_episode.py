@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import http.server
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import openai
 import pytest
@@ -16,6 +19,7 @@ from tests.unit.rollout.recorded import Recorded, check_tokens
 from transformers import AutoTokenizer
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.agent import ModelEndpoint
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat
@@ -104,6 +108,54 @@ async def test_a_stop_text_is_for_models_that_are_served(chat: Chat):
 async def test_rewards_belong_to_their_turns(chat: Chat):
     trajectory = await play(agents.rewarding_agent, ScriptedEngine(["a", "b", "c"], chat), chat)
     assert (trajectory.error, trajectory.rewards) == ("", [10.5, 1.5, 2.5])
+
+
+async def test_rewards_that_add_up_to_more_than_training_can_hold_are_refused(chat: Chat):
+    async def agent(task: Any, model: Any) -> float:
+        await ask(model)
+        for _ in range(2):
+            await asyncio.to_thread(model.reward, task["reward"])
+        return task["returned"]
+
+    engine = ScriptedEngine(lambda turn, prompt: "a", chat)
+    for reward, returned in ((1e308, 0.0), (6e14, 0.0), (5e14, 1e14)):
+        task = {"reward": reward, "returned": returned}
+        result = await play_episode(EpisodeStart("e", task=task), spec_of(agent), engine, chat)
+        trajectory = result.trajectory
+        assert (trajectory.outcome, trajectory.is_counted) == (
+            "reward_failed" if returned else "environment_failed",
+            False,
+        )
+        assert "must be a number from -1e+15 to 1e+15" in trajectory.error
+        assert abs(trajectory.total_reward) < 1e15
+
+
+class _Forgetful(http.server.BaseHTTPRequestHandler):
+    """Takes a reward, and hangs up without an answer the first time."""
+
+    keys: ClassVar[list[str | None]] = []
+
+    def do_POST(self) -> None:
+        self.keys.append(self.headers["Idempotency-Key"])
+        if len(self.keys) != 1:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_reward_without_an_answer_is_sent_again_under_its_key():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        model = ModelEndpoint(f"http://127.0.0.1:{server.server_port}", "key")
+        model.reward(1.0)
+        model.reward(1.0)
+        server.shutdown()
+    first, again, second = _Forgetful.keys
+    assert first
+    assert first == again != second
 
 
 async def test_a_reward_function_scores_the_trajectory(chat: Chat):

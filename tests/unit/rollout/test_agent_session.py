@@ -220,9 +220,27 @@ async def test_rewards_are_finite_numbers_for_turns_that_there_are(chat: Chat) -
         with pytest.raises(Refusal, match=f"There is no turn {turn}") as refused:
             session.add_reward(1.0, turn)
         assert refused.value.param == "turn"
-    with pytest.raises(Refusal, match="must be a finite number") as refused:
-        session.add_reward(float("nan"), 0)
-    assert refused.value.param == "value"
+    for value, turn, said in (
+        (float("nan"), 0, "A reward must be a finite number"),
+        (1e308, 0, r"A reward must be a number from -1e\+15 to 1e\+15"),
+        (1e15, 1, r"What the rewards of turn 1 add up to must be a number from -1e\+15 to 1e\+15"),
+    ):
+        with pytest.raises(Refusal, match=said) as refused:
+            session.add_reward(value, turn)
+        assert refused.value.param == "value"
+    assert session.rewards == {0: 1.5, 1: 6.0}
+
+
+async def test_a_reward_is_for_a_turn_that_the_agent_has_received(chat: Chat) -> None:
+    session = session_of(chat, ["a", "lost", "b", "lost"])
+    for text in ("one", "lost", "two", "lost"):
+        served = await session.take_turn(ModelRequest((ChatMessage("user", text),)))
+        served.turn.is_delivered = text != "lost"
+    session.add_reward(1.0, None)
+    session.add_reward(0.5, 0)
+    assert session.to_trajectory().rewards == [0.5, 1.0]
+    with pytest.raises(Refusal, match="There is no turn 2: the model has taken 2 turns"):
+        session.add_reward(1.0, 2)
 
 
 async def test_an_engine_that_fails_is_told_and_the_next_turn_may_succeed(chat: Chat) -> None:

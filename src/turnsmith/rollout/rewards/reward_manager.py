@@ -97,7 +97,7 @@ class RewardManager:
     def __call__(self, trajectory: Trajectory, environment: Any = None) -> float:
         """The episode's reward; also sets `trajectory.reward_shares`."""
         trajectory.reward_shares = self.shares(trajectory, environment)
-        return math.fsum(trajectory.reward_shares.values())
+        return _sum(trajectory.reward_shares)
 
     def compute_trajectory_reward(self, trajectory: Trajectory | Mapping[str, Any]) -> float:
         """The reward of one episode: a trajectory, or a mapping with `rewards`, `infos` and `num_turns`.
@@ -105,7 +105,7 @@ class RewardManager:
         Raises:
             RewardFailure: The episode failed, so it has no reward.
         """
-        return math.fsum(self.shares(trajectory).values())
+        return _sum(self.shares(trajectory))
 
     def compute_batch_rewards(self, trajectories: Sequence[Trajectory | Mapping[str, Any]]) -> torch.Tensor:
         """The rewards of many episodes, as a float32 tensor of shape `(len(trajectories),)`."""
@@ -140,6 +140,10 @@ def _from_mapping(episode: Mapping[str, Any]) -> Trajectory:
         outcome=episode.get("outcome"),
         error=episode.get("error", ""),
     )
+
+
+def _sum(shares: Mapping[str, float]) -> float:
+    return finite_reward("The sum of the reward's terms", math.fsum(shares.values()))
 
 
 # Module-level functions, not closures, so that they can be pickled.
