@@ -5,6 +5,7 @@ checkpoints/global_step_40/        one checkpoint; only complete ones have such 
     manifest.json                  every file with its size and checksum, signed; written last
 checkpoints/best.json              which checkpoint is the best so far
 checkpoints/.writing-40/           a checkpoint that is being written, or whose writer was killed
+checkpoints/.replaced-global_step_40/  one that is being replaced; it counts until the new one has its name
 
 The other files belong to the trainer; this module does not look inside them.
 """
@@ -30,7 +31,7 @@ from turnsmith.records.signing_key import signing_key
 Warn = Callable[[str], None]
 """Called with a sentence about what was skipped, and why."""
 
-_NAME = re.compile(r"global_step_(\d+)")
+_NAME = re.compile(r"(?:\.replaced-)?global_step_(\d+)")
 _STATE, _BEST = "trainer.json", "best.json"
 _WRITING, _REPLACED = ".writing-", ".replaced-"
 
@@ -127,7 +128,7 @@ def remove_unfinished(folder: Path) -> None:
 def saved_steps(folder: Path) -> list[int]:
     """The steps of all checkpoints in a folder, newest first, whether or not they can be loaded."""
     matches = [_NAME.fullmatch(entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
+    return sorted({int(match[1]) for match in matches if match}, reverse=True)
 
 
 def open_checkpoint(path: Path, *, trust: bool = False) -> Checkpoint:
@@ -141,9 +142,10 @@ def open_checkpoint(path: Path, *, trust: bool = False) -> Checkpoint:
         RecordError: It is damaged or unfinished, or somebody else wrote it and it is not trusted.
     """
     match = _NAME.fullmatch(path.name)
-    if match is None or not path.is_dir():
+    there = _there(path)
+    if match is None or not there.is_dir():
         raise RecordError(f"{path} is not a checkpoint: expected a folder called global_step_N.")
-    return _verified(path.resolve(), int(match[1]), trust)
+    return _verified(there.resolve(), int(match[1]), trust)
 
 
 def newest_checkpoint(folder: Path, *, trust: bool = False, warn: Warn = lambda sentence: None) -> Checkpoint:
@@ -155,7 +157,7 @@ def newest_checkpoint(folder: Path, *, trust: bool = False, warn: Warn = lambda 
     problems: list[str] = []
     for step in saved_steps(folder):
         try:
-            checkpoint = _verified(folder / f"global_step_{step}", step, trust)
+            checkpoint = _verified(_there(folder / f"global_step_{step}"), step, trust)
         except RecordError as error:
             problems.append(str(error))
             continue
@@ -246,6 +248,12 @@ def usable_key(warn: Warn = lambda sentence: None) -> bytes | None:
     except RecordError as error:
         warn(f"The checkpoint is not signed, so loading it will need trust=True or --trust. {error}")
         return None
+
+
+def _there(path: Path) -> Path:
+    """Where the checkpoint of a name is: between the two renames of `commit`, the replaced one is the only one."""
+    replaced = path.with_name(f"{_REPLACED}{path.name}")
+    return replaced if replaced.is_dir() and not path.exists() else path
 
 
 def _verified(path: Path, step: int, trust: bool) -> Checkpoint:

@@ -58,8 +58,8 @@ class CheckpointsCheck(HistoryCheck):
         folder = self._folder / f"global_step_{step}"
         try:
             checkpoint = open_checkpoint(folder, trust=True)
-            manifest = file_digest(folder / MANIFEST)
-            inside = read_state(folder).get("step", step)
+            manifest = file_digest(checkpoint.path / MANIFEST)
+            inside = read_state(checkpoint.path).get("step", step)
         except (RecordError, OSError, ValueError, AttributeError, RecursionError) as error:
             self.require(False, str(error), step)
             return

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +41,10 @@ def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def save(folder: Path, step: int) -> Path:
     """Write a small checkpoint the way a trainer does."""
+    return sealed(folder, step).commit()
+
+
+def sealed(folder: Path, step: int) -> PendingCheckpoint:
     pending = PendingCheckpoint(folder, step)
     (pending.path / "actor").mkdir()
     (pending.path / "actor" / "model.pt").write_bytes(os.urandom(4096))
@@ -44,7 +52,7 @@ def save(folder: Path, step: int) -> Path:
     (pending.path.parent / "latest_checkpointed_iteration.txt").write_text(str(step))
     write_state(pending.path, {"step": step, "kl_coef": float("inf") if step == 9 else 0.1})
     pending.seal()
-    return pending.commit()
+    return pending
 
 
 def test_a_checkpoint_gets_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -215,6 +223,58 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     saved.rename(tmp_path / ".replaced-global_step_4")
     remove_unfinished(tmp_path)
     assert newest_checkpoint(tmp_path).step == 4
+
+
+class Killed(BaseException):
+    """What no code catches, as there is no code that a kill lets run."""
+
+
+def kill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From this operation on files on, none is done any more."""
+    count = itertools.count(1)
+    for module, name in [(io, "open"), *((os, name) for name in ("rename", "mkdir", "unlink", "rmdir", "fsync", "open"))]:
+        real = getattr(module, name)
+
+        def operation(*args: Any, _real: Any = real, **options: Any) -> Any:
+            if next(count) >= number:
+                raise Killed
+            return _real(*args, **options)
+
+        monkeypatch.setattr(module, name, operation)
+
+
+@pytest.mark.parametrize("part", ["commit", pytest.param("save", marks=pytest.mark.nightly)])
+def test_who_reads_after_a_kill_sees_a_checkpoint_that_was_saved_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    before, between, was_killed = tmp_path / "before", 0, True
+    for step in (1, 2):
+        save(before, step)
+    mark_best(before, 2, 1.0)
+    for number in itertools.count(1):
+        folder = shutil.copytree(before, tmp_path / str(number))
+        with monkeypatch.context() as patched, suppress(Killed):
+            if part == "commit":
+                pending = sealed(folder, 2)
+                kill_at(number, patched)
+                pending.commit()
+            else:
+                kill_at(number, patched)
+                save(folder, 2)
+            was_killed = False
+        between += not (folder / "global_step_2").exists()
+        assert saved_steps(folder) == [2, 1]
+        for checkpoint in (newest_checkpoint(folder), *(choose_checkpoint(folder, step) for step in (2, "best"))):
+            assert (checkpoint.step, checkpoint.signed) == (2, True)
+            assert read_state(checkpoint.path)["step"] == 2
+        remove_unfinished(folder)
+        assert sorted(entry.name for entry in folder.iterdir()) == ["best.json", "global_step_1", "global_step_2"]
+        assert newest_checkpoint(folder).path == folder / "global_step_2"
+        if not was_killed:
+            break
+    assert number > 10
+    assert between == 1
 
 
 def test_the_last_n_and_the_best_are_kept(tmp_path: Path) -> None:
