@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from turnsmith.errors import ConfigError
-from turnsmith.gateway.histories import History, KnownHistories, MessageKey, reply_keys
+from turnsmith.gateway.histories import History, KnownHistories, MessageKey, received, reply_keys
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
@@ -58,7 +58,7 @@ class Forest:
         self._parser = parser
         self.turns: list[SampledTurn] = []
         self._known = KnownHistories()
-        self._by_reply: dict[MessageKey, SampledTurn] = {}
+        self._by_reply: defaultdict[MessageKey, list[SampledTurn]] = defaultdict(list)
 
     def prompt(self, request: ModelRequest) -> Prompt:
         """Find where a request continues, and make tokens of what is new in it.
@@ -78,10 +78,10 @@ class Forest:
             for reply, following in groups[1:]:
                 assert reply is not None
                 sampled = self._by_reply.get(reply.key)
-                if sampled is None:
+                if not sampled:
                     continuation, ids = Continuation.EDITED, self._chat.encode(_write_reply(reply))
                 else:
-                    ids = sampled.ids
+                    ids = received(sampled).ids
                     if continuation is not Continuation.EDITED:
                         continuation = Continuation.SPLICED
                 context.extend(ids)
@@ -94,6 +94,11 @@ class Forest:
             prompt.ids = parent.path[:] if parent.path is not None else _path_tokens(parent)
         prompt.ids.extend(context)
         return prompt
+
+    def continues_received(self, request: ModelRequest) -> bool:
+        """Whether the turn that a request continues has reached the agent."""
+        turn, _, _ = self._known.deepest(request)
+        return turn is not None and turn.is_delivered
 
     def add(self, prompt: Prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
         """Add a sampled turn, with what the agent is handed out for it."""
@@ -115,7 +120,8 @@ class Forest:
             turn.parent.path = None
         keys = reply_keys(reply)
         self._known.add(prompt.history, prompt.messages, turn, keys)
-        self._by_reply.update(dict.fromkeys(keys, turn))
+        for key in keys:
+            self._by_reply[key].append(turn)
         return turn
 
     def segments(self) -> list[Segment]:

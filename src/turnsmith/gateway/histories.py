@@ -73,7 +73,8 @@ class KnownHistories:
                 if len(turns) > 1:
                     turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
                 if turns:
-                    turn, done, history = turns[-1], place + 1, turns[-1].history
+                    turn = received(turns)
+                    done, history = place + 1, turn.history
                     following += [turn.history for turn in turns]
             if not following:
                 break
@@ -131,6 +132,11 @@ def reply_keys(reply: ChatMessage) -> set[MessageKey]:
         1
     """
     return {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
+
+
+def received(alike: Sequence[SampledTurn]) -> SampledTurn:
+    """Of turns that read alike, such as samples that differ in their thinking only, the last that the agent has."""
+    return next((turn for turn in reversed(alike) if turn.is_delivered), alike[-1])
 
 
 def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:

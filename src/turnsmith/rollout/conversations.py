@@ -180,8 +180,12 @@ class Conversations:
         candidates = self._candidates(request)
         if not candidates:
             return None
-        # If two read the same, each client goes on with one of them.
-        conversation = min(candidates, key=candidates.__getitem__)
+        # If two read the same, each client goes on with one of them, and none with one whose answer nobody received.
+        conversation, *others = candidates
+        if others:
+            conversation = min(
+                candidates, key=lambda one: (not one.forest.continues_received(request), candidates[one])
+            )
         candidates[conversation] += 1
         return conversation
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from tests.fuzz.histories import TOOLS, FuzzedAgent, make_chat, run
@@ -30,11 +31,18 @@ USER, SYSTEM = ChatMessage("user", "Hi"), ChatMessage("system", "Be kind.")
 
 
 def play(
-    forest: Forest, chat: Chat, messages: list[ChatMessage], text: str, *, tools: tuple = (), calls: tuple = ()
+    forest: Forest,
+    chat: Chat,
+    messages: list[ChatMessage],
+    text: str,
+    *,
+    tools: tuple[dict[str, Any], ...] = (),
+    calls: tuple[RequestedCall, ...] = (),
+    thought: str = "",
 ) -> SampledTurn:
     """Ask for a turn, in which the model spells the text letter by letter: not as the tokenizer would."""
     prompt = forest.prompt(ModelRequest(tuple(messages), tools))
-    ids = [token for letter in text for token in chat.encode(letter)] + [chat.close_id]
+    ids = [token for letter in thought + text for token in chat.encode(letter)] + [chat.close_id]
     turn = forest.add(prompt, Generation(ids, [-1.0] * len(ids)), ChatMessage("assistant", text, calls))
     turn.is_delivered = True
     return turn
@@ -150,6 +158,19 @@ def test_equal_answers_to_the_same_question_are_two_turns(forest: Forest, chat: 
     third = play(forest, chat, [USER, first.reply, ChatMessage("user", "Go on")], "Bye")
     assert third.parent is second
     assert sorted(turn.number for segment in forest.segments() for turn, _, _ in segment.spans) == [0, 1, 2]
+
+
+def test_of_answers_that_read_alike_the_one_that_was_received_is_continued(forest: Forest, chat: Chat):
+    """Two samples with other thinking; the connection of the second was cut."""
+    kept, lost = (play(forest, chat, [USER], "yes", thought=thought) for thought in ("Hm. ", "Well. "))
+    lost.is_delivered = False
+    again = ChatMessage("user", "Go on")
+    third = play(forest, chat, [USER, kept.reply, again], "Bye")
+    assert (third.parent, third.continuation) == (kept, Continuation.BRIDGED)
+    spliced = play(forest, chat, [ChatMessage("system", "Be kind."), USER, kept.reply, again], "Bye")
+    assert (spliced.continuation, chat.text(kept.ids) in chat.text(spliced.context)) == (Continuation.SPLICED, True)
+    assert not lost.is_delivered
+    assert [[turn.number for turn, _, _ in segment.spans] for segment in forest.segments()] == [[0, 2], [3]]
 
 
 STRICT = """{% for message in messages %}{% if message.role == 'system' and not loop.first %}

@@ -232,7 +232,10 @@ class Killed(BaseException):
 def kill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From this operation on files on, none is done any more."""
     count = itertools.count(1)
-    for module, name in [(io, "open"), *((os, name) for name in ("rename", "mkdir", "unlink", "rmdir", "fsync", "open"))]:
+    for module, name in [
+        (io, "open"),
+        *((os, name) for name in ("rename", "mkdir", "unlink", "rmdir", "fsync", "open")),
+    ]:
         real = getattr(module, name)
 
         def operation(*args: Any, _real: Any = real, **options: Any) -> Any:

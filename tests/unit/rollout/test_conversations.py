@@ -156,6 +156,18 @@ async def test_conversations_of_clients_that_say_the_same_do_not_mix(
         check_tokens(conversation, engine)
 
 
+async def test_of_conversations_that_read_alike_one_whose_answer_arrived_goes_on(chat: Chat):
+    conversations = conversations_of(ScriptedEngine(["a", "b"], chat), chat)
+    opening = ChatMessage("user", "Hi")
+    for is_delivered in (False, True):
+        served = await conversations.take_turn(ModelRequest((opening,)))
+        served.turn.is_delivered = is_delivered
+    history = (opening, served.reply.message, ChatMessage("user", "And?"))
+    (await conversations.take_turn(ModelRequest(history))).turn.is_delivered = True
+    (conversation,) = conversations.take_ended(every=True)
+    assert (conversation.episode_id, conversation.actions) == ("conversation-2", ["a", "b"])
+
+
 async def test_an_answer_that_is_asked_for_again_is_a_branch(tiny: TransformersEngine, chat: Chat):
     engine = Recorded(tiny)
     async with served(engine, chat) as model:
