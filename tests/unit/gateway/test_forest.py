@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal, RequestedCall
-from turnsmith.gateway.turns import Continuation, SampledTurn
+from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
 from turnsmith.tools.parsing import FunctionCallingParser
@@ -228,7 +228,7 @@ def test_fuzzed_histories_keep_every_token(fuzzed: tuple[Chat, int], seed: int):
 
 
 def test_a_turn_trained_twice_would_be_found(fuzzed: tuple[Chat, int], monkeypatch: pytest.MonkeyPatch):
-    original = Forest._segment
+    original = Forest._segment  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(Forest, "_segment", lambda self, leaf, trained: original(self, leaf, set()))
     agent = FuzzedAgent(fuzzed[0], random.Random(1), fuzzed[1])
     for _ in range(40):
@@ -242,7 +242,7 @@ def test_a_history_that_was_tokenised_again_would_be_found(
 ):
     original = Forest.add
 
-    def add(self: Forest, prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
+    def add(self: Forest, prompt: Prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
         again = chat.encode(chat.text(list(generation.token_ids)))
         return original(self, prompt, Generation(again or [1], [0.0] * max(1, len(again))), reply)
 
