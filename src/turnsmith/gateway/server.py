@@ -31,6 +31,7 @@ from turnsmith.errors import describe_failure
 from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.dialects.anthropic_messages import write_token_count
 from turnsmith.gateway.dialects.base import KnownMessages, decode_body
+from turnsmith.gateway.half_closed import has_arrived, has_ended
 from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.served import ServedEpisode, ServedTurn
 from turnsmith.gateway.strangers import Strangers
@@ -75,8 +76,8 @@ class _Asked:
 
     @property
     def has_left(self) -> bool:
-        """Whether the connection on which it was asked for is closed."""
-        return self.http.transport is None or self.http.transport.is_closing()
+        """Whether the connection on which it was asked for is closed, or may be."""
+        return has_ended(self.http)
 
     @property
     def has_failed(self) -> bool:
@@ -221,12 +222,10 @@ class GatewayServer(ABC):
                 web.route("*", "/{path:.*}", self._handler(_CHAT, _no_route)),
             ]
         )
-        self._runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, shutdown_timeout=0.1, logger=_http_logger
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.1)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._strangers = Strangers(self._runner.server)
+        self._strangers = Strangers(self._runner.server, _http_logger)
         await self._strangers.listen(listener)
 
     async def stop(self) -> None:
@@ -270,7 +269,7 @@ class GatewayServer(ABC):
             return await _stream(http, route, dialect, request, task)
         served = await route.result(task)
         response = _json(dialect.write(served.reply, request))
-        async with _delivery(served):
+        async with _delivery(http, served):
             await response.prepare(http)
             await response.write_eof()
         return response
@@ -412,19 +411,21 @@ async def _stream(
         await response.write(dialect.error_event(refusal))
         await response.write_eof()
         return response
-    async with _delivery(served):
+    async with _delivery(http, served):
         await response.write(b"".join(dialect.events(served.reply, request)))
         await response.write_eof()
     return response
 
 
 @asynccontextmanager
-async def _delivery(served: ServedTurn) -> AsyncGenerator[None]:
+async def _delivery(http: web.Request, served: ServedTurn) -> AsyncGenerator[None]:
     """Mark a turn as delivered unless sending it fails; before, because the agent may be quicker than this task."""
-    was_delivered = served.turn.is_delivered
+    was_delivered, may_be_gone = served.turn.is_delivered, has_ended(http)
     served.turn.is_delivered = True
     try:
         yield
+        if may_be_gone and not await has_arrived(http):
+            served.turn.is_delivered = was_delivered
     except BaseException:
         served.turn.is_delivered = was_delivered
         raise

@@ -7,12 +7,15 @@ are closed and never refused: one who has the key is one for a moment, too. Know
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
+
+from turnsmith.gateway.half_closed import Connection
 
 STRANGER_SECONDS = 10.0
 """So long a connection may last without the key: headers that never end, slow bodies and idle connections alike."""
@@ -27,10 +30,16 @@ _MOST_FILES = 65_536
 
 
 class Strangers:
-    """Accepts connections for a server, and closes those that stay strangers."""
+    """Accepts connections for a server, and closes those that stay strangers.
 
-    def __init__(self, server: web.Server) -> None:
+    Args:
+        server: Answers their requests.
+        logger: For what aiohttp has to say of them.
+    """
+
+    def __init__(self, server: web.Server, logger: logging.Logger) -> None:
         self._server = server
+        self._logger = logger
         self._loop = asyncio.get_running_loop()
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._timers: dict[Any, asyncio.TimerHandle] = {}
@@ -57,7 +66,7 @@ class Strangers:
             timer.cancel()
 
     def _arrive(self) -> asyncio.Protocol:
-        connection = self._server()
+        connection = Connection(self._server, loop=self._loop, access_log=None, logger=self._logger)
         self._timers[connection] = self._loop.call_later(STRANGER_SECONDS, self._end, connection)
         left = self._files - len(self._server.connections)
         while len(self._timers) > max(_LEAST_STRANGERS, min(MOST_STRANGERS, left // 2)):

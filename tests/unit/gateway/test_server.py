@@ -162,6 +162,35 @@ async def test_an_answer_that_nobody_waited_for_is_not_delivered_until_a_retry(s
         assert [turn.is_delivered for turn in episode.turns] == [True]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_sends_no_more_gets_its_answer(stream: bool):
+    episode = Episode()
+    episode.may_answer.clear()
+    async with serve_episode(episode) as (url, _):
+        content = json.dumps(body(stream=stream)).encode()
+        request = post(urlsplit(url).path + "/chat/completions", content, f"Content-Length: {len(content)}")
+        waiting = asyncio.create_task(raw(url, request, is_half_closed=True))
+        while not episode.turns:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        episode.may_answer.set()
+        answer = await waiting
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"answer 0" in answer
+    assert [turn.is_delivered for turn in episode.turns] == [True]
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST", b"whole", b"half"])
+async def test_a_connection_on_which_nothing_waits_ends_with_its_client(sent: bytes):
+    async with serve_episode(Episode()) as (url, _):
+        content = json.dumps(body()).encode()
+        request = post(urlsplit(url).path + "/chat/completions", content, f"Content-Length: {len(content)}")
+        began = time.monotonic()
+        answer = await raw(url, {b"whole": request, b"half": request[:-1]}.get(sent, sent), is_half_closed=True)
+    assert (b"answer 0" in answer) is (sent == b"whole")
+    assert time.monotonic() - began < 2
+
+
 async def test_a_stream_is_kept_alive_while_the_model_works(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gateway_server, "KEEP_ALIVE_SECONDS", 0.05)
     episode = Episode()
@@ -242,7 +271,7 @@ async def test_an_agent_does_not_outlive_its_episode():
         assert (await client.post(f"{url}/chat/completions", json=body())).status_code == 404
 
 
-async def raw(url: str, request: bytes, *, seconds: float = 3.0) -> bytes:
+async def raw(url: str, request: bytes, *, seconds: float = 3.0, is_half_closed: bool = False) -> bytes:
     """Send bytes and read what comes back, until the other side closes or the time is over."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -250,6 +279,8 @@ async def raw(url: str, request: bytes, *, seconds: float = 3.0) -> bytes:
     try:
         writer.write(request)
         await writer.drain()
+        if is_half_closed:
+            writer.write_eof()
         async with asyncio.timeout(seconds):
             while chunk := await reader.read(65536):
                 answer += chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
 import time
@@ -72,6 +73,17 @@ async def test_a_connection_that_shows_no_key_in_time_is_closed(monkeypatch: pyt
         assert not knows.at_eof()
         for _, writer in [*readers, (knows, known)]:
             writer.close()
+
+
+async def test_a_client_that_sends_no_more_gets_its_answer():
+    content = json.dumps(body()).encode()
+    lines = ["POST /v1/chat/completions HTTP/1.1", "Host: x", f"X-Api-Key: {KEY}", f"Content-Length: {len(content)}"]
+    async with serving() as port:
+        reader, writer = await connect(port, "\r\n".join([*lines, "", ""]).encode() + content)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+    assert b"answer 0" in answer
 
 
 async def test_many_strangers_are_in_nobodys_way(monkeypatch: pytest.MonkeyPatch):
