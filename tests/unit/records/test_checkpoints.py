@@ -246,7 +246,7 @@ def kill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, operation)
 
 
-@pytest.mark.parametrize("part", ["commit", pytest.param("save", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("part", ["commit", "save"])
 def test_who_reads_after_a_kill_sees_a_checkpoint_that_was_saved_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
