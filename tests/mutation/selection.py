@@ -94,6 +94,7 @@ the module's doctests. For a file without an entry, the unit tests of its packag
 END_TO_END = {
     "trainer/verl/": "tests/e2e/test_tiny_training.py",
     "env/adapters/gymnasium.py": "tests/e2e/test_gymnasium.py",
+    "env/adapters/linear_patterns.py": "tests/e2e/test_linear_patterns.py",
     "env/adapters/openenv": "tests/e2e/test_openenv.py",
     "env/adapters/pettingzoo.py": "tests/e2e/test_pettingzoo.py",
     "env/adapters/textarena.py": "tests/e2e/test_textarena.py",

@@ -240,6 +240,8 @@ async def test_slow_resets_that_run_beside_each_other_are_no_fault() -> None:
     spec = EnvironmentSpec.of(SlowReset, EnvironmentConfig(isolation="thread"))
     finding = await check_times(Subject(environment=spec, config=ConfigStore()))
     assert finding.status == "passed", finding.saw
+    told = "50th and 99th percentile: reset {0} and {0} ms, step {0} and {0} ms."
+    assert re.fullmatch(re.escape(told).replace(r"\{0\}", r"[\d.e+-]+"), finding.saw), finding.saw
 
 
 def test_steps_checkpoints_and_parameters_are_counted(tiny_folder: str) -> None:

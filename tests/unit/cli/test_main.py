@@ -7,9 +7,10 @@ import yaml
 from docs.hooks.cli_reference import cli_reference
 
 import turnsmith
-from turnsmith.cli.main import build_parsers, main
+from turnsmith.cli.main import _failed, build_parsers, main
 from turnsmith.cli.train import read_config
 from turnsmith.config_sources import from_dict
+from turnsmith.errors import ConfigError, EnvironmentFailure, Preempted
 
 GAME = "turnsmith.env.examples.guess_number:GuessNumber"
 
@@ -19,6 +20,16 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_2(capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "turnsmith: There is no setting training.batchsize. Did you mean training.batch_size?\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Preempted("Preempted."), 75), (EnvironmentFailure("No game."), 1), (ConfigError("No."), 2)]
+)
+def test_the_exit_status_says_what_ended_a_command(
+    capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    assert _failed("train", error) == status
+    assert capsys.readouterr().err == f"turnsmith: {error}\n"
 
 
 def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from turnsmith.env.adapters.linear_patterns import Untranslatable, for_re2, matches
+from turnsmith.env.adapters.linear_patterns import LinearPattern, Untranslatable, for_re2, matches
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,12 @@ def test_it_matches_as_re_does() -> None:
     assert not matches("a", "ab")
     assert matches(r"\w+", "\u00e9t\u00e9")
     assert matches(r"\s", "\x1c")
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "\u00e9", "5", "\u0663", " ", "\u2003", "!", "\u20ac", "a\u00e9", "\u20ac\u20ac"]
+)
+@pytest.mark.parametrize("pattern", [r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", r".+", r"[^\w]+", r"a\w"])
+def test_a_character_beyond_ascii_is_matched_as_those_of_its_kind(pattern: str, text: str) -> None:
+    translated = LinearPattern(re.compile(for_re2(pattern)), folds_case=False)
+    assert translated(text) == (re.fullmatch(pattern, text, re.DOTALL) is not None)
