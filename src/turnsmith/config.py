@@ -245,9 +245,10 @@ class TrainingConfig(_Section):
     """With an asynchronous schedule: a step waits for episodes that would exceed `max_staleness` if it did not, or they
     are dropped with their group when they end, which favours short episodes."""
     check: bool = True
-    """Whether `fit()` first plays a step from a few starts and looks at the disk, the trackers and the held-out starts,
-    for at most 10 s. What all starts fail with stops the run before Ray starts; the rest is a warning. `turnsmith
-    check` checks more."""
+    """Whether `fit()` first plays a step from a few starts, looks at the disk, the trackers and the held-out starts,
+    and lets a few episodes overlap, for at most 10 s. What all starts fail with stops the run before Ray starts, as do
+    episodes that disturb each other and cannot get processes of their own; the rest is a warning. `turnsmith check`
+    checks more."""
     plan: str | None = None
     """A forecast, from `turnsmith plan --json FILE`: it is written into the run folder, and the run prints what it
     really takes beside it."""

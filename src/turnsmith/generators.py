@@ -72,6 +72,11 @@ class Generators:
 _current: ContextVar[Generators | None] = ContextVar("turnsmith_generators", default=None)
 
 
+def drawn_from() -> Generators | None:
+    """The generators that are drawn from in this context: those of the environment whose call this is."""
+    return _current.get()
+
+
 def draw_from(generators: Generators | None) -> None:
     """Draw from these generators in this context for good; its thread is prepared by `enter_thread`."""
     _current.set(generators)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -129,6 +129,11 @@ class EnvironmentMix(EnvironmentSpec):
         """The same mix with `auto` decided for each environment, and without their tasks, which episodes bring."""
         isolated = self._changed(lambda _, member: member.environment.isolated())
         return isolated._set(members={name: replace(one, dataset=None) for name, one in isolated.members.items()})
+
+    def in_own_processes(self, which: Container[int]) -> EnvironmentMix:
+        """The same mix with a worker process for each of those of its environments that have these numbers."""
+        own = [name for number, name in enumerate(self.members) if number in which]
+        return self._changed(lambda name, member: member.environment.in_own_processes([0] if name in own else []))
 
     def member_for(self, name: str, seed: int) -> tuple[str, MixMember]:
         """The environment with a name; without one, the seed decides, so that the shares are those of the weights."""

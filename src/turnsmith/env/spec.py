@@ -6,14 +6,14 @@ import copy
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
-from turnsmith.env.isolation.settings import Isolation
+from turnsmith.env.isolation.settings import OWN, Isolation
 from turnsmith.env.signatures import check_signatures
 from turnsmith.errors import ConfigError, TurnsmithError, describe_failure
 from turnsmith.importing import absolute_name, import_object
@@ -174,6 +174,19 @@ class EnvironmentSpec:
         is_elsewhere = isinstance(self.target, str) and "://" in self.target  # a server runs its code
         is_ours = is_elsewhere or module.partition(".")[0] == "turnsmith"
         return replace(self, isolation="thread" if is_ours or sys.platform != "linux" else "process")
+
+    def in_own_processes(self, which: Container[int]) -> EnvironmentSpec:
+        """The same spec with a worker process for each environment, if `which`, numbers of `each()`, has its own.
+
+        Example:
+            >>> EnvironmentSpec("my_game:MyGame").in_own_processes([0]).mode
+            'own_process'
+        """
+        if 0 not in which:
+            return self
+        config = EnvironmentConfig() if self.config is None else _own_config(self.config)
+        config.isolation = OWN
+        return replace(self, config=config, isolation="")
 
     def check_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> None:
         """Let an environment that has a method `check_tasks` raise a ConfigError for rows that it could not play."""

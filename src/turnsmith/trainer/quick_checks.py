@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import re
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from turnsmith.check.checks import CHECKS
+from turnsmith.check.checks.interleaved import INTERLEAVED, check_briefly
+from turnsmith.check.finding import Check
 from turnsmith.check.opening import OPENING
+from turnsmith.check.overlap import on_workers, settled
 from turnsmith.check.run import CheckResult, run_checks
 from turnsmith.check.subject import Subject
 from turnsmith.check.trial import TRIAL, same_fault
-from turnsmith.env.mix import EnvironmentMix
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.loop_thread import LoopThread
@@ -30,18 +31,28 @@ SECONDS = 10.0
 """The checks may take this long together."""
 _STARTS = 4
 _MOST_ROWS = 20_000
+_ANYWAY = "training.check=false starts the run all the same."
 
 
-def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], None]) -> list[RunWarning]:
-    """Run the quick checks, say in one line what was run, and return what they found as warnings of the run.
+@dataclass(frozen=True)
+class QuickResult:
+    """What the quick checks found."""
+
+    warnings: list[RunWarning]
+    environment: EnvironmentSpec
+    """The environment as the run should have it: with a worker process for each if they disturb each other."""
+
+
+def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], None]) -> QuickResult:
+    """Run the quick checks, and say in one line what was run.
 
     Raises:
-        EnvironmentFailure: No episode of the run could work.
+        EnvironmentFailure: No episode of the run could work, or they would disturb each other.
     """
     config, validation, dataset = inputs.config, inputs.validation, inputs.dataset
     tasks, is_whole = _tasks(dataset), len(dataset) <= _MOST_ROWS
     subject = Subject(
-        environment=_on_one_worker(inputs.environment.isolated()),
+        environment=inputs.environment.isolated(),
         config=config,
         tasks=tasks,
         validation_tasks=_tasks(validation.starts) if validation.is_chosen and is_whole else None,
@@ -57,23 +68,33 @@ def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], No
     is_playable = (tasks is not None or not dataset.has_tasks) and all(
         one.who.startswith("scripted:") for one in players
     )
-    checks = [check for check in (TRIAL, *CHECKS) if check.quick and (is_playable or not check.plays)]
-    results, began = list[CheckResult](), time.monotonic()
+    # A few resets need only one worker; the last check chooses how many itself.
+    few = replace(subject, environment=on_workers(subject.environment, 1))
+    interleaved = replace(INTERLEAVED, function=lambda _: check_briefly(subject))
+    quick = [TRIAL, *(check for check in CHECKS if check.quick), interleaved]
+    checks = [check for check in quick if is_playable or not check.plays]
+    results, begun, began = list[CheckResult](), list[Check](), time.monotonic()
 
     def note(result: CheckResult) -> None:
         results.append(result)
         _stop_if_hopeless(result)
 
     with closing(LoopThread("turnsmith-check")) as loop:
-        work = run_checks(subject, checks, note)
+        work = run_checks(few, checks, note, begun.append)
         try:
             loop.run(asyncio.wait_for(work, SECONDS))
             stopped = ""
         except TimeoutError:
-            stopped = f", then stopped: {SECONDS:g} s are enough for them"
+            stopped = f", then stopped in {begun[-1].name!r}: {SECONDS:g} s are enough for them"
     ran = [result.check.name for result in results if result.finding.status != "skipped"]
     say(f"checked in {time.monotonic() - began:.1f} s: {'; '.join(ran) or 'nothing'}{stopped} (training.check)")
-    return [_warning(result) for result in results if result.finding.status in ("failed", "warning")]
+    overlaps = [overlap.get("disturbed") for overlap in subject.cache.get("overlaps", [])]
+    try:
+        environment = settled(inputs.environment, overlaps)
+    except EnvironmentFailure as error:
+        raise EnvironmentFailure(f"{error} {_ANYWAY}") from None
+    warnings = [_warning(result) for result in results if result.finding.status in ("failed", "warning")]
+    return QuickResult(warnings, environment)
 
 
 def _stop_if_hopeless(result: CheckResult) -> None:
@@ -81,12 +102,11 @@ def _stop_if_hopeless(result: CheckResult) -> None:
     finding = result.finding
     if result.check not in (OPENING, TRIAL) or finding.status != "failed":
         return
-    advice = "training.check=false starts the run all the same."
     if not finding.episodes:
-        raise EnvironmentFailure(f"{finding.saw} {finding.fix} {advice}")
+        raise EnvironmentFailure(f"{finding.saw} {finding.fix} {_ANYWAY}")
     if error := same_fault(finding.episodes):
         tried = f"All {len(finding.episodes)} starts that were tried fail in the same way: {error.rstrip('.')}."
-        raise EnvironmentFailure(f"{tried} Fix this first; {advice}")
+        raise EnvironmentFailure(f"{tried} Fix this first; {_ANYWAY}")
 
 
 def _warning(result: CheckResult) -> RunWarning:
@@ -100,12 +120,3 @@ def _tasks(dataset: CustomEnvironmentDataset) -> list[dict[str, Any]] | None:
         return None
     rows = [dataset.start(number)["task"] for number in range(min(len(dataset), _MOST_ROWS))]
     return [row for row in rows if row is not None] or None
-
-
-def _on_one_worker(environment: EnvironmentSpec) -> EnvironmentSpec:
-    """The same environment; a few resets need only one worker process."""
-    if environment.mode != "process" or environment.config is None or isinstance(environment, EnvironmentMix):
-        return environment
-    config = copy.copy(environment.config)
-    config.isolation_workers = 1
-    return replace(environment, config=config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,7 @@ made of whole groups. Set batch_size to 24 or 32.
 
         model = self.config.model.local_path or self.config.model.model_name
         folder = str(cache_folder() / BUILT_MODELS[model]) if model in BUILT_MODELS else model
-        for warning in run_quick_checks(self._inputs(), folder, say):
+        for warning in run_quick_checks(self._inputs(), folder, say).warnings:
             say(str(warning))
 
     def stop(self) -> None:
@@ -385,6 +386,7 @@ made of whole groups. Set batch_size to 24 or 32.
             self._forecast.begin(self.run, memory=resolve_device(config) == "cpu" and not config.ray.address)
         if config.training.check and self._stopped is None:
             self._check(model_path)
+            inputs = self._inputs()  # it may have chosen where environments run
         self._view.phase("starting Ray")
         # It ends before anything loads the model, and while Ray starts.
         with ModelCheck.of(config, model_path, self._view.note):
@@ -422,10 +424,23 @@ made of whole groups. Set batch_size to 24 or 32.
         from turnsmith.trainer.quick_checks import run_quick_checks
 
         self._view.phase("checking")
-        for warning in run_quick_checks(self._inputs(), model_path, say=self._view.note):
+        found = run_quick_checks(self._inputs(), model_path, say=self._view.note)
+        for warning in found.warnings:
             self._view.note(str(warning))
             with using(self._folder().path):
                 self._folder().append_event("warning", content=warning.content())
+        if found.environment != self.environment:
+            self._use(found.environment)
+            with using(self._folder().path):
+                self._inputs().write_settings(self._folder())
+
+    def _use(self, environment: EnvironmentSpec) -> None:
+        """Train, and evaluate where that is in the same one, with other settings of the environment."""
+        if self.environment.config == self.config.environment and environment.config is not None:
+            self.config = replace(self.config, environment=environment.config)
+        if self.validation.environment == self.environment:
+            self.validation = replace(self.validation, environment=environment)
+        self.environment = environment
 
     def _watch(self, reference: Any, grace: float | None = None) -> Any:
         """Show progress until a call to the task runner returns; raise its error as one of ours."""

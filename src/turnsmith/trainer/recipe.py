@@ -104,15 +104,19 @@ class RunInputs:
         """Write the settings, ours and verl's, and the dataset; a resumed run has its dataset already."""
         from omegaconf import OmegaConf
 
-        settings = to_dict(self.config)
-        # Not the name of a file, which may have another content when the run is resumed.
-        settings["model"]["chat_template"] = read_template(self.config.model.chat_template)
-        folder.write_config(settings)
+        self.write_settings(folder)
         folder.write_verl_config(OmegaConf.to_yaml(verl_config))
         if is_new:
             self.dataset.save(folder.path, self.config.training.seed)
         if self.config.evaluation.every:
             self.validation.save(folder.path)
+
+    def write_settings(self, folder: RunFolder) -> None:
+        """Write our settings."""
+        settings = to_dict(self.config)
+        # Not the name of a file, which may have another content when the run is resumed.
+        settings["model"]["chat_template"] = read_template(self.config.model.chat_template)
+        folder.write_config(settings)
 
     def write_recipe(self, folder: RunFolder, last_step: int, epochs: Epochs) -> None:
         """Write what else resuming needs."""

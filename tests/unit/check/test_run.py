@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.unit.check.zoo.openings import Clock, FailingReset
+from tests.unit.check.zoo.state import Variable
 
 from turnsmith.check import usage
 from turnsmith.check.checks import CHECKS
@@ -189,7 +190,7 @@ def quick(
     data = dataset or CustomEnvironmentDataset()
     config = ConfigStore(players=players or {})
     inputs = RunInputs(config, spec, reward_fn, data, tools, Validation.of(validation, spec))
-    return run_quick_checks(inputs, model_path, say=said.append), said
+    return run_quick_checks(inputs, model_path, say=said.append).warnings, said
 
 
 def test_the_quick_checks_of_fit_say_one_line_and_return_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +220,18 @@ class Slow:
         return "", 0.0, True, {}
 
 
+def test_a_run_whose_episodes_disturb_each_other_is_refused() -> None:
+    with pytest.raises(
+        EnvironmentFailure, match=r"Episodes of Variable change .* training\.check=false starts the run"
+    ):
+        quick(Variable)
+
+
 def test_the_quick_checks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnsmith.trainer.quick_checks.SECONDS", 0.2)
-    assert quick(Slow)[1][0].endswith(": nothing, then stopped: 0.2 s are enough for them (training.check)")
+    assert quick(Slow)[1][0].endswith(
+        ": nothing, then stopped in 'first step': 0.2 s are enough for them (training.check)"
+    )
 
 
 class SlowReset:
@@ -283,11 +293,11 @@ def test_a_critic_is_a_part_of_a_checkpoint() -> None:
     config = ConfigStore()
     alone = bytes_of_parameter(config)
     for name, more in (("gae", 12), (f"{__name__}:with_a_critic", 12), (f"{__name__}:without", 0)):
-        config.training.adv_estimator = name
+        config.training.adv_estimator = name  # pyright: ignore[reportAttributeAccessIssue]
         assert bytes_of_parameter(config) == alone + more
 
 
-with_a_critic = advantage_estimator(lambda inputs: inputs.values, needs_critic=True)
+with_a_critic = advantage_estimator(lambda inputs: inputs.values, needs_critic=True)  # pyright: ignore[reportArgumentType]
 without = advantage_estimator(lambda inputs: inputs.rewards)
 
 
@@ -375,7 +385,7 @@ def test_tools_and_rewards_of_the_run_are_played() -> None:
 
 
 class NeedsTask(GuessNumber):
-    def reset(self, seed: int, task: dict[str, Any]) -> str:
+    def reset(self, seed: int, task: dict[str, Any]) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         return task["text"]
 
 

@@ -1,62 +1,64 @@
-"""Episodes that run at the same time do not disturb each other."""
+"""Episodes that run at the same time, or in the process of others that have ended, go as they would alone."""
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import replace
 
-from turnsmith.check.comparison import first_difference
 from turnsmith.check.finding import Check, Finding
-from turnsmith.check.scripted import NO_TURN, Replay, scripted_episodes, starts_of
+from turnsmith.check.overlap import FIX, look_for_disturbance
+from turnsmith.check.scripted import NO_TURN, plausible_reply, scripted_episodes, scripted_starts, starts_of
 from turnsmith.check.subject import Subject
+from turnsmith.env.isolation.settings import HERE, PROCESSES
+from turnsmith.trajectory import Trajectory
 
-_WAIT_SECONDS = 5.0
+_MOST, _BRIEF, _BRIEF_TURNS = 6, 3, 3
+"""Episodes that are played at once and, before training, episodes and their turns."""
 
 
 async def check_interleaved(subject: Subject) -> Finding:
-    """Repeat the actions of scripted episodes, all at once, and compare with one after another."""
+    """Repeat the actions of scripted episodes so that their calls overlap, and compare with one after another."""
     if subject.is_agent:
-        return Finding("skipped", "An agent decides itself what it does with the same answers.")
-    alone = await scripted_episodes(subject)
-    if sum(episode.is_counted and episode.num_turns > 0 for episode in alone) < 2:
+        return _AGENT
+    alone = [one for one in await scripted_episodes(subject) if one.is_counted and one.num_turns > 0]
+    # From the first and the last, which are the model's if there is one.
+    alone = alone[: _MOST // 2] + alone[_MOST // 2 :][-_MOST // 2 :]
+    return await _find(subject, alone, None)
+
+
+async def check_briefly(subject: Subject) -> Finding:
+    """Before a run: a few turns of a few episodes of each environment, without the reward function."""
+    if subject.is_agent:
+        return _AGENT
+    if any(spec.mode not in (*HERE, *PROCESSES) or "://" in str(spec.target) for spec in subject.environment.each()):
+        return Finding("skipped", "The environment runs on another machine.")
+    found: Finding | None = None
+    for spec in subject.environment.each():
+        cache = dict[str, object]()
+        one, alone = replace(subject, environment=spec, reward_fn=None, cache=cache), list[Trajectory]()
+        rollout = one.rollout()
+        rollout = replace(rollout, limits=replace(rollout.limits, turns=_BRIEF_TURNS))
+        subject.cache.setdefault("overlaps", []).append(cache)
+        for start in scripted_starts(one)[:_BRIEF]:
+            alone += await one.play(plausible_reply, [start], rollout=rollout)
+        finding = await _find(one, [one for one in alone if one.is_counted], _BRIEF_TURNS)
+        found = finding if found is None or finding.status in ("failed", "warning") else found
+    return found or _AGENT
+
+
+async def _find(subject: Subject, alone: list[Trajectory], turns: int | None) -> Finding:
+    if len(alone) < 2:
         return Finding("skipped", NO_TURN)
-    opened, all_open = set[str](), asyncio.Event()
-
-    async def wait_for_all(episode_id: str, turn: int) -> None:
-        """No episode takes its first turn before all have been reset."""
-        opened.add(episode_id)
-        if len(opened) == len(alone):
-            all_open.set()
-        if turn == 0:
-            try:
-                await asyncio.wait_for(all_open.wait(), _WAIT_SECONDS)
-            except TimeoutError:
-                pass  # the reset of another one failed, or is slow
-
-    replay, starts = Replay(alone, subject.chat.close_id, wait_for_all), starts_of(subject, alone)
-    together = await subject.play(replay, starts, concurrency=len(starts))
-    again = await subject.play(Replay(alone, subject.chat.close_id), starts, concurrency=1)
-    # What differs when it is played alone again is chance, which another check is for.
-    differing = [
-        (one, other)
-        for one, other, third in zip(alone, together, again, strict=True)
-        if first_difference(one, other) and not first_difference(one, third)
-    ]
-    if differing:
-        saw = (
-            f"{len(differing)} of {len(alone)} episodes went another way when all ran at the same time. In the first, "
-            f"{first_difference(*differing[0])}."
-        )
-        fix = (
-            "Keep all state in the object (`self`): no class attributes, module variables, global generators, fixed "
-            "file names or ports. Every episode has an object of its own."
-        )
-        return Finding("failed", saw, fix, differing[0])
-    return Finding("passed", f"{len(alone)} episodes at the same time went as they did alone.")
+    found = await look_for_disturbance(subject, starts_of(subject, alone), alone, turns)
+    if found is None:
+        return Finding("passed", f"{len(alone)} episodes went as they did alone with calls between those of others.")
+    done = found.refusal or found.cost
+    return Finding("failed" if found.refusal else "warning", f"{found.saw} {done}", FIX, found.differing[0])
 
 
+_AGENT = Finding("skipped", "An agent decides itself what it does with the same answers.")
 INTERLEAVED = Check(
     "episodes do not disturb others",
-    "Repeats the actions of scripted episodes with all of them running at the same time.",
+    "Repeats the actions of scripted episodes with each call, and each line of a call, between those of others.",
     "Training runs hundreds at once; shared state gives the model rewards for what another episode did.",
     check_interleaved,
 )
