@@ -55,7 +55,7 @@ class Disturbed:
     @property
     def refusal(self) -> str:
         """Why no run can be made with it, in a sentence; empty: each environment gets a process of its own."""
-        if self.is_cured:
+        if is_auto(self.spec) and self.is_cured:
             return ""
         if is_auto(self.spec):
             return "They do in processes of their own, too: they share something outside, such as a file or a port."
@@ -92,7 +92,7 @@ def settled(environment: EnvironmentSpec, found: Sequence[Disturbed | None]) -> 
     """
     for one in found:
         if one is not None and one.refusal:
-            raise EnvironmentFailure(f"{one.saw} {one.refusal} {FIX}")
+            raise EnvironmentFailure(f"{one.saw} {one.refusal} {FIX} training.check=false goes on all the same.")
     return environment.in_own_processes([number for number, one in enumerate(found) if one is not None])
 
 
@@ -111,8 +111,8 @@ async def look_for_disturbance(
     """
     spec, repeat = on_workers(subject.environment, 1), _Repeat(subject, starts, played, turns)
     repeat.alone = await repeat.play(spec)
-    may_be_own = is_auto(spec) and sys.platform == "linux" and "://" not in str(spec.target)
-    own = on_workers(spec.in_own_processes([0]), 0) if may_be_own else None
+    is_here = sys.platform == "linux" and "://" not in str(spec.target)
+    own = on_workers(spec.in_own_processes([0]), 0) if is_here and (is_auto(spec) or spec.mode == "process") else None
     pairs, beside = repeat.differing(await repeat.play(spec, _one_by_one)), repeat.seconds
     if not pairs and (held := _held(spec, len(starts))) is not None:
         pairs = repeat.differing(await repeat.play(held, _all_at_once))
@@ -123,7 +123,7 @@ async def look_for_disturbance(
     if not is_same and not (own is not None and await repeat.is_same(pairs, own)):
         return None
     found = subject.cache["disturbed"] = Disturbed(subject.environment, pairs, own is not None, None)
-    if own is not None:
+    if own is not None and is_auto(spec):
         by_itself = await repeat.play(own)
         seconds = max(0.0, repeat.seconds - beside) / len(starts)
         together = await repeat.play(own, _one_by_one)

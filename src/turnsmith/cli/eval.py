@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.sync.base import BaseInferenceEngine
     from turnsmith.records.run_folder import RunFolder
+    from turnsmith.records.run_warnings import RunWarning
     from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
     from turnsmith.rollout.evaluation.result import EvaluationResult
 
@@ -84,7 +85,25 @@ def _run(args: argparse.Namespace) -> int:
     check_output_dir(config)
     hide_progress_bars()
     with EvaluationView(plan, evaluation_header(spec, config, plan)) as view:
-        return _evaluate(view, args, config, spec, earlier)
+        spec, warning = _settled(config, spec, plan)
+        if warning is not None:
+            view.note(str(warning))
+        return _evaluate(view, args, config, spec, earlier, [warning])
+
+
+def _settled(
+    config: ConfigStore, spec: EnvironmentSpec, plan: EvaluationPlan
+) -> tuple[EnvironmentSpec, RunWarning | None]:
+    """The environment, with a worker process for each if they would disturb each other, and what is said of that."""
+    from turnsmith.check.before_evaluation import settle
+    from turnsmith.check.subject import Subject
+    from turnsmith.rollout.players import Players
+
+    players = Players.of(config.players).settings.values()
+    if not config.training.check or any(not one.who.startswith("scripted:") for one in players):
+        return spec, None
+    tasks = [dict(task) for task in plan.tasks or () if task is not None]
+    return settle(Subject(environment=spec, config=config, tasks=tasks or None, seed=plan.seed))
 
 
 def _evaluate(
@@ -93,6 +112,7 @@ def _evaluate(
     config: ConfigStore,
     spec: EnvironmentSpec,
     earlier: EvaluationResult | None,
+    warnings: list[RunWarning | None],
 ) -> int:
     from turnsmith.cli.engine import open_engine
     from turnsmith.errors import EnvironmentFailure, InternalError
@@ -111,8 +131,7 @@ def _evaluate(
             raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
-        warning = refusal_warning(result.report)
-        if warning is not None:
+        for warning in filter(None, [*warnings, refusal_warning(result.report)]):
             run.append_event("warning", content=warning.content())
         end = "stopped" if stopped else "finished" if result.counted else "failed"
         run.append_event(end, episodes=len(result.trajectories), content=result.report.first_error)

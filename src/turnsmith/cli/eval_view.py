@@ -71,6 +71,10 @@ class EvaluationView:
             except (OSError, ValueError):  # the terminal is gone
                 pass
 
+    def note(self, text: str) -> None:
+        """Say something before the episodes begin."""
+        self._print(text)
+
     def show_loading(self) -> None:
         """Say that the model is being loaded. The live table starts later, because engines print while they load."""
         self._print("loading the model ...")

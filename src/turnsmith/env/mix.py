@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -130,8 +130,10 @@ class EnvironmentMix(EnvironmentSpec):
         isolated = self._changed(lambda _, member: member.environment.isolated())
         return isolated._set(members={name: replace(one, dataset=None) for name, one in isolated.members.items()})
 
-    def in_own_processes(self, which: Container[int]) -> EnvironmentMix:
+    def in_own_processes(self, which: Sequence[int]) -> EnvironmentMix:
         """The same mix with a worker process for each of those of its environments that have these numbers."""
+        if not which:
+            return self
         own = [name for number, name in enumerate(self.members) if number in which]
         return self._changed(lambda name, member: member.environment.in_own_processes([0] if name in own else []))
 

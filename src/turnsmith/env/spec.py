@@ -6,7 +6,7 @@ import copy
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -175,7 +175,7 @@ class EnvironmentSpec:
         is_ours = is_elsewhere or module.partition(".")[0] == "turnsmith"
         return replace(self, isolation="thread" if is_ours or sys.platform != "linux" else "process")
 
-    def in_own_processes(self, which: Container[int]) -> EnvironmentSpec:
+    def in_own_processes(self, which: Sequence[int]) -> EnvironmentSpec:
         """The same spec with a worker process for each environment, if `which`, numbers of `each()`, has its own.
 
         Example:

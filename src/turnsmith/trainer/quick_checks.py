@@ -31,7 +31,6 @@ SECONDS = 10.0
 """The checks may take this long together."""
 _STARTS = 4
 _MOST_ROWS = 20_000
-_ANYWAY = "training.check=false starts the run all the same."
 
 
 @dataclass(frozen=True)
@@ -89,24 +88,21 @@ def run_quick_checks(inputs: RunInputs, model_path: str, say: Callable[[str], No
     ran = [result.check.name for result in results if result.finding.status != "skipped"]
     say(f"checked in {time.monotonic() - began:.1f} s: {'; '.join(ran) or 'nothing'}{stopped} (training.check)")
     overlaps = [overlap.get("disturbed") for overlap in subject.cache.get("overlaps", [])]
-    try:
-        environment = settled(inputs.environment, overlaps)
-    except EnvironmentFailure as error:
-        raise EnvironmentFailure(f"{error} {_ANYWAY}") from None
+    environment = settled(inputs.environment, overlaps)
     warnings = [_warning(result) for result in results if result.finding.status in ("failed", "warning")]
     return QuickResult(warnings, environment)
 
 
 def _stop_if_hopeless(result: CheckResult) -> None:
     """Raise if the trial shows that every episode of the run would fail."""
-    finding = result.finding
+    finding, advice = result.finding, "training.check=false starts the run all the same."
     if result.check not in (OPENING, TRIAL) or finding.status != "failed":
         return
     if not finding.episodes:
-        raise EnvironmentFailure(f"{finding.saw} {finding.fix} {_ANYWAY}")
+        raise EnvironmentFailure(f"{finding.saw} {finding.fix} {advice}")
     if error := same_fault(finding.episodes):
         tried = f"All {len(finding.episodes)} starts that were tried fail in the same way: {error.rstrip('.')}."
-        raise EnvironmentFailure(f"{tried} Fix this first; {_ANYWAY}")
+        raise EnvironmentFailure(f"{tried} Fix this first; {advice}")
 
 
 def _warning(result: CheckResult) -> RunWarning:

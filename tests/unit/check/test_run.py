@@ -222,7 +222,7 @@ class Slow:
 
 def test_a_run_whose_episodes_disturb_each_other_is_refused() -> None:
     with pytest.raises(
-        EnvironmentFailure, match=r"Episodes of Variable change .* training\.check=false starts the run"
+        EnvironmentFailure, match=r"Episodes of Variable change .* training\.check=false goes on the run"
     ):
         quick(Variable)
 

@@ -58,6 +58,17 @@ class LongDraws(Draws):
         return str([random.randint(0, 10**9) for _ in range(30_000)][-1])
 
 
+class SomeDraws(Draws):
+    """Draws for 1 to 100 milliseconds, by its seed."""
+
+    def begin(self, seed: int) -> None:
+        super().begin(seed)
+        self.count = (1_000, 1_000, 3_000, 3_000, 10_000, 10_000, 30_000, 100_000)[seed % 8]
+
+    def draw(self) -> str:
+        return str([random.randint(0, 10**9) for _ in range(self.count)][-1])
+
+
 class Numpy(Draws):
     def begin(self, seed: int) -> None:
         np.random.seed(seed)
