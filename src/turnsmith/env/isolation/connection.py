@@ -184,6 +184,8 @@ class Connection:
         if self._worker is not None:
             await self._worker.wait()
             self._worker.connection.close()
+        if self._ending is not None:
+            await asyncio.wait((self._ending,))
 
     async def _start(self) -> None:
         try:
