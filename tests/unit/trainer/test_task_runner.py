@@ -30,7 +30,6 @@ from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import TrainingEvaluations
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.recovery import Recovery
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trainer.verl.task_runner import TaskRunner
 from turnsmith.trainer.verl.trackers import Trackers
@@ -65,7 +64,6 @@ class Trainer(SyncTrainer):
             algorithm=SimpleNamespace(use_kl_in_reward=False),
         )
         self.saving = CheckpointPolicy(every=100, keep_last_n=1, with_model=False, trust_remote_code=False)
-        self.recovery = Recovery(self, lambda sentence: self.emit("warning", sentence))
         self.evaluations = TrainingEvaluations(None, folder, self.emit)
         self.agent_loop_manager = SimpleNamespace(replace_lost=lambda: None)
         self.llm_server_manager = SimpleNamespace(server_handles=[])
@@ -82,12 +80,12 @@ class Trainer(SyncTrainer):
             self.global_steps += 1
             if self.global_steps == self.fails_at:
                 raise RuntimeError("the environment is gone")
-            self.recovery.look()  # while it waits for episodes
-            self.recovery.update_begins()
-            self.recovery.look()  # while it evaluates
+            self.look_after_processes()  # while it waits for episodes
+            self.update_begins()
+            self.look_after_processes()  # while it evaluates
             self.on_update()
             self.emit("step", {"step": self.global_steps, "reward/mean": 0.5})
-            self.recovery.step_done()
+            self.step_done()
         self.global_steps += 1
 
     def on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
@@ -185,7 +183,7 @@ def test_a_failure_saves_the_state_after_the_last_good_step(folder: RunFolder) -
 def test_a_failure_in_an_update_saves_nothing(folder: RunFolder) -> None:
     runner = started(folder, fails_at=3)
     runner.train_until(2)
-    runner._trainer.recovery.update_begins()
+    runner._trainer.update_begins()
     with pytest.raises(RuntimeError, match="the environment is gone"):
         runner.train_until(5)
     assert not (folder.checkpoints_dir / "global_step_2").exists()
@@ -222,19 +220,19 @@ class Learner(Trainer):
             self.group += 1
             for _ in range(2):
                 self.moment()
-                self.recovery.look()
+                self.look_after_processes()
             self.moment()
-            self.recovery.update_begins()
+            self.update_begins()
             self.moment()
             self.weights += f" {self.group}"
             self.moment()
-            if self.recovery.stop_asked:  # as `on_step_end`
+            if self.stop_asked:  # as `on_step_end`
                 self._pending = self._write(Path(self.config.trainer.default_local_dir))
             self.moment()
-            self.recovery.look()
+            self.look_after_processes()
             self.emit("step", {"step": self.global_steps, "weights": self.weights})
             self.moment()
-            self.recovery.step_done()
+            self.step_done()
             self.moment()
             if self._pending is not None:
                 self._commit(self._pending)

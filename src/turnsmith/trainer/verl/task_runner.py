@@ -97,7 +97,7 @@ class TaskRunner:
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             self._warn,
         )
-        self._workers.meanwhile = self._trainer.recovery.look
+        self._workers.meanwhile = self._trainer.look_after_processes
         # Python looks for garbage among old objects only when a quarter of them are new, and imports alone make half a
         # million: without them it looks often, and finds little.
         gc.freeze()
@@ -116,7 +116,7 @@ class TaskRunner:
         try:
             self._trainer.continue_until(step)
         except Exception as error:
-            saved = self._trainer.recovery.save(Path(self._trainer.config.trainer.default_local_dir))
+            saved = self._trainer.save_last()
             if saved:
                 self._warn(saved)
             if not isinstance(error, StopAsked):
@@ -126,7 +126,7 @@ class TaskRunner:
 
     def stop_soon(self) -> None:
         """Have `train_until` stop as soon as the state after a whole step can be saved, and save it."""
-        self._trainer.recovery.stop_asked = True
+        self._trainer.stop_asked = True
 
     def pulse(self) -> tuple[int, str]:
         """A counter of progress, and what the run is doing; the watchdog in the user's process asks for it."""

@@ -8,23 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ray
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import get_tensordict
 
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.advantages import StepAdvantages, write_advantages
-from turnsmith.records.checkpoints import PendingCheckpoint, prune, read_state
+from turnsmith.records.checkpoints import prune
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signed_ledger import LedgerChain
 from turnsmith.rollout.ledger import StepLedger
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
-from turnsmith.trainer.checkpoints.past_models import add_past_model, drop_later_models
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
-from turnsmith.trainer.epochs import Epochs
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
+from turnsmith.trainer.verl.checkpointing import CheckpointingTrainer
 from turnsmith.trainer.verl.dataset import set_curriculum
 from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.estimators import (
@@ -35,16 +33,14 @@ from turnsmith.trainer.verl.estimators import (
     with_row_weights,
 )
 from turnsmith.trainer.verl.losses import count_episodes
-from turnsmith.trainer.verl.recovery import Recovery
 from turnsmith.trainer.verl.replay_buffer import NOTHING_TO_TRAIN_ON, EpisodeReplayBuffer, episode_names
-from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 
 Emit = Callable[[str, Any], None]
 """Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
 
 
-class EpisodeTrainer(trainer_base.PPOTrainer):
+class EpisodeTrainer(CheckpointingTrainer):
     """Trains on episodes. verl does all the learning; this class adds records, checkpoints and recovery.
 
     Abstract: `schedules` has a subclass for each `training.schedule`.
@@ -52,12 +48,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
 
     carries = False
     """Whether an episode may continue during an update, and be trained on in a later step than it began in."""
-    epochs = Epochs()
-    """Those of the current `fit`."""
-    pool: Path | None = None
-    """The folder of this run's past models, if they play; see `Players`."""
     replay_buffer: EpisodeReplayBuffer
-    agent_loop_manager: Any  # an EpisodeWorkers: the interface of verl's manager, but not its base class
 
     def __init__(
         self,
@@ -77,14 +68,12 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         self.pool = Path(players.pool) if players.has_self else None
         set_curriculum(plan.curriculum)
         self.saving = saving
-        self._pending: PendingCheckpoint | None = None
         register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
         self._chain = LedgerChain(folder)
         self.monitor = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
-        self.recovery = Recovery(self, lambda sentence: emit("warning", sentence))
         self.balance: StepLedger | None = None
         self._trained: list[str] = []
         self._widening = 1
@@ -107,7 +96,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
             "sampler_kwargs": sampler.sampler_kwargs,
             "sync_refill_failed_groups": bool(sampler.get("sync_refill_failed_groups", False)),
             "gen_batch_size": 1,
-            "look": lambda: self.recovery.look(),
+            "look": self.look_after_processes,
             "finish": self._finish_episodes,
             "replace_lost": lambda: self.agent_loop_manager.replace_lost(),
             "groups_per_step": self.groups_per_step,
@@ -165,7 +154,7 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def on_sample_begin(self) -> None:
         """Look after the run, as it may not have to wait for episodes at all."""
         super().on_sample_begin()
-        self.recovery.look()
+        self.look_after_processes()
 
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
@@ -219,13 +208,13 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         return batch
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.recovery.update_begins()
+        self.update_begins()
         self.emit("phase", "update_critic")
         with _widened(self.config.critic, self._widening):
             return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.recovery.update_begins()
+        self.update_begins()
         self.emit("phase", "update_actor")
         with _widened(self.config.actor_rollout_ref.actor, self._widening):
             return super()._update_actor(batch, metrics)
@@ -233,8 +222,8 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def on_step_end(self) -> None:
         """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
         self.emit("phase", "sync_weights")
-        self.recovery.sync(super().on_step_end, self.global_steps)
-        asked, ends = self.recovery.stop_asked, self.epochs.end_with(self.global_steps, self.saving.every)
+        self.sync_weights(super().on_step_end, self.global_steps)
+        asked, ends = self.stop_asked, self.epochs.end_with(self.global_steps, self.saving.every)
         if self.saving.every and (asked or self._is_last or ends):
             self._begin_checkpoint()
 
@@ -258,29 +247,6 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
         """How many more times the current step samples and updates; only `separate_async` does so more than once."""
         return self.parameter_sync_step - 1 - self.local_trigger_step
 
-    @property
-    def servers(self) -> list[Any]:
-        """Handles of the rollout servers."""
-        return self.llm_server_manager.server_handles
-
-    def joined_servers(self) -> list[Any]:
-        """Handles of rollout servers on nodes that have joined since the last call; they have no weights yet."""
-        return []
-
-    def send_weights(self, version: int) -> None:
-        """Send the weights to all rollout servers, as those of `version`."""
-        manager: Any = self.checkpoint_manager
-        manager.update_weights(version)  # verl decorates it: called outside an event loop, it has run when it returns
-
-    @property
-    def _is_last(self) -> bool:
-        return self.global_steps >= self.total_training_steps
-
-    def _begin_checkpoint(self) -> None:
-        self.emit("phase", "save_checkpoint")
-        with trainer_base.marked_timer("save_checkpoint", self.timing_raw):
-            self._pending = self._write(Path(self.config.trainer.default_local_dir))
-
     def _evaluate(self) -> dict[str, Any]:
         """Evaluate if it is due, with the servers' new weights; save a checkpoint if it is the best so far."""
         if not self.evaluations.is_due(self.global_steps, last=self._is_last):
@@ -295,13 +261,17 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     ) -> None:
         evaluation = self._evaluate()
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
+        self._finish_step(global_steps, metrics, evaluation)
+
+    def _finish_step(self, global_steps: int, metrics: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Record the step, then the checkpoint that was made of it: verl does nothing more in a step."""
         epoch = self.epochs.of(global_steps)
         record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
         record |= self.train_dataset.metrics()
         if self.balance is not None:
             self._emit_ledger(self.balance, record)
         self.emit("step", record)
-        self.recovery.step_done()
+        self.step_done()
         if evaluation:
             self.evaluations.report(evaluation)
         for warning in self.monitor.step(record, self.episodes):
@@ -316,65 +286,6 @@ class EpisodeTrainer(trainer_base.PPOTrainer):
     def _emit_ledger(self, balance: StepLedger, record: dict[str, Any] | None = None) -> None:
         saving = None if self._pending is None else self._pending.path
         self.emit("ledger", self._chain.sign(balance.as_dict(), record, saving))
-
-    def state(self) -> dict[str, Any]:
-        """State for a checkpoint that verl does not save, in plain values."""
-        kl_coef = self.kl_ctrl_in_reward.value if self.config.algorithm.use_kl_in_reward else None
-        return {"step": self.global_steps, "epoch": self.epochs.of(self.global_steps), "kl_coef": kl_coef}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore a `state`."""
-        if self.config.algorithm.use_kl_in_reward and state.get("kl_coef") is not None:
-            self.kl_ctrl_in_reward.value = float(state["kl_coef"])
-
-    def save(self, folder: Path) -> Path:
-        """Save model, optimizer and data position under `folder`; return the checkpoint's own folder."""
-        return self._commit(self._write(folder))
-
-    def _write(self, folder: Path) -> PendingCheckpoint:
-        pending = PendingCheckpoint(folder, self.global_steps)
-        self.config.trainer.default_local_dir, usual = str(pending.path.parent), self.config.trainer.default_local_dir
-        try:
-            self._save_checkpoint()
-        finally:
-            self.config.trainer.default_local_dir = usual
-        pending.add_checksums(complete(pending.path, self.saving, self.state(), self.on_every_rank))
-        pending.seal(lambda sentence: self.emit("warning", sentence))
-        return pending
-
-    def on_every_rank(self, function: Callable[[int], Any]) -> list[Any]:
-        """Call a function with the number of each rank, in that rank's process."""
-        ranks: Any = self.actor_rollout_wg.workers
-        # Ray calls it with the actor itself first.
-        return ray.get(
-            [one.__ray_call__.remote(lambda _, rank: function(rank), rank) for rank, one in enumerate(ranks)]
-        )
-
-    def _commit(self, pending: PendingCheckpoint) -> Path:
-        self._pending = None
-        saved = pending.commit()
-        self.emit("checkpoint", str(saved))
-        return saved
-
-    def _add_past_model(self, checkpoint: Path) -> None:
-        """Let the model play against itself as it was now, after each checkpoint that a repeated run has as well."""
-        if self.pool is not None and self.epochs.end_with(self.global_steps, self.saving.every):
-            add_past_model(self.pool, checkpoint, self.global_steps)
-
-    def load(self, checkpoint: Path) -> None:
-        """Load the checkpoint in this folder and send its weights to the rollout servers."""
-        self.config.trainer.resume_mode = "resume_path"
-        self.config.trainer.resume_from_path = str(checkpoint)
-        self.on_every_rank(load_from_any_number_of_ranks)
-        manager: Any = self.checkpoint_manager
-        manager.sleep_replicas()  # as verl does: the checkpoint needs the GPU memory. The weights below wake them up.
-        self._load_checkpoint()
-        self.restore(read_state(checkpoint))
-        if self.pool is not None:
-            drop_later_models(self.pool, self.global_steps)
-            self._add_past_model(checkpoint)  # the run may have been killed before it did
-        self.train_dataloader_it = None  # else the iterator in use would continue from where it is
-        self.recovery.sync(lambda: self.send_weights(self.global_steps), self.global_steps)
 
 
 @contextmanager

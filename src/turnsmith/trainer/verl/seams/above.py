@@ -79,7 +79,7 @@ def a_checkpoint_lists_the_storage_units() -> None:
     holds("len(su_ids) != len(su_info_list)" in source)
 
 
-@seam("EpisodeTrainer._build_replay_buffer in trainer/verl/trainer.py")
+@seam("EpisodeReplayBuffer in trainer/verl/replay_buffer.py")
 def replay_buffer_wait_for_next_poll() -> None:
     """ReplayBuffer should sleep nowhere but in self._wait_for_next_poll(partition_id, last_debug_time)"""
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -199,7 +199,7 @@ def loader_keeps_the_state_of_the_dataset() -> None:
     holds("if self.train_dataloader_it is None:" in inspect.getsource(PPOTrainer._fetch_one_gen_batch))
 
 
-@seam("EpisodeTrainer._write and .state in trainer/verl/trainer.py")
+@seam("CheckpointingTrainer._write and .state in trainer/verl/checkpointing.py")
 def checkpoints_are_where_we_say() -> None:
     """PPOTrainer should save below trainer.default_local_dir, and keep its KL coefficient in kl_ctrl_in_reward.value"""
     from verl.trainer.ppo.core_algos import AdaptiveKLController

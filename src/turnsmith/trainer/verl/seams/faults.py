@@ -119,7 +119,7 @@ def the_queue_has_named_actors() -> None:
     holds(f'name="TransferQueueController", namespace="{QUEUE_NAMESPACE}"' in source)
 
 
-@seam("Recovery.look in trainer/verl/recovery.py (a server that was started again gets the weights)")
+@seam("RecoveringTrainer in trainer/verl/recovery.py (a server that was started again gets the weights)")
 def weights_are_sent_by_the_checkpoint_manager() -> None:
     """CheckpointEngineManager.update_weights should take global_steps, and LLMServerManager have server_handles"""
     from verl.checkpoint_engine import CheckpointEngineManager
