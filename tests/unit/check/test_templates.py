@@ -105,6 +105,12 @@ async def test_calls_of_real_templates_parse_back(family: str, tool_format: str,
     assert (await check_call_format(real)).status == status
 
 
+async def test_a_template_without_calls_has_none_to_compare() -> None:
+    found = await check_call_format(subject(CHATML, Calculator, tool_format="json"))
+    assert found.status == "skipped"
+    assert found.saw == "The template has no tool calls: they are described in the prompt, in the format json."
+
+
 @pytest.mark.parametrize(
     ("family", "status"),
     [("qwen3", "warning"), ("llama3_2", "passed"), ("deepseek_v3", "passed"), ("smollm2", "passed")],

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from verl.trainer.ppo.v1 import trainer_base
 
 from turnsmith.config import ConfigStore, ImportName
 from turnsmith.config_sources import to_dict
@@ -314,6 +315,16 @@ def test_the_pulse_counts_events_and_what_the_workers_do(folder: RunFolder) -> N
     handle = EpisodeWorkerHandle(lambda method, *args: answer, Future())
     runner._workers = EpisodeWorkers(lambda place: handle, 1, 2, Ledger())
     assert runner.pulse() == (42, "worker 0: 1 episode waiting for the engine")
+
+
+@pytest.mark.parametrize("part", ["old_log_prob", "values"])
+def test_a_part_of_a_step_says_that_it_begins(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    events: list[tuple[str, str]] = []
+    trainer = SyncTrainer.__new__(SyncTrainer)
+    trainer.emit = lambda kind, content: events.append((kind, content))
+    monkeypatch.setattr(trainer_base.PPOTrainer, f"_compute_{part}", lambda *given: events.append(("verl", part)))
+    getattr(trainer, f"_compute_{part}")({}, {})
+    assert events == [("phase", part), ("verl", part)]
 
 
 def test_a_run_folder_that_another_process_trains_in_is_refused(
