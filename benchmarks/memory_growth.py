@@ -74,7 +74,7 @@ def _kind(command: Sequence[str]) -> str:
     first = command[0] if command else ""
     if first.startswith("ray::"):
         return first.partition(".")[0]
-    if "/env/isolation/" in " ".join(command):
+    if "turnsmith.env.isolation.worker" in " ".join(command):
         return "environment supervisor and worker"
     known = ("-m turnsmith ", "gcs_server", "raylet", "runtime_env/agent", "log_monitor", "resource_tracker")
     return next((name for name in known if name in " ".join(command)), " ".join(command)[:60])

@@ -48,7 +48,7 @@ _TITLES = {
     FORK_SERVER: "-m turnsmith.trainer.verl.fork_server",
     "raylet": "/raylet/raylet",
     "gcs_server": "/gcs/gcs_server",
-    "environment worker": "/env/isolation/",
+    "environment worker": "turnsmith.env.isolation.worker",
     "sandbox": "bwrap",
     "vLLM server": "ray::VllmServer",
     "vLLM engine core": "VLLM::EngineCore",
@@ -194,7 +194,8 @@ def _of(mark: str, kind: str) -> list[psutil.Process]:
     """The processes of one kind."""
     marked = processes_with(mark)
     if kind == "sandbox":  # it has no variables of ours, but one of our processes starts it
-        marked = [one for process in marked if _is(process, "/env/isolation/") for one in _children(process)]
+        workers = [process for process in marked if _is(process, _TITLES["environment worker"])]
+        marked = [one for process in workers for one in _children(process)]
     return [process for process in marked if _is(process, _TITLES[kind])]
 
 

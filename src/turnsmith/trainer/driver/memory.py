@@ -28,7 +28,7 @@ KINDS = {
     "TransferQueue": "data queue",
     "StorageUnit": "data queue",
     "CheckpointEngine": "weight receiver",
-    "/env/isolation/": "environment workers",
+    "turnsmith.env.isolation.worker": "environment workers",
 }
 """A part of the command line of a process, and what it is. All others are `other`: your script and Ray's own."""
 

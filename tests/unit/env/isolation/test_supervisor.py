@@ -18,6 +18,7 @@ from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.launch import describe_exit, start_supervisor
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import FrameDecoder, frame
+from turnsmith.trainer.driver.memory import process_kind
 
 GIB = 2**30
 ISOLATION = Isolation("process", memory=GIB, processes=8)
@@ -72,6 +73,14 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def test_plan_and_chaos_know_a_worker_and_its_supervisor_by_their_commands(workers: list[Worker]) -> None:
+    workers.append(Worker())
+    workers[0].start("Counter")
+    pid = workers[0].process.pid
+    commands = [Path(f"/proc/{one}/cmdline").read_text().split("\0") for one in (pid, *children_of(pid))]
+    assert [process_kind(command) for command in commands] == ["environment workers"] * 2
 
 
 def test_it_ends_with_the_connection_and_leaves_no_process(workers: list[Worker]) -> None:
