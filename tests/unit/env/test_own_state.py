@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.env import shared_state
+from tests.unit.env import many_episodes, shared_state
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentSpec
@@ -74,6 +74,12 @@ def _with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("isolation", ["loop", "thread", "process"])
 def test_numbers_settings_and_rows_are_those_of_the_episode_alone(isolation: str) -> None:
     assert asyncio.run(_differing(shared_state.OWN, isolation)) == []
+
+
+@pytest.mark.nightly
+def test_where_eval_and_training_play_them_episodes_go_as_they_do_alone_or_are_refused() -> None:
+    """`python -m tests.unit.env.many_episodes` does the same with 512 of each."""
+    assert many_episodes.main(["--episodes", "64", "--seconds", "200"]) == 0
 
 
 @pytest.mark.nightly
