@@ -21,14 +21,11 @@ MODULES = {module_name(file): ast.parse(file.read_text()) for file in FILES}
 
 
 def imported_by(module: str) -> set[str]:
-    """The modules of ours that a module imports, anywhere in it but for type checkers alone."""
+    """The modules of ours that a module imports, anywhere in it, also for type checkers alone."""
     found: set[str] = set()
     pending: list[ast.AST] = [MODULES[module]]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            pending += node.orelse
-            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -6,62 +6,19 @@ agents, settings and isolation are each environment's own, and need nothing from
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.mix_member import MixMember
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio times 2**64, in integers: exact for seeds of any size."""
-
-
-@dataclass(frozen=True)
-class MixMember:
-    """One environment of a mix, with what is different in it.
-
-    Example:
-        >>> from turnsmith.env.examples import GuessNumber
-        >>> MixMember(GuessNumber, weight=0)
-        Traceback (most recent call last):
-        turnsmith.errors.ConfigError: GuessNumber has the weight 0 in the mix; it must be a number above 0. To leave \
-it out, remove it.
-    """
-
-    environment: Any
-    """Whatever `RayPPOTrainer` takes as an environment; as an `EnvironmentSpec`, with settings of its own."""
-    _: KW_ONLY
-    weight: float = 1.0
-    """Its share of the groups, relative to the weights of the others."""
-    reward_range: tuple[float, float] | None = None
-    """The lowest and the highest reward of an episode: they become 0 and 1, and rewards between them accordingly.
-    None: rewards stay as they are."""
-    max_turns: int | None = None
-    """Overrides `inference.max_turns`."""
-    max_seconds: float | None = None
-    """Overrides `inference.max_seconds`."""
-    dataset: Any = field(default=None, repr=False)
-    """Its tasks, as `RayPPOTrainer(dataset=...)` takes them; None: only seeds differ."""
-
-    def __post_init__(self) -> None:
-        name = getattr(self.environment, "__name__", None) or getattr(self.environment, "name", self.environment)
-        if not _is_number(self.weight) or self.weight <= 0:
-            raise ConfigError(
-                f"{name} has the weight {self.weight} in the mix; it must be a number above 0. To leave it out, "
-                "remove it."
-            )
-        object.__setattr__(self, "weight", float(self.weight))
-        for limit in ("max_turns", "max_seconds"):
-            value = getattr(self, limit)
-            if value is not None and (not _is_number(value) or value <= 0):
-                raise ConfigError(f"{name} has {limit}={value} in the mix; it must be more than 0, or None.")
-        if self.reward_range is not None:
-            object.__setattr__(self, "reward_range", _range(name, self.reward_range))
 
 
 @dataclass(frozen=True, init=False)
@@ -208,17 +165,3 @@ def _target(environment: Any) -> Any:
         return environment.target
     named = isinstance(environment, str | type) or (callable(environment) and not hasattr(environment, "reset"))
     return environment if named else type(environment)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _range(name: object, given: Any) -> tuple[float, float]:
-    ends = tuple(given) if isinstance(given, tuple | list) else ()
-    if len(ends) != 2 or not all(map(_is_number, ends)) or not ends[0] < ends[1]:
-        raise ConfigError(
-            f"{name} has reward_range={given} in the mix; it must be the lowest and the highest reward of an episode, "
-            "such as (0, 10)."
-        )
-    return float(ends[0]), float(ends[1])

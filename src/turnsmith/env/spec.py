@@ -9,17 +9,15 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.agent import AGENT_SECONDS, AgentEnvironment, agent_environment
 from turnsmith.env.isolation.settings import OWN, Isolation
+from turnsmith.env.mix_member import MixMember
 from turnsmith.env.signatures import check_signatures
 from turnsmith.errors import ConfigError, TurnsmithError, describe_failure
 from turnsmith.importing import absolute_name, import_object
-
-if TYPE_CHECKING:
-    from turnsmith.env.mix import MixMember
 
 ADAPTERS = {
     "gymnasium": "turnsmith.env.adapters.gymnasium:GymnasiumEnvironment",

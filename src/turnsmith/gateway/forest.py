@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from turnsmith.errors import ConfigError
-from turnsmith.gateway.histories import History, KnownHistories, MessageKey, received, reply_keys
+from turnsmith.gateway.histories import KnownHistories, received, reply_keys
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal
-from turnsmith.gateway.turns import Continuation, Prompt, SampledTurn, Segment
+from turnsmith.gateway.turns import Continuation, History, MessageKey, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
 from turnsmith.tools.definition import ToolDefinition

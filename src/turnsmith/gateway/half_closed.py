@@ -21,7 +21,7 @@ _MOST_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """A connection that stays open for the answer if its client has sent a whole request, and sends no more."""
 
     __slots__ = ("has_ended",)
@@ -48,7 +48,8 @@ class Connection(web.RequestHandler):
 def has_ended(http: web.Request) -> bool:
     """Whether the client of a request sends no more, or its connection is lost."""
     transport, protocol = http.transport, http.protocol
-    return transport is None or transport.is_closing() or (isinstance(protocol, Connection) and protocol.has_ended)
+    ended = isinstance(protocol, HttpConnection) and protocol.has_ended
+    return ended or transport is None or transport.is_closing()
 
 
 async def has_arrived(http: web.Request) -> bool:

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import orjson
 
 from turnsmith.gateway.request import ChatMessage, ModelRequest
-from turnsmith.gateway.turns import SampledTurn
+from turnsmith.gateway.turns import History, MessageKey, SampledTurn
 
 _MOST_WALKS = 8
-MessageKey = tuple[Any, ...]
-"""`ChatMessage.key`."""
-
-
-@dataclass(slots=True, eq=False)
-class History:
-    """A history that an agent has sent or can send, in a tree: what follows it leads to longer ones."""
-
-    longer: dict[MessageKey, History] = field(default_factory=dict[MessageKey, "History"])
-    """By the message that follows."""
-    answers: dict[MessageKey, list[SampledTurn]] = field(default_factory=dict[MessageKey, list[SampledTurn]])
-    """The model's turns that follow, by what was handed out for them; the same text may be sampled twice."""
-    length: int = 0
-    """How many messages it has."""
-    tools: bytes = b""
-    """With these it began; only of one without messages."""
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from turnsmith.gateway.half_closed import Connection
+from turnsmith.gateway.half_closed import HttpConnection
 
 STRANGER_SECONDS = 10.0
 """So long a connection may last without the key: headers that never end, slow bodies and idle connections alike."""
@@ -66,7 +66,7 @@ class Strangers:
             timer.cancel()
 
     def _arrive(self) -> asyncio.Protocol:
-        connection = Connection(self._server, loop=self._loop, access_log=None, logger=self._logger)
+        connection = HttpConnection(self._server, loop=self._loop, access_log=None, logger=self._logger)
         self._timers[connection] = self._loop.call_later(STRANGER_SECONDS, self._end, connection)
         left = self._files - len(self._server.connections)
         while len(self._timers) > max(_LEAST_STRANGERS, min(MOST_STRANGERS, left // 2)):

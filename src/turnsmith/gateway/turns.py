@@ -1,18 +1,18 @@
-"""A turn of an agent episode, the prompt that it answers, and the sequence to train on that it is part of."""
+"""A turn of an agent episode, its history and prompt, and the sequence to train on that it is part of."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from turnsmith.gateway.request import ChatMessage
 from turnsmith.inference.engine import Generation
 from turnsmith.trajectory import TokenBuffer
 
-if TYPE_CHECKING:
-    from turnsmith.gateway.histories import History
+MessageKey = tuple[Any, ...]
+"""`ChatMessage.key`."""
 
 
 class Continuation(StrEnum):
@@ -58,6 +58,20 @@ class SampledTurn:
     """All tokens up to its end, as long as no turn follows it."""
     is_delivered: bool = False
     """Whether the agent has received it. A turn that it never saw is not trained on."""
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """A history that an agent has sent or can send, in a tree: what follows it leads to longer ones."""
+
+    longer: dict[MessageKey, History] = field(default_factory=dict[MessageKey, "History"])
+    """By the message that follows."""
+    answers: dict[MessageKey, list[SampledTurn]] = field(default_factory=dict[MessageKey, list[SampledTurn]])
+    """The model's turns that follow, by what was handed out for them; the same text may be sampled twice."""
+    length: int = 0
+    """How many messages it has."""
+    tools: bytes = b""
+    """With these it began; only of one without messages."""
 
 
 @dataclass(slots=True)
