@@ -28,6 +28,8 @@ FIX = (
     "Keep all state in the object (`self`): no class attributes, module variables, fixed file names or ports, and no "
     "change of the working folder or of environment variables. Every episode has an object of its own."
 )
+_ROUNDS = 5
+"""How often what differs has to differ again: else it is chance."""
 _WAIT_SECONDS = 5.0
 """How long an episode waits for its turn, and for the first turns of the others."""
 
@@ -113,14 +115,17 @@ async def look_for_disturbance(
     repeat.alone = await repeat.play(spec)
     is_here = sys.platform == "linux" and "://" not in str(spec.target)
     own = on_workers(spec.in_own_processes([0]), 0) if is_here and (is_auto(spec) or spec.mode == "process") else None
-    pairs, beside = repeat.differing(await repeat.play(spec, _one_by_one)), repeat.seconds
-    if not pairs and (held := _held(spec, len(starts))) is not None:
-        pairs = repeat.differing(await repeat.play(held, _all_at_once))
-    is_same = await repeat.is_same(pairs, spec)
-    if not pairs and own is not None and spec.mode == "process":
-        pairs = repeat.differing(await repeat.play(own))
-    # What differs from one process to the next, as the order of a set does, is nobody's doing.
-    if not is_same and not (own is not None and await repeat.is_same(pairs, own)):
+    ways: list[tuple[EnvironmentSpec | None, _Order | None]] = [
+        (spec, _one_by_one),
+        (_held(spec, len(starts)), _all_at_once),
+    ]
+    ways += [(own, None)] * (spec.mode == "process")
+    pairs, beside = list[tuple[Trajectory, Trajectory]](), 0.0
+    for environment, order in ways:
+        if environment is not None and not pairs:
+            pairs = await repeat.confirmed(environment, order, _ROUNDS if order else 1)
+            beside = beside or repeat.seconds
+    if not pairs:
         return None
     found = subject.cache["disturbed"] = Disturbed(subject.environment, pairs, own is not None, None)
     if own is not None and is_auto(spec):
@@ -150,6 +155,7 @@ class _Repeat:
         self._subject = subject
         self._starts = starts
         self._played = played
+        self.environment = on_workers(subject.environment, 1)
         self.alone = played
         """The episodes one after another, in one process."""
         spec = subject.rollout()
@@ -160,23 +166,29 @@ class _Repeat:
     def differing(self, again: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
         """The episodes that went another way, as they had gone and as they went; a fault is seen without this."""
         pairs = zip(self.alone, again, strict=True)
-        return [(one, other) for one, other in pairs if other.is_counted and first_difference(one, other)]
+        return [
+            (one, other) for one, other in pairs if one.is_counted and other.is_counted and first_difference(one, other)
+        ]
 
-    async def is_same(self, pairs: Sequence[tuple[Trajectory, Trajectory]], environment: EnvironmentSpec) -> bool:
-        """Whether the first of the episodes goes the same way twice if it is played by itself; else it is chance."""
-        start = [start for start in self._starts if pairs and start.episode_id == pairs[0][0].episode_id]
-        twice = [await self.play(environment, starts=start) for _ in range(2)]
-        return bool(start) and not first_difference(twice[0][0], twice[1][0])
+    async def confirmed(
+        self, environment: EnvironmentSpec, order: _Order | None, rounds: int
+    ) -> list[tuple[Trajectory, Trajectory]]:
+        """The episodes that go another way each time, while all go the same way by themselves: else it is chance."""
+        pairs = self.differing(await self.play(environment, order))
+        for _ in range(rounds if pairs else 0):
+            if self.differing(await self.play(self.environment)):
+                return []
+            again = {other.episode_id for _, other in self.differing(await self.play(environment, order))}
+            pairs = [pair for pair in pairs if pair[1].episode_id in again]
+        return pairs
 
     async def play(
         self,
         environment: EnvironmentSpec,
         order: _Order | None = None,
-        *,
-        starts: Sequence[EpisodeStart] | None = None,
     ) -> list[Trajectory]:
         """Play the episodes; without an order, one after another."""
-        starts = self._starts if starts is None else starts
+        starts = self._starts
         turns, spec = _Turns(len(starts), order), replace(self._spec, environment=environment)
         replay = Replay(self._played, self._subject.chat.close_id, turns.wait if order else None)
 

@@ -75,7 +75,17 @@ async def test_what_threads_share_is_found_and_refused(environment: Any) -> None
         settled(subject.environment, overlaps(subject))
 
 
-@pytest.mark.parametrize("environment", [*shared_state.OWN, Chance], ids=lambda one: one.__name__)
+class Coin(BaseEnvironment):
+    """Differs by chance in every other episode."""
+
+    def reset(self) -> str:
+        return "Say something."
+
+    def step(self, action: str) -> Any:
+        return "yes", float(random.SystemRandom().random() < 0.5), True, {}
+
+
+@pytest.mark.parametrize("environment", [*shared_state.OWN, Chance, Coin], ids=lambda one: one.__name__)
 async def test_what_belongs_to_one_environment_and_chance_are_no_disturbance(environment: Any) -> None:
     subject = subject_of(environment)
     finding = await found_in(subject)
