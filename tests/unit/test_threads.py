@@ -129,6 +129,11 @@ assert os.waitpid(child, 0)[1] == 0, "threads do not survive a fork"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
+async def test_calls_one_after_another_share_a_thread() -> None:
+    pool = ThreadPool(limit=4)
+    assert len({await pool.run(threading.get_ident) for _ in range(4)}) == 1
+
+
 async def test_never_more_calls_at_once_than_threads() -> None:
     pool = ThreadPool(limit=3)
     running = most = 0

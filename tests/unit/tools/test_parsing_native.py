@@ -66,6 +66,15 @@ def test_qwen_calls_from_ids_with_their_stop_token(qwen):
     assert (action.text, action.problem) == ("Let me.", None)
 
 
+@pytest.mark.parametrize("given", [[ToolDefinition("look", "Look around.")], []])
+def test_the_family_is_given_the_tools_that_there_are(monkeypatch, given):
+    parser, seen = NativeParser(byte_tokenizer(QWEN, "<|im_end|>"), given), []
+    parse = parser._renderer.parse_response
+    monkeypatch.setattr(parser._renderer, "parse_response", lambda ids, **how: seen.append(how) or parse(ids, **how))
+    parser.parse("hello")
+    assert [how["tools"] for how in seen] == [[one.as_openai() for one in given] or None]
+
+
 def test_deepseek_calls():
     begin, end, one, done, sep = DEEPSEEK[4], DEEPSEEK[5], DEEPSEEK[6], DEEPSEEK[7], DEEPSEEK[8]
     parser = NativeParser(byte_tokenizer(DEEPSEEK, DEEPSEEK[1]))

@@ -172,6 +172,16 @@ def test_steps_made_again_from_a_loaded_checkpoint_are_no_violation(tmp_path: Pa
     assert verify_run(run).violations == []
 
 
+def test_a_run_that_was_finished_twice_ends_where_it_was_finished_last(tmp_path: Path) -> None:
+    run = write_run(tmp_path, replace(ASYNC, finish=False))
+    run.append_event("finished", step=2)
+    run.append_event("resumed", step=2)
+    run.append_event("finished", step=4)
+    assert statuses(verify_run(run))["metrics"] == "ok"
+    run.append_event("finished", step=3)
+    assert statuses(verify_run(run))["metrics"] == "violated"
+
+
 def test_a_limit_that_was_changed_on_resuming_is_not_held_against_earlier_steps(tmp_path: Path) -> None:
     run = write_run(tmp_path, replace(ASYNC, finish=False))
     run.append_event("resumed", step=4, overrides=["training.max_staleness=0"])
