@@ -178,8 +178,12 @@ class _Repeat:
         for _ in range(rounds if pairs else 0):
             if self.differing(await self.play(self.environment)):
                 return []
-            again = {other.episode_id for _, other in self.differing(await self.play(environment, order))}
+            again = {other.episode_id: other for _, other in self.differing(await self.play(environment, order))}
             pairs = [pair for pair in pairs if pair[1].episode_id in again]
+            if (
+                order is None
+            ):  # what differs from one process to the next, as the order of a set does, is nobody's doing
+                pairs = [pair for pair in pairs if not first_difference(pair[1], again[pair[1].episode_id])]
         return pairs
 
     async def play(
