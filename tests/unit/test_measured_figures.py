@@ -94,7 +94,9 @@ def test_every_file_says_where_it_comes_from(hook: ModuleType) -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
         assert {"command", "date", "commit", "machine", "measured by"} <= found.keys(), file.name
         assert found["readings"], file.name
-        assert re.match(r"the command$|the command in parts: ", found["measured by"]), f"{file.name}: run it with --json"
+        assert re.match(r"the command$|the command in parts: ", found["measured by"]), (
+            f"{file.name}: run it with --json"
+        )
 
 
 @pytest.mark.parametrize(
