@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from importlib import import_module
@@ -17,8 +18,9 @@ from turnsmith.check.checks import CHECKS
 from turnsmith.check.checks.exploits import check_exploits
 from turnsmith.check.subject import Subject
 from turnsmith.config import EnvironmentConfig
+from turnsmith.env.host import open_host
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError
+from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.trajectory import Trajectory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
@@ -113,3 +115,34 @@ def test_it_is_trained_in(tmp_path: Path) -> None:
     task = "environment.min_terms=2 environment.max_terms=2 environment.min_digits=1 environment.max_digits=1"
     settings = ("inference.max_tokens=2", *task.split())
     assert_two_steps_train("reasoning_gym:chain_sum", tmp_path, *settings, batch=64, group=64)
+
+
+async def _opened_and_scored(name: str, seed: int) -> tuple[Any, ...]:
+    """The question, and what its own solution and a wrong answer are paid; the error if there is one."""
+    shown: list[Any] = []
+    for answer in (None, "I do not know"):
+        host = open_host(EnvironmentSpec(f"reasoning_gym:{name}"))
+        try:
+            shown.append(await host.reset(seed))
+            said = await host.solve() if answer is None else answer
+            shown.append((await host.step(f"<answer>{said}</answer>")).reward)
+        except EnvironmentFailure as error:
+            shown.append(str(error))
+        finally:
+            await host.close()
+    return tuple(shown)
+
+
+async def test_every_task_opens_and_scores_the_same_alone_and_among_64() -> None:
+    names = [name for name in import_module("reasoning_gym").factory.DATASETS if name != "composite"]  # made of others
+    starts = [(name, seed) for seed in range(2) for name in names]
+    alone = {start: await _opened_and_scored(*start) for start in starts}
+    free = asyncio.Semaphore(64)
+
+    async def among(start: tuple[str, int]) -> bool:
+        async with free:
+            return await _opened_and_scored(*start) == alone[start]
+
+    same = await asyncio.gather(*map(among, starts))
+    assert [start for start, is_same in zip(starts, same, strict=True) if not is_same] == []
+    assert len(names) > 100
