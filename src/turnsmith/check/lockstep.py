@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 import sysconfig
 import threading
 from collections import Counter
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -25,8 +26,10 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.generators import Generators, drawn_from
 from turnsmith.importing import import_name
 
-_BEGIN_SECONDS, _LINE_SECONDS = 0.1, 0.02
-"""How long a call waits for those of the others to begin, and a line for theirs."""
+_BEGIN_SECONDS = 0.1
+"""How long a call waits for those of the others to begin."""
+_LINE_SECONDS = 0.02
+"""How long a line waits for those of the others."""
 _VISITS, _MOST_LINES = 2, 200
 """A line is held on its first visits in a call, and so many lines in all: a loop need not be held in each round."""
 
@@ -45,6 +48,8 @@ class Lockstep:
     """The environment's class or factory, or its name."""
     count: int
     """How many environments are played at the same time."""
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Of their meeting: in a worker process each environment has a copy of this object."""
 
     @classmethod
     def of(cls, spec: EnvironmentSpec, count: int) -> EnvironmentSpec:
@@ -56,19 +61,15 @@ class Lockstep:
         """Build the environment; from here on its calls in this thread are in lockstep."""
         mine = drawn_from()
         if mine is not None and asyncio._get_running_loop() is None:  # pyright: ignore[reportPrivateUsage]
-            sys.settrace(_Tracer(self._meeting, mine))
+            sys.settrace(_Tracer(_meeting(self.name, self.count), mine))
         return EnvironmentSpec(self.target, config).build()
 
     @property
     def __name__(self) -> str:
         return EnvironmentSpec(self.target).name
 
-    @cached_property
-    def _meeting(self) -> _Meeting:
-        return _Meeting(self.count)
-
     def __reduce__(self) -> Any:
-        return Lockstep, (self.target, self.count)
+        return Lockstep, (self.target, self.count, self.name)
 
 
 class _Meeting:
@@ -104,6 +105,11 @@ class _Meeting:
     def _before(self, me: Any) -> list[Any]:
         mine = self._lines[me], me
         return [one for one, lines in self._lines.items() if (lines, one) < mine and one not in self._away]
+
+
+@cache
+def _meeting(name: str, count: int) -> _Meeting:
+    return _Meeting(count)
 
 
 class _Tracer:

@@ -1,7 +1,8 @@
 """Whether episodes go another way than alone when their calls overlap, which is forced here, or come after others.
 
 The actions of episodes that were played one after another are repeated twice: with each call between two calls of the
-others, and with each line of a call between two lines of theirs. Where environments have worker processes, an episode
+others. Where environments have worker processes they are also repeated there with each line of a call between two
+lines of theirs: a process that runs traced code may crash, and it must not be the user's. And there an episode
 is also repeated in a process of its own, which nobody used before.
 """
 
@@ -252,10 +253,10 @@ class _Turns:
 
 
 def _held(spec: EnvironmentSpec, count: int) -> EnvironmentSpec | None:
-    """The same environments, called in lockstep; None: they cannot be."""
+    """The same environments, called in lockstep in a worker process; None: they cannot be."""
     held = Lockstep.of(spec, count)
     try:
-        if not spec.mode.startswith("tcp") and spec.mode != "loop":
+        if spec.mode == "process":
             from turnsmith.rollout.isolation_check import check_isolation
 
             check_isolation(held)

@@ -65,7 +65,7 @@ class Chance(BaseEnvironment):
         return f"{random.SystemRandom().random()}", 0.0, True, {}
 
 
-@pytest.mark.parametrize("environment", [*shared_state.SHARED[:3], BetweenTwoLines], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("environment", shared_state.SHARED[:3], ids=lambda one: one.__name__)
 async def test_what_threads_share_is_found_and_refused(environment: Any) -> None:
     subject = subject_of(environment)
     finding = await found_in(subject)
@@ -142,4 +142,9 @@ async def test_of_a_mix_only_the_environment_that_disturbs_gets_processes() -> N
 
 
 async def test_turnsmith_check_looks_for_it_too() -> None:
-    assert (await check_interleaved(subject_of(BetweenTwoLines))).status == "failed"
+    assert (await check_interleaved(subject_of(shared_state.SHARED[0]))).status == "failed"
+
+
+@pytest.mark.nightly
+async def test_in_a_worker_process_two_lines_of_a_call_overlap() -> None:
+    assert (await found_in(subject_of(BetweenTwoLines, "process"))).status == "failed"

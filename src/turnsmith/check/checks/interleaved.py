@@ -58,7 +58,7 @@ async def _find(subject: Subject, alone: list[Trajectory], turns: int | None) ->
 _AGENT = Finding("skipped", "An agent decides itself what it does with the same answers.")
 INTERLEAVED = Check(
     "episodes do not disturb others",
-    "Repeats the actions of scripted episodes with each call, and each line of a call, between those of others.",
+    "Repeats the actions of scripted episodes with each call, in worker processes each line, between others' calls.",
     "Training runs hundreds at once; shared state gives the model rewards for what another episode did.",
     check_interleaved,
 )
