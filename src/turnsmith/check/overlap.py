@@ -23,7 +23,7 @@ from turnsmith.env.isolation.settings import OWN, PROCESSES, Isolation
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.rollout.episode import EpisodeStart
-from turnsmith.trajectory import Trajectory
+from turnsmith.trajectory import Outcome, Trajectory
 
 FIX = (
     "Keep all state in the object (`self`): no class attributes, module variables, fixed file names or ports, and no "
@@ -165,26 +165,33 @@ class _Repeat:
         """What the last `play` took."""
 
     def differing(self, again: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
-        """The episodes that went another way, as they had gone and as they went; a fault is seen without this."""
-        pairs = zip(self.alone, again, strict=True)
-        return [
-            (one, other) for one, other in pairs if one.is_counted and other.is_counted and first_difference(one, other)
+        """The episodes that went another way, or failed, as they had gone and as they went."""
+        pairs = [
+            (one, other)
+            for one, other in zip(self.alone, again, strict=True)
+            if one.is_counted and (other.is_counted or other.outcome is Outcome.ENVIRONMENT_FAILED)
         ]
+        return [pair for pair in pairs if first_difference(*pair)]
 
     async def confirmed(
         self, environment: EnvironmentSpec, order: _Order | None, rounds: int
     ) -> list[tuple[Trajectory, Trajectory]]:
-        """The episodes that go another way each time, while all go the same way by themselves: else it is chance."""
+        """Episodes that go another way, if some do each time, and none by themselves: else it is chance.
+
+        Which of them it is may change from time to time, with the order in which they are reset.
+        """
         pairs = self.differing(await self.play(environment, order))
-        for _ in range(rounds if pairs else 0):
-            if self.differing(await self.play(self.environment)):
+        for _ in range(rounds):
+            if not pairs or self.differing(await self.play(self.environment)):
                 return []
-            again = {other.episode_id: other for _, other in self.differing(await self.play(environment, order))}
-            pairs = [pair for pair in pairs if pair[1].episode_id in again]
-            if (
-                order is None
-            ):  # what differs from one process to the next, as the order of a set does, is nobody's doing
-                pairs = [pair for pair in pairs if not first_difference(pair[1], again[pair[1].episode_id])]
+            before, pairs = pairs, self.differing(await self.play(environment, order))
+            if order is None:  # what differs from one process to the next, as the order of a set, is nobody's doing
+                went = {one.episode_id: one for _, one in before}
+                pairs = [
+                    pair
+                    for pair in pairs
+                    if (one := went.get(pair[1].episode_id)) and not first_difference(one, pair[1])
+                ]
         return pairs
 
     async def play(
