@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 
 from turnsmith import Chat, RayPPOTrainer
 from turnsmith.env.examples import Calculator
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout import EpisodeStart
 

@@ -51,6 +51,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
 ELSEWHERE = {
     "first_step": "needs another clone to compare with",
     "kill_and_resume": "has a stage of its own in .ci/run",
+    "published_faults": "needs clones of the projects, and measures nothing",
     "self_play": "is run by tests/e2e/test_players.py",
 }
 """Those that judge themselves and are not run here, with the reason."""

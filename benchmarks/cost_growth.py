@@ -60,11 +60,10 @@ def run_on_ray(trainer: RayPPOTrainer) -> Generator[Measure]:
     """Measures in the task runner of a run."""
     import ray
 
-    from turnsmith.trainer.verl import task_runner
-    from turnsmith.trainer.verl.transformers import server
+    from turnsmith.trainer.verl import task_runner, transformers_server
 
     task_runner.TaskRunner = model_free.MeasuredTaskRunner  # type: ignore[misc]
-    server.start_servers_early = lambda *args: []
+    transformers_server.start_servers_early = lambda *args: []
     try:
         trainer._start(1, 1)
         yield lambda *what: ray.get(trainer._runner.measure.remote(*what))

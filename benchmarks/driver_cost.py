@@ -45,7 +45,7 @@ from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling, ToolRegistry
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.trajectory import Outcome

@@ -24,9 +24,9 @@ from turnsmith.gateway.dialects import ChatCompletions
 from turnsmith.gateway.dialects.base import KnownMessages
 from turnsmith.gateway.forest import Forest
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 from turnsmith.tools.parsing import FunctionCallingParser
 
 TURNS = 8

@@ -140,7 +140,7 @@ def main() -> None:
     """Measure and print."""
     from transformers import AutoTokenizer
 
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.003, 0.01, 0.05])

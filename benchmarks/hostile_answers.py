@@ -28,11 +28,11 @@ from tests.unit.env.adapters.hostile_answers import drawn, worst
 from transformers import AutoTokenizer
 
 from turnsmith import Chat, EnvironmentConfig, EnvironmentSpec, EpisodeStart, QuestionAnswer, ScriptedEngine
-from turnsmith.environment_threads import shared_environment_threads
+from turnsmith.concurrency.environment_threads import shared_environment_threads
 from turnsmith.inference.engine import Sampling
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout import run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 COUNT, ROUNDS, TOGETHER, PLAYED_TOGETHER = 100_000, 4, 16, 4
 MOST = 3.0

@@ -7,7 +7,6 @@ time for one step, and what it is over a step on the event loop itself.
     loop      on the event loop, no thread and no process between
     thread    off the event loop, in a thread of this process
     process   in a worker process, over a socket
-    tcp       in a worker of `turnsmith serve-env` on this machine
     Ray       `await actor.step.remote(action)`: an async actor that holds the environments itself
     pipe      two bare processes that send each other 64 bytes over a socket: what the machine takes for that alone
 
@@ -25,10 +24,8 @@ import asyncio
 import os
 import socket
 import statistics
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -37,8 +34,6 @@ from tests.e2e.marked_processes import command_of
 from turnsmith import BaseEnvironment, EnvironmentConfig
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers, isolation_status
-from turnsmith.env.isolation.server import EnvironmentServer
-from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.spec import EnvironmentSpec
 
 WORDS = "the parcel of your order is late because a van broke down near Lyon and nobody told us in time so we ask"
@@ -184,14 +179,13 @@ def misses(over: dict[str, float]) -> list[str]:
     return [f"a step in a process: {ratio:.1f} > {LIMIT} times the pipe"] * (ratio > LIMIT)
 
 
-async def measure(options: argparse.Namespace, address: str) -> list[str]:
+async def measure(options: argparse.Namespace) -> list[str]:
     """Measure everything; returns what is over its limit."""
     rounds, steps = (5, 2000) if options.quick else (9, 8000)
     await start_up()
     missed: list[str] = []
     for at_once in (1, JUDGED):
-        ways = {mode: await opened(mode, at_once) for mode in ("loop", "thread", "process", address)}
-        ways["tcp"] = ways.pop(address)
+        ways = {mode: await opened(mode, at_once) for mode in ("loop", "thread", "process")}
         if not options.no_ray:
             ways["Ray"] = on_ray(at_once)
         for step in ways.values():
@@ -212,11 +206,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps: under a minute")
     parser.add_argument("--no-ray", action="store_true", help="without Ray, which takes seconds to start")
     options = parser.parse_args()
-    listener = socket.create_server(("127.0.0.1", 0))
-    target = f"{Path(__file__).resolve()}:Desk"
-    server = EnvironmentServer(listener, Isolation("process", workers=2), target)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    missed = asyncio.run(measure(options, f"tcp://127.0.0.1:{listener.getsockname()[1]}"))
+    missed = asyncio.run(measure(options))
     print("missed: " + "; ".join(missed) if missed else f"holds: at most {LIMIT} times the pipe")
     raise SystemExit(bool(missed))
 

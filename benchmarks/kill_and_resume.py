@@ -39,7 +39,7 @@ STEPS = 6
 TURNSMITH = [sys.executable, "-m", "turnsmith"]
 SETTINGS = (
     f"training.num_epochs={STEPS} training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 "
-    "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
+    "inference.max_tokens=4 training.learning_rate=1e-2 training.use_kl_in_reward=true "
     "evaluation.every=2 evaluation.episodes=6"
 )
 

@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnsmith import Chat, ScriptedEngine
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Sampling
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 FIRST_SEED = 2_000_000
 """Neither trained on nor evaluated later."""

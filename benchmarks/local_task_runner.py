@@ -21,19 +21,18 @@ from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 
-from turnsmith import Chat, Limits, RayPPOTrainer, RunFolder, Sampling, Trajectory
-from turnsmith.models import resolve
+from turnsmith import Chat, Limits, RayPPOTrainer, Sampling, Trajectory
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.rollout.episode_groups import episode_name
+from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.diagnostics.metrics import report_of
+from turnsmith.trainer.config.check import verl_config
+from turnsmith.trainer.run_parts import EpisodePlan, claim_new_folder, write_settings, write_starts
 from turnsmith.trainer.verl.agent_loop import to_verl_outputs
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, FinishedEpisodes
 from turnsmith.trajectory import Decision
 
 
@@ -85,7 +84,7 @@ class LocalWorker:
         self._queue, self._played, self._group_size = queue, played, group_size
         self._rows = [output.as_dict() for one in played for output in to_verl_outputs(one)]
         self._waiting: list[Any] = []
-        self._finished = Finished()
+        self._finished = FinishedEpisodes()
 
     def call(self, method: str, *args: Any) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -98,8 +97,8 @@ class LocalWorker:
     def generate_sequences(self, prompts: Any) -> None:
         self._waiting.append(prompts)
 
-    def finish_step(self, *_: Any) -> Finished:
-        finished, self._finished = self._finished, Finished()
+    def finish_step(self, *_: Any) -> FinishedEpisodes:
+        finished, self._finished = self._finished, FinishedEpisodes()
         return finished
 
     def play_what_waits(self) -> None:
@@ -115,7 +114,7 @@ class LocalWorker:
                 LedgerEntry(one.episode_id, one.group_id, Decision.KEPT, [attempt])
                 for one, attempt in zip(ended, tokens, strict=True)
             ]
-            self._finished = Finished(report_of(ended), entries)
+            self._finished = FinishedEpisodes(report_of(ended), entries)
 
     def _put(self, uid: str, index: int, session: int) -> Trajectory:
         place = (index + session) % len(self._played)
@@ -148,20 +147,18 @@ class LocalTaskRunner(MeasuredTaskRunner):
 
     def __init__(self, trainer: RayPPOTrainer) -> None:
         config, model = trainer.config, resolve("tiny")
-        inputs = trainer._inputs()
-        self._folder: RunFolder = inputs.new_folder()
+        parts = trainer.parts
+        self._folder, _ = claim_new_folder(config, parts.environment.name)
         run_dir = str(self._folder.path)
         theirs = verl_config(config, model_path=model, run_dir=run_dir, steps=1)
-        inputs.write(self._folder, theirs, is_new=True)
+        write_settings(config, self._folder)
+        write_starts(config, parts, self._folder, is_new=True)
         OmegaConf.resolve(theirs)
         limits, sampling = Limits.of(config.inference), Sampling(max_tokens=SAID)
         rollout = RolloutSpec(
-            environment=trainer.environment,
+            environment=parts.environment,
             limits=limits,
             sampling=sampling,
-            reward_fn=None,
-            tools=None,
-            parser=None,
             failures=FailurePolicy.of(config.failures),
         )
         chat, queue = Chat(AutoTokenizer.from_pretrained(model)), LocalQueue()
@@ -169,7 +166,7 @@ class LocalTaskRunner(MeasuredTaskRunner):
             asyncio.run(
                 run_episode(
                     EpisodeStart(f"episode-{seed}", seed=seed),
-                    environment=trainer.environment,
+                    environment=parts.environment,
                     engine=Replies(),
                     chat=chat,
                     limits=limits,
@@ -182,12 +179,7 @@ class LocalTaskRunner(MeasuredTaskRunner):
         group_size = config.training.group_size
         queue.workers = [LocalWorker(queue, played, group_size) for _ in range(2)]
         handles = [EpisodeWorkerHandle(worker.call, Future()) for worker in queue.workers]
-        saving = CheckpointPolicy.of(config, 1)
-        self._made = (
-            theirs,
-            EpisodePlan(rollout, run_dir),
-            {"saving": saving, "steps_in_epoch": 1, "evaluating": None},
-        )
+        self._made = (theirs, EpisodePlan(config, rollout, run_dir))
         self._trainer = SimpleNamespace(global_steps=0)
         self._workers = EpisodeWorkers(handles.__getitem__, len(handles), group_size, Ledger())
 

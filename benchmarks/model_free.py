@@ -246,14 +246,14 @@ class MeasuredTaskRunner(TaskRunner):
 
     ranks: Callable[[], Any] = RankGroup
 
-    def start(self, config: Any, plan: Any, **more: Any) -> None:
+    def start(self, config: Any, plan: Any, *more: Any) -> None:
         import verl  # noqa: F401  (its plugins load first)
 
         from turnsmith.trainer.verl import schedules
 
-        self._made = (config, plan, more)
+        self._made = (config, plan)
         schedules.trainer_class = lambda schedule: measured(schedules.SyncTrainer, Costs())
-        super().start(config, plan, **more)
+        super().start(config, plan, *more)
 
     def measure(self, kind: str, episodes: int, steps: int) -> list[dict[str, Any]]:
         """Make steps of so many episodes in a trainer of ours or of verl; what each of them cost."""
@@ -264,7 +264,7 @@ class MeasuredTaskRunner(TaskRunner):
 
         from turnsmith.trainer.verl.schedules import SyncTrainer
 
-        theirs, plan, more = self._made
+        theirs, plan = self._made
         config, costs, done = copy.deepcopy(theirs), Costs(), self._trainer.global_steps
         group_size = int(config.actor_rollout_ref.rollout.n)
         config.data.train_batch_size = config.actor_rollout_ref.actor.ppo_mini_batch_size = episodes // group_size
@@ -274,8 +274,7 @@ class MeasuredTaskRunner(TaskRunner):
             trainer = measured(PPOTrainerSync, costs, self.ranks)(config)
         else:
             core_algos.ADV_ESTIMATOR_REGISTRY.pop(config.algorithm.adv_estimator, None)  # a run registers it once
-            kept = {name: more[name] for name in ("saving", "steps_in_epoch", "evaluating")}
-            trainer = measured(SyncTrainer, costs, self.ranks)(config, self._emit, plan, **kept)
+            trainer = measured(SyncTrainer, costs, self.ranks)(config, self._emit, plan)
         trainer.init()
         trainer.global_steps, trainer.total_training_steps = done, done + steps
         trainer.agent_loop_manager = self._workers

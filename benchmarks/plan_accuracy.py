@@ -1,10 +1,10 @@
-"""How far `turnsmith plan` is off: short CPU runs of many kinds, each forecast before it is started.
+"""How far `turnsmith check --plan` is off: short CPU runs of many kinds, each forecast before it is started.
 
 The forecasts know the settings, some episodes that were played before, a measurement of this machine with the model,
-and `turnsmith plan`'s two reference runs; none of the runs below. Prints seconds of a step, CPU seconds of a step and
-memory of all processes, each as forecast and as measured, with the error, and at the end how many are within 25 %
-(times) and 10 % (memory). On a machine that others use too, seconds on the wall say more about the others; `--clock
-cpu` then judges CPU seconds instead.
+and the two reference runs of `turnsmith check --plan`; none of the runs below. Prints seconds of a step, CPU seconds of
+a step and memory of all processes, each as forecast and as measured, with the error, and at the end how many are within
+25 % (times) and 10 % (memory). On a machine that others use too, seconds on the wall say more about the others;
+`--clock cpu` then judges CPU seconds instead.
 
 With `--folder` results are kept, and a second call goes on after the last run. About 15 minutes on two free cores.
 
@@ -22,15 +22,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from benchmarks import results
 
+from turnsmith.check.plan.cpu import CpuForecast, forecast_on_cpu, played_sample
+from turnsmith.check.plan.reference import Reference, measure_reference, measured_run
 from turnsmith.cli.engine import open_engine
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.plan.cpu import CpuForecast, forecast_on_cpu, played_sample
-from turnsmith.plan.measured_run import measured_run
-from turnsmith.plan.reference import Reference, measure_reference, read_reference
 
 LIMITS = {"wall": 0.25, "cpu": 0.25, "memory": 0.10}
 _GAME = "turnsmith.env.examples:GuessNumber"
@@ -67,7 +67,7 @@ def build_wide(folder: Path) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     wide = folder / "wide"
     if not wide.is_dir():
@@ -135,7 +135,7 @@ def main() -> None:
     known = folder / "reference.json"
     if not known.exists():
         known.write_text(json.dumps(dataclasses.asdict(measure_reference()), indent=1))
-    reference, found = read_reference(json.loads(known.read_text())), dict[str, dict[str, float]]()
+    reference, found = msgspec.json.decode(known.read_text(), type=Reference), dict[str, dict[str, float]]()
     print(f"{'run':24}{'s a step':>10}{'fact':>8}{'':7}{'CPU s':>8}{'fact':>8}{'':7}{'GiB':>7}{'fact':>7}")
     for name in options.names:
         file = folder / f"{name}.json"
@@ -144,7 +144,7 @@ def main() -> None:
                 continue
             file.write_text(json.dumps(run_case(name, reference, folder), indent=1))
         saved = json.loads(file.read_text())
-        pairs = errors(CpuForecast.of(saved["forecast"]), saved["run"])
+        pairs = errors(msgspec.convert(saved["forecast"], CpuForecast), saved["run"])
         found[name] = {what: made / fact - 1 for what, (made, fact) in pairs.items()}
         (wall, wall_fact), (cpu, cpu_fact), (memory, memory_fact) = pairs.values()
         off = found[name]

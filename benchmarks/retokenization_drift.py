@@ -184,7 +184,7 @@ def misses(ours: dict[str, float]) -> list[str]:
 async def sampled_turns(count: int, tokens: int) -> tuple[Family, list[Turn], float]:
     """Responses of SmolLM2, and the share of their tokens that the tokenizer would not have chosen."""
     from turnsmith.inference.engines.transformers_engine import TransformersEngine
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     tokenizer = load_real_tokenizer("smollm2")
     chat = Chat(tokenizer)

@@ -44,7 +44,7 @@ from transformers import AutoTokenizer
 from turnsmith import BaseEnvironment, Chat, Generation, Limits, Sampling
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engines.vllm_engine import VLLMEngine
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.trajectory import Outcome
 

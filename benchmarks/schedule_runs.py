@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnsmith import RunFolder
-from turnsmith.plan.schedule_model import StepCosts, Turn, Workload
+from turnsmith.check.plan.schedule_model import StepCosts, Turn, Workload
 from turnsmith.records.episode_files import episode_files
 from turnsmith.records.episodes import read_episode_file
 from turnsmith.records.yaml_text import parse_yaml

@@ -4,7 +4,7 @@
 update and weight sync. It draws from them, simulates the schedule of each run, and prints the error of the simulated
 time per step. In `colocate_async` a turn that an update paused took longer: its time is replaced by that of another
 turn. If one of the runs is `sync`, the others are also predicted from its turns alone. Exits 1 if a simulation is off
-by more than 15 %, or a prediction by more than 25 %, the limit of `turnsmith plan`, which uses the same model.
+by more than 15 %, or a prediction by more than 25 %, the limit of `turnsmith check --plan`, which uses the same model.
 
 `scale RUN --lengths OTHER` simulates 200,000 episodes on 512 GPUs: turns per episode and the shape of environment times
 come from RUN, the shape of turn lengths from OTHER, sizes and speeds from `Cluster`, whose values are assumptions. The
@@ -32,7 +32,7 @@ from benchmarks import results
 from benchmarks.schedule_runs import WARM_UP, MeasuredRun, measured_workload, read_measured
 
 from turnsmith import read_episodes
-from turnsmith.plan.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
+from turnsmith.check.plan.schedule_model import Simulated, StepCosts, Turn, Workload, simulate
 
 SCHEDULES = ("sync", "colocate_async", "separate_async")
 MOST_ERROR, MOST_PREDICTED = 0.15, 0.25

@@ -18,7 +18,7 @@ from tests.unit.trainer.prompt_groups import micro_batch, run
 from transformers import AutoModelForCausalLM
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
 

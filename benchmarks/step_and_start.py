@@ -31,7 +31,7 @@ from benchmarks import results
 from benchmarks.rounds import check_rounds, in_turn, median_ratio
 
 from turnsmith.config import ConfigStore
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.trainer.config.to_verl import verl_keys
 from turnsmith.trainer.driver.cluster import environment_variables
 

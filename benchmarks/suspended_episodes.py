@@ -35,7 +35,7 @@ from transformers import AutoTokenizer
 
 from turnsmith import BaseEnvironment, Chat, EnvironmentConfig, Generation, Limits, Sampling, tool
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.episode import EpisodeStart, run_episode
 from turnsmith.trajectory import Trajectory
 

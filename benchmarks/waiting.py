@@ -16,7 +16,8 @@ import time
 
 from benchmarks import results
 
-from turnsmith import ToolRegistry, threads, tool
+from turnsmith import ToolRegistry, tool
+from turnsmith.concurrency import threads
 from turnsmith.tools.definition import ToolCall
 
 CALLS, THREADS = 2048, 24

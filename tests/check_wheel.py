@@ -83,11 +83,11 @@ def check_core(folder: Path, wheel: Path) -> None:
     print(f"environment: {files / 1e6:.0f} MB")
     assert wheel.stat().st_size < MOST_BYTES
     assert len(names) < MOST_DEPENDENCIES
-    worked(folder, "check game.py:Game --audit", "ok      ceiling", "ok      many at once", "0 failed")
+    worked(folder, "check game.py:Game --audit -v", "ok      ceiling", "ok      many at once", "none failed")
     worked(folder, "play game.py:Game --name played", "Outcome: completed.", typed="5\n")
-    worked(folder, "report played", "report")
+    worked(folder, "runs report played", "report")
     assert list(folder.glob("runs/played/*.html")), "the report is not there"
-    needing = ["train --dry-run game.py:Game --model tiny", "train game.py:Game --model tiny", "selftest"]
+    needing = ["train --dry-run game.py:Game --model tiny", "train game.py:Game --model tiny", "check --machine"]
     needing += ["eval game.py:Game --model tiny", "eval game.py:Game --model http://127.0.0.1:9", "serve tiny"]
     for words in [*needing, "play game.py:Game --model tiny", "model tiny new", "check gymnasium:FrozenLake-v1"]:
         code, printed = turnsmith(folder, *words.split())
@@ -100,10 +100,14 @@ def check_core(folder: Path, wheel: Path) -> None:
 def check_macos(folder: Path, _: Path) -> None:
     """What works without Linux's own functions, and what says that it needs them."""
     macos = {"before": (str(AS_MACOS),)}
-    worked(folder, "check game.py:Game --audit", "ok      ceiling", "0 failed", **macos)
+    worked(folder, "check game.py:Game --audit -v", "ok      ceiling", "none failed", **macos)
     worked(folder, "play game.py:Game --name played", "Outcome: completed.", typed="5\n", **macos)
     worked(folder, "runs", "played", **macos)
-    for words in ("check game.py:Game environment.isolation=process", "serve-env game.py:Game", "train game.py:Game"):
+    for words in (
+        "check game.py:Game environment.isolation=process",
+        "serve --environment game.py:Game",
+        "train game.py:Game",
+    ):
         code, printed = turnsmith(folder, *words.split(), **macos)
         print(f"on macOS: turnsmith {words}: {printed.strip().splitlines()[-1]}")
         assert code == 2
@@ -113,7 +117,7 @@ def check_macos(folder: Path, _: Path) -> None:
 def check_adapters(folder: Path, _: Path) -> None:
     """Others' environments."""
     for name in ("gymnasium:FrozenLake-v1", "reasoning_gym:syllogism"):
-        worked(folder, f"check {name} --audit", "ok      any text is answered", "0 failed")
+        worked(folder, f"check {name} --audit", "ok      any text is answered", "none failed")
 
 
 def check_openai(folder: Path, tokenizer: Path) -> None:

@@ -89,7 +89,7 @@ def pytest_collect_file() -> Generator[None, Iterable[pytest.Collector], list[py
 @pytest.fixture(scope="session")
 def tiny_folder() -> str:
     """Folder of the tiny random model."""
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     return resolve("tiny")
 
@@ -97,6 +97,6 @@ def tiny_folder() -> str:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> str:
     """Folder of SmolLM2-135M-Instruct."""
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     return resolve("smollm2")

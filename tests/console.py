@@ -12,11 +12,11 @@ PLACES = (
     ("apt-get install ", "not run: it changes the machine, as .ci/run does (system_packages)"),
     ("turnsmith play ", "unit"),
     ("turnsmith train .* --dry-run", "unit"),
-    ("(uvx --from . )?turnsmith (check|plan) ", "e2e"),
     (
-        "turnsmith rehearse .*recipes/lora",
+        "turnsmith check .*--rehearse recipes/lora",
         "not run: Qwen3-8B is on a hub; test_rehearse.py rehearses another",
     ),
+    ("(uvx --from . )?turnsmith check ", "e2e"),
     ("turnsmith train .*(letters|counting).py", "nightly"),
     ("turnsmith train .*recipes/(agent|self_play)/", "nightly"),
     ("turnsmith train .*recipes/lora/", "not run: it needs a GPU; `--dry-run` in unit"),

@@ -19,9 +19,9 @@ from turnsmith import algo
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference" / "api"
 _PAGES = {
-    "environments": ("Environments", ("env.", "step_result")),
+    "environments": ("Environments", ("env.", "tools.step_result")),
     "tools": ("Tools and parsers", ("tools.",)),
-    "training": ("Training", ("trainer.", "models", "records.run_warnings")),
+    "training": ("Training", ("trainer", "inference.models", "records.run_warnings")),
     "evaluation": ("Episodes, evaluation and rewards", ("rollout.", "trajectory")),
     "inference": ("Inference", ("inference.",)),
     "records": ("Run folders", ("records.",)),

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from turnsmith import config as config_module
 from turnsmith.config import ConfigStore, ImportName
@@ -65,11 +65,13 @@ def _section(name: str, kind: Any) -> str:
 
 def _row(section: str, kind: Any, field: str) -> str:
     default = dump_yaml({"default": getattr(kind(), field)}).removeprefix("default:").strip()
-    types = _describe_type(get_type_hints(kind)[field])
+    types = _describe_type(get_type_hints(kind, include_extras=True)[field])
     return f"- **`{section}.{field}`** ({types}; default `{default}`)<br>{_docstrings(kind).get(field, '')}"
 
 
 def _describe_type(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return f"{_describe_type(get_args(kind)[0])}, {get_args(kind)[1]}"
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(map(_describe_type, get_args(kind)))
     if get_origin(kind) is Literal:

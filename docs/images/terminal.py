@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from turnsmith import RunFolder
-from turnsmith.trainer.display.panel import Panel
+from turnsmith.trainer.display import Panel
 
 
 def main(folder: str, header: str, steps: str = "") -> None:

@@ -37,6 +37,7 @@ from .inference.engine import Sampling as Sampling
 from .inference.engines.openai_engine import OpenAIEngine as OpenAIEngine
 from .inference.engines.scripted_engine import ScriptedEngine as ScriptedEngine
 from .inference.engines.sglang_engine import SGLangEngine as SGLangEngine
+from .inference.models import resolve as resolve
 from .inference.sync.base import BaseInferenceEngine as BaseInferenceEngine
 from .inference.sync.batch import BatchInferenceManager as BatchInferenceManager
 from .inference.sync.create import create_inference_engine as create_inference_engine
@@ -44,7 +45,6 @@ from .inference.sync.engines import OpenAIInferenceEngine as OpenAIInferenceEngi
 from .inference.sync.engines import SGLangInferenceEngine as SGLangInferenceEngine
 from .inference.sync.engines import TransformersInferenceEngine as TransformersInferenceEngine
 from .inference.sync.engines import VLLMInferenceEngine as VLLMInferenceEngine
-from .models import resolve as resolve
 from .records.episodes import read_episodes as read_episodes
 from .records.run_folder import RunFolder as RunFolder
 from .records.run_warnings import RunWarning as RunWarning
@@ -56,13 +56,12 @@ from .rollout.evaluation.evaluate import run_evaluation as run_evaluation
 from .rollout.evaluation.result import EvaluationResult as EvaluationResult
 from .rollout.harness import MultiTurnChatHarness as MultiTurnChatHarness
 from .rollout.harness import MultiTurnManager as MultiTurnManager
-from .rollout.limits import Limits as Limits
 from .rollout.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
 from .rollout.rewards.environment_reward import EnvironmentRewardWrapper as EnvironmentRewardWrapper
 from .rollout.rewards.judge import JudgeReward as JudgeReward
 from .rollout.rewards.reward_manager import RewardManager as RewardManager
 from .rollout.rewards.reward_manager import RewardTerm as RewardTerm
-from .step_result import StepResult as StepResult
+from .rollout.spec import Limits as Limits
 from .tools.definition import ToolCall as ToolCall
 from .tools.definition import ToolDefinition as ToolDefinition
 from .tools.definition import ToolResult as ToolResult
@@ -79,6 +78,7 @@ from .tools.registry import ToolRegistry as ToolRegistry
 from .tools.sandbox import PythonTool as PythonTool
 from .tools.sandbox import SandboxLimits as SandboxLimits
 from .tools.sandbox import run_python as run_python
+from .tools.step_result import StepResult as StepResult
 from .tools.step_tool import EnvironmentStepTool as EnvironmentStepTool
 from .tools.tool import Tool as Tool
 from .tools.tool import current_episode as current_episode
@@ -89,9 +89,9 @@ from .trainer import RayPPOTrainer as RayPPOTrainer
 from .trainer import create_trainer as create_trainer
 from .trainer.advantages import AdvantageInputs as AdvantageInputs
 from .trainer.advantages import advantage_estimator as advantage_estimator
-from .trainer.callbacks import TrainerCallback as TrainerCallback
 from .trainer.dataset import CustomEnvironmentDataset as CustomEnvironmentDataset
 from .trainer.diagnostics.context import StepContext as StepContext
+from .trainer.run_parts import TrainerCallback as TrainerCallback
 from .trajectory import Outcome as Outcome
 from .trajectory import RolloutData as RolloutData
 from .trajectory import TokenBuffer as TokenBuffer

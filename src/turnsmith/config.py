@@ -5,10 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal, cast
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from turnsmith.errors import ConfigError
-from turnsmith.other_names import known_elsewhere
+
+
+class AtLeast(NamedTuple):
+    """The bound of a setting, beside its type.
+
+    Example:
+        >>> AtLeast(1).allows(0), f"must be {AtLeast(1)}"
+        (False, 'must be at least 1')
+    """
+
+    least: float
+
+    def allows(self, value: float) -> bool:
+        """Whether a value is within it."""
+        return value >= self.least
+
+    def __str__(self) -> str:
+        return f"at least {self.least:g}"
+
+
+class Between(NamedTuple):
+    """The bounds of a setting, which are not allowed themselves."""
+
+    low: float
+    high: float
+    usual: str = ""
+    """What to write, after a value that is not allowed."""
+
+    def allows(self, value: float) -> bool:
+        """Whether a value is between them."""
+        return self.low < value < self.high
+
+    def __str__(self) -> str:
+        return f"above {self.low:g} and below {self.high:g}" + (f"; {self.usual}" if self.usual else "")
 
 
 class ImportName(str):
@@ -41,7 +75,6 @@ LossAggregation = Literal[
 RolloutCorrection = Literal["auto", "none", "token", "sequence"]
 LearningRateSchedule = Literal["constant", "cosine"]
 Schedule = Literal["sync", "colocate_async", "separate_async"]
-Stragglers = Literal["wait", "drop"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 _STEPS_IN_ENDLESS_EPOCH = 10
@@ -96,13 +129,13 @@ class ModelConfig(_Section):
     attn_implementation: Attention = "auto"
     """How the trainer computes attention, by transformers' names. `auto`: `flash_attention_2` on a GPU if the package
     flash-attn is installed where you start the run, else `sdpa`, which is PyTorch's own and pads episodes."""
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: Annotated[int, AtLeast(1)] = 1
     """GPUs over which the rollout engine shards the model."""
-    sequence_parallel_size: int = 1
+    sequence_parallel_size: Annotated[int, AtLeast(1)] = 1
     """GPUs over which the trainer splits each episode (Ulysses), for episodes too long for one; GPUs only."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, AtLeast(0)] = 0
     """Train a LoRA adapter of this rank instead of all weights; 0: all weights."""
-    lora_alpha: int = 16
+    lora_alpha: Annotated[int, AtLeast(1)] = 16
     """Scale of the LoRA adapter."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
@@ -123,19 +156,17 @@ class InferenceConfig(_Section):
     backend: Backend | ImportName = "auto"
     """The engine. `auto`: transformers on a CPU, vllm on a GPU. `openai` (a server's URL as the model) and your own
     engine, as `module:name`, are for evaluation only."""
-    max_tokens: int = 128
+    max_tokens: Annotated[int, AtLeast(1)] = 128
     """Limit on tokens of one turn; a longer turn is cut, and its text is the action all the same."""
-    max_turn_tokens: int | None = None
-    """Replaces `max_tokens`: a turn that reaches it unfinished ends the episode as `turn_token_limit`."""
-    max_prompt_tokens: int = 2048
+    max_prompt_tokens: Annotated[int, AtLeast(1)] = 2048
     """Limit on tokens of the opening prompt. A longer one is an error, never a silent cut."""
-    max_episode_tokens: int = 2048
+    max_episode_tokens: Annotated[int, AtLeast(1)] = 2048
     """Limit on tokens after the opening prompt, the model's and the environment's together."""
-    max_turns: int = 10
+    max_turns: Annotated[int, AtLeast(1)] = 10
     """Limit on turns of one episode."""
-    max_tool_calls: int | None = None
+    max_tool_calls: Annotated[int | None, AtLeast(1)] = None
     """Limit on tool calls of one episode; the turn that asks for more ends it as `tool_call_limit`. None: no limit."""
-    max_seconds: float = 600.0
+    max_seconds: Annotated[float, Between(0, 1e9)] = 600.0
     """Limit on the time that one episode spends in its environment and tools; waiting for the engine does not count.
     Also the limit of one call of `reward_fn`."""
     tool_format: ToolFormat | ImportName = "function_calling"
@@ -156,7 +187,7 @@ class InferenceConfig(_Section):
     """Fraction of each GPU's memory for the rollout engine (on a CPU, see `cpu_cache_gib`)."""
     cpu_cache_gib: float = 1.0
     """Size of vLLM's KV cache on a CPU, in GiB."""
-    max_concurrency: int = 256
+    max_concurrency: Annotated[int, AtLeast(1)] = 256
     """Limit on sequences that the rollout engine decodes at once."""
 
 
@@ -174,28 +205,28 @@ class TrainingConfig(_Section):
     credit: Credit = "episode"
     """What one advantage covers: `episode` (all tokens of an episode), `turn` (each turn, by the rewards from it on),
     or `anchored` (turns that began from the same observation are compared, as in GiGPO)."""
-    learning_rate: float = 1e-6
+    learning_rate: Annotated[float, Between(0, 1, "1e-6 is usual for all weights")] = 1e-6
     """Learning rate of the optimizer (AdamW)."""
-    critic_learning_rate: float = 1e-5
+    critic_learning_rate: Annotated[float, Between(0, 1)] = 1e-5
     """Learning rate of the critic, when there is one."""
-    batch_size: int = 32
+    batch_size: Annotated[int, AtLeast(1)] = 32
     """Episodes per training step."""
-    group_size: int = cast("int", _GroupSize())
+    group_size: Annotated[int, AtLeast(1)] = cast("int", _GroupSize())
     """Episodes per group: they begin from the same start, and GRPO compares them with each other. With `gae` and
     `reinforce_plus_plus`, which compare none, the default is 1."""
     filter_groups: bool = False
     """Replace each group whose episodes all got the same reward by a group from another start, until the batch is full
     (DAPO's dynamic sampling). Such a group gives no gradient."""
-    mini_batch_size: int | None = None
+    mini_batch_size: Annotated[int | None, AtLeast(1)] = None
     """Episodes per gradient update; None: the whole batch."""
-    micro_batch_size: int = 8
+    micro_batch_size: Annotated[int, AtLeast(1)] = 8
     """Limit on episodes per forward pass of one rank; smaller needs less memory. Reduced to a divisor of the rank's
     share of a mini-batch."""
-    updates_per_batch: int = 1
+    updates_per_batch: Annotated[int, AtLeast(1)] = 1
     """Passes of the optimizer over one batch (PPO epochs)."""
-    num_epochs: int = 1
+    num_epochs: Annotated[int, AtLeast(1)] = 1
     """Epochs that `fit()` trains for."""
-    steps_per_epoch: int | None = None
+    steps_per_epoch: Annotated[int | None, AtLeast(1)] = None
     """Optimizer steps per epoch; None: one pass over the dataset, or 10 steps if it has no end."""
     gamma: float = 1.0
     """Discount factor: per turn with `credit` `turn` or `anchored`, else per token."""
@@ -217,41 +248,30 @@ class TrainingConfig(_Section):
     """Add the KL divergence from the initial model to the loss. Loads a reference model."""
     kl_coef: float = 0.001
     """Coefficient of the KL term, in the reward or in the loss."""
-    kl_target: float | None = None
-    """With `use_kl_in_reward`: adapt `kl_coef` to keep the KL near this; None: fixed."""
     rollout_correction: RolloutCorrection = "auto"
     """Importance weights, per token or sequence, to correct for the difference between the policy that sampled a token
     and the one that is trained; `auto`: `token` with an asynchronous schedule, else `none`."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, AtLeast(0)] = 1.0
     """Gradient clipping: maximum norm."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, AtLeast(0)] = 0.01
     """Weight decay of the optimizer."""
-    warmup_steps: int = 0
-    """Steps in which the learning rate rises linearly from 0 to `learning_rate`."""
-    warmup_ratio: float = 0.0
-    """The warm-up as a share of all steps, instead of `warmup_steps`."""
+    warmup_steps: Annotated[float, AtLeast(0)] = 0.0
+    """Steps in which the learning rate rises linearly from 0 to `learning_rate`; below 1, their share of all steps."""
     lr_schedule: LearningRateSchedule = "constant"
-    """The learning rate after the warm-up: `constant`, or `cosine`, which falls to `min_lr_ratio` over all steps: those
-    of the first `fit()`, and of a resumed run its new total."""
-    min_lr_ratio: float = 0.0
-    """With `cosine`: where the learning rate ends, as a share of `learning_rate`."""
+    """The learning rate after the warm-up: `constant`, or `cosine`, which falls to 0 over all steps: those of the first
+    `fit()`, and of a resumed run its new total."""
     schedule: Schedule = "sync"
     """`sync`: generate all episodes of a step, then train on them. `colocate_async`: slow episodes continue over
     several steps, on the same GPUs. `separate_async`: other GPUs generate all the time."""
-    max_staleness: int = 1
+    max_staleness: Annotated[int, AtLeast(1)] = 1
     """With an asynchronous schedule: by how many steps any token of an episode may lag behind the weights that are
-    trained. With `separate_async`, also how many batches are generated ahead."""
-    stragglers: Stragglers = "wait"
-    """With an asynchronous schedule: a step waits for episodes that would exceed `max_staleness` if it did not, or they
-    are dropped with their group when they end, which favours short episodes."""
+    trained. A step waits for an episode that would exceed it. With `separate_async`, also how many batches are
+    generated ahead."""
     check: bool = True
     """Whether `fit()` first plays a step from a few starts, looks at the disk, the trackers and the held-out starts,
     and lets a few episodes overlap, for at most 10 s. What all starts fail with stops the run before Ray starts, as do
     episodes that disturb each other and cannot get processes of their own; the rest is a warning. `turnsmith check`
     checks more."""
-    plan: str | None = None
-    """A forecast, from `turnsmith plan --json FILE`: it is written into the run folder, and the run prints what it
-    really takes beside it."""
     seed: int = 0
     """Seed of environments, sampling and the trainer. With the `transformers` engine on a CPU, runs with the same seed
     are identical."""
@@ -297,8 +317,8 @@ class EnvironmentConfig(MutableMapping[str, Any]):
     """Limit on steps of one episode; `BaseEnvironment` truncates the episode there."""
     # Class attributes rather than fields: 10^5 environments have a config each.
     isolation: str = "auto"
-    """Where environments run: `loop`, `thread`, `process`, `own_process`, `tcp://host:port`, or `auto`: threads for
-    those that ship with turnsmith, worker processes for all others; docs/isolation.md."""
+    """Where environments run: `loop`, `thread`, `process`, `own_process`, or `auto`: threads for those that ship with
+    turnsmith, worker processes for all others; docs/isolation.md."""
     isolation_workers: int = 0
     """Worker processes that host environments, hundreds each; 0: one per core, at most 8. With `own_process` of one
     environment each; 0: one for each 0.5 GiB of memory, at most 64."""
@@ -306,14 +326,9 @@ class EnvironmentConfig(MutableMapping[str, Any]):
     """Memory limit of one worker process; 0: an equal share of half the machine."""
     isolation_processes: int = 4096
     """Limit on processes that the environments of one worker process may have started."""
-    isolation_token_file: str = ""
-    """File with the token of an environment server (`tcp://host:port`), on every node; empty: it needs none."""
     call_seconds: float = 120.0
     """Timeout of one call of the environment (`reset`, `step`, `close`), in seconds; the time that the call waits for
     its thread does not count."""
-    threads: int = 0
-    """Limit on threads for plain methods, tools and reward functions in each process; 0: 16 and 4 per core, at most 64,
-    and 128 in a worker process. Environments share threads only beyond it."""
 
     def __init__(self, max_steps: int = 10, **settings: Any) -> None:
         self.max_steps = max_steps
@@ -377,11 +392,11 @@ class EvaluationConfig(_Section):
         100
     """
 
-    every: int = 0
+    every: Annotated[int, AtLeast(0)] = 0
     """Evaluate every N steps, before the first and after the last; 0: never."""
-    episodes: int = 100
+    episodes: Annotated[int, AtLeast(1)] = 100
     """Episodes per evaluation, each from its own start. `validation` data with fewer rows is played once."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, AtLeast(0)] = None
     """Sampling temperature for evaluation; None: `inference.temperature`."""
 
 
@@ -394,14 +409,12 @@ class FailuresConfig(_Section):
     its reward.
 
     Example:
-        >>> FailuresConfig(timeout="retry:1,drop").environment
+        >>> FailuresConfig(worker="retry:1,drop").environment
         'retry:2'
     """
 
     environment: str = "retry:2"
-    """The environment or the reward function raised."""
-    timeout: str = "retry:2"
-    """A call of the environment timed out."""
+    """The environment or the reward function raised, or a call of the environment timed out."""
     tool: str = "keep"
     """A tool raised; the model was told so and went on."""
     parse: str = "keep"
@@ -411,14 +424,13 @@ class FailuresConfig(_Section):
     engine: str = "retry:2"
     """The engine failed, or its server is gone."""
     worker: str = "retry:8"
-    """The worker process of the environment is gone. Another episode may be the cause, so there are more attempts."""
-    overload: str = "retry:8"
-    """A call of the environment, a tool or the reward function waited ten minutes for a thread, a sandbox or a worker,
-    or shared its thread with a call that hangs. No doing of the model, which is never told."""
+    """The worker process of the environment is gone, or a call of the environment, a tool or the reward function waited
+    ten minutes for a thread, a sandbox or a worker, or shared its thread with a call that hangs. Another episode may be
+    the cause, so there are more attempts."""
     internal: str = "stop"
     """turnsmith itself failed, which is a bug to report: `stop` ends the run there. The other values go on without it,
     as after other faults."""
-    stall_seconds: float = 3600.0
+    stall_seconds: Annotated[float, AtLeast(0)] = 3600.0
     """Stop a run that makes no progress for this long, and save the stacks of all its processes; 0: never."""
 
 
@@ -435,13 +447,13 @@ class CheckpointConfig(_Section):
     """Folder in which every run gets its own folder."""
     run_name: str | None = None
     """Name of the run's folder; None: made from the environment and the time."""
-    save_interval: int = 1
+    save_interval: Annotated[int, AtLeast(0)] = 1
     """Save a checkpoint every N epochs, at the end, and when an evaluation is the best so far; 0: never."""
-    keep_last_n: int = 2
+    keep_last_n: Annotated[int, AtLeast(0)] = 2
     """Checkpoints to keep besides the best; 0: all."""
     save_model: bool = True
     """Also save the model as a plain Hugging Face folder in each checkpoint."""
-    grace_seconds: float = 120.0
+    grace_seconds: Annotated[float, AtLeast(0)] = 120.0
     """Seconds that a run may take to save a checkpoint and stop when it is preempted (SIGTERM, SIGUSR1)."""
 
 
@@ -456,16 +468,16 @@ class RayConfig(_Section):
 
     address: str | None = None
     """Address of a running Ray cluster; None: start Ray on this machine."""
-    num_nodes: int = 1
+    num_nodes: Annotated[int, AtLeast(1)] = 1
     """Nodes that train."""
-    gpus_per_node: int = 1
+    gpus_per_node: Annotated[int, AtLeast(1)] = 1
     """Trainer processes per node: one per GPU; on a CPU, the number of FSDP2 ranks."""
-    rollout_nodes: int = 0
+    rollout_nodes: Annotated[int, AtLeast(0)] = 0
     """With `training.schedule=separate_async`: further nodes that only generate; 0: GPUs of the nodes that train do."""
-    rollout_gpus_per_node: int | None = None
+    rollout_gpus_per_node: Annotated[int | None, AtLeast(1)] = None
     """With `training.schedule=separate_async`: GPUs that generate, on each of `rollout_nodes` or, if that is 0, on each
     node that trains, besides its `gpus_per_node`. None: as many as `gpus_per_node`."""
-    num_actors: int | None = None
+    num_actors: Annotated[int | None, AtLeast(0)] = None
     """Processes that run episodes, spread over the nodes; 0: the task runner's own process, which starts fastest. None:
     one for every two GPUs, at least two a node; on CPUs 0, or one for each of several nodes."""
     use_ray: bool = True
@@ -521,3 +533,91 @@ class ConfigStore(_Section):
     verl: dict[str, Any] = field(default_factory=dict)
     """Settings of verl itself by dotted name, for what has no setting above. A name that verl does not have, or that
     turnsmith sets itself, is an error."""
+
+
+# The names that other tools have for our settings: whoever types one is told ours. From TRL, verl, verifiers and
+# prime-rl, OpenRLHF, SkyRL and Stable-Baselines3. A test checks that the pages under `docs/coming-from` say the same.
+
+_NAMES = {
+    "model.model_name": "path model_path model_name_or_path pretrain pretrained base_model",
+    "model.dtype": "bf16 fp16 torch_dtype param_dtype precision",
+    "model.attn_implementation": "flash_attn attn",
+    "model.tensor_parallel_size": "tensor_model_parallel_size vllm_tensor_parallel_size tp tp_size "
+    "inference_engine_tensor_parallel_size",
+    "model.sequence_parallel_size": "ulysses_sequence_parallel_size ring_attn_size sp_size cp",
+    "model.lora_rank": "r lora_r rank peft_config",
+    "model.lora_alpha": "alpha",
+    "inference.backend": "use_vllm vllm_mode rollout_backend",
+    "inference.max_tokens (of one turn) or inference.max_episode_tokens (of all turns)": "max_completion_length "
+    "max_new_tokens max_generate_length generate_max_len max_response_length response_length completion_length",
+    "inference.max_prompt_tokens": "max_prompt_length prompt_max_len max_input_length prompt_length",
+    "inference.max_prompt_tokens plus inference.max_episode_tokens": "max_model_len max_seq_len max_seq_length seq_len "
+    "max_len max_length context_length",
+    "inference.max_turns": "max_assistant_turns max_user_turns max_tool_calling_iterations num_turns n_turns",
+    "inference.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+    "inference.max_concurrency": "max_num_seqs max_concurrent",
+    "inference.thinking": "enable_thinking",
+    "training.adv_estimator": "advantage_estimator advantage_type adv_type algorithm algo",
+    "training.adv_estimator=dr_grpo (no scaling)": "scale_rewards norm_adv_by_std_in_grpo",
+    "training.learning_rate": "lr actor_learning_rate actor_lr",
+    "training.critic_learning_rate": "critic_lr critic.optim.lr",
+    "training.batch_size, in episodes of the whole step": "train_batch_size rollout_batch_size global_batch_size "
+    "per_device_train_batch_size gradient_accumulation_steps generation_batch_size",
+    "training.group_size": "num_generations rollouts_per_example n_samples_per_prompt rollout_n n num_samples "
+    "samples_per_prompt rollouts group num_rollouts",
+    "training.filter_groups": "dynamic_filtering dynamic_sampling",
+    "training.mini_batch_size": "ppo_mini_batch_size policy_mini_batch_size",
+    "training.micro_batch_size": "micro_train_batch_size micro_rollout_batch_size ppo_micro_batch_size "
+    "ppo_micro_batch_size_per_gpu log_prob_micro_batch_size_per_gpu micro_train_batch_size_per_gpu "
+    "micro_forward_batch_size_per_gpu",
+    "training.updates_per_batch": "num_iterations ppo_epochs num_ppo_epochs max_epochs n_epochs "
+    "update_epochs_per_batch num_minibatch_epochs",
+    "training.num_epochs": "num_train_epochs total_epochs epochs num_episodes",
+    "training.steps_per_epoch times training.num_epochs": "max_steps total_steps total_training_steps num_steps "
+    "num_train_steps train_steps training_steps steps iterations total_timesteps",
+    "training.gamma": "discount discount_factor",
+    "training.lam": "lambda lambd gae_lambda",
+    "training.policy_loss": "loss_mode loss_fn",
+    "training.policy_loss=gspo": "importance_sampling_level",
+    "training.clip_ratio": "epsilon eps_clip cliprange clip_range clip_eps eps_clip_low clip_ratio_low ppo_clip",
+    "training.clip_ratio_high": "epsilon_high eps_clip_high",
+    "training.clip_ratio and training.clip_ratio_high": "eps_clip_low_high",
+    "training.loss_aggregation": "loss_type loss_agg_mode loss_reduction",
+    "training.entropy_coef": "entropy_coeff entropy_loss_coef ent_coef",
+    "training.use_kl_loss": "use_kl",
+    "training.kl_coef, with training.use_kl_loss=true": "beta kl_loss_coef kl_beta kl_weight kl_loss_weight kl_tau",
+    "training.kl_coef, with training.use_kl_in_reward=true": "init_kl_coef",
+    "training.rollout_correction": "vllm_importance_sampling_correction rollout_is tis use_tis",
+    "training.warmup_steps": "lr_warmup_steps num_warmup_steps",
+    "training.warmup_steps, below 1": "lr_warmup_steps_ratio lr_warmup_ratio",
+    "training.lr_schedule": "lr_scheduler_type lr_scheduler warmup_style scheduler",
+    "training.max_staleness": "max_async_level async_level num_batches_ahead max_off_policy_steps staleness_threshold",
+    "evaluation.every": "eval_steps eval_strategy eval_interval test_freq eval_every eval_freq",
+    "evaluation.episodes": "num_eval_episodes n_eval_episodes",
+    "failures.limit=mask": "mask_truncated_completions overlong_filtering",
+    "checkpoint.output_dir": "default_local_dir ckpt_path save_path save_dir logging_dir log_dir",
+    "checkpoint.run_name": "experiment_name wandb_run_name",
+    "checkpoint.save_interval, in epochs": "save_steps save_freq save_strategy ckpt_interval",
+    "checkpoint.keep_last_n": "save_total_limit max_ckpt_num max_actor_ckpt_to_keep keep_last",
+    "ray.num_nodes": "nnodes actor_num_nodes",
+    "ray.gpus_per_node": "n_gpus_per_node num_gpus actor_num_gpus_per_node num_gpus_per_node n_gpus",
+    "logging.project": "project_name wandb_project",
+    "logging.trackers": "report_to logger use_wandb wandb tracker",
+}
+
+
+@cache
+def names_elsewhere() -> dict[str, str]:
+    """Each name of another tool, and what to write here."""
+    return {name: ours for ours, names in _NAMES.items() for name in names.split()}
+
+
+def known_elsewhere(key: str) -> str | None:
+    """What a setting that we do not have is called here, as a sentence; None: no tool in the table has it either.
+
+    Example:
+        >>> known_elsewhere("training.num_generations")
+        'Here it is training.group_size.'
+    """
+    ours = names_elsewhere().get(key) or names_elsewhere().get(key.rpartition(".")[2])
+    return f"Here it is {ours}." if ours else None

@@ -7,6 +7,7 @@ An unknown setting is an error that suggests the closest one; so is a value of t
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -14,16 +15,29 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
+from turnsmith.config import AtLeast, Between, ConfigStore, EnvironmentConfig, ImportName, known_elsewhere
 from turnsmith.errors import ConfigError
 from turnsmith.importing import absolute_name
-from turnsmith.other_names import known_elsewhere
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
+logger = logging.getLogger(__name__)
 _SCRIPT = "scripted:"
 _OPEN_SECTIONS = ("environment", "players", "verl")
+_EARLIER: dict[str, tuple[str, Any]] = {
+    "environment.isolation_token_file": ("environment.token_file", ""),
+    "environment.threads": ("", 0),
+    "failures.overload": ("failures.worker", "retry:8"),
+    "failures.timeout": ("failures.environment", "retry:2"),
+    "inference.max_turn_tokens": ("inference.max_tokens", None),
+    "training.kl_target": ("", None),
+    "training.min_lr_ratio": ("", 0.0),
+    "training.plan": ("", None),
+    "training.stragglers": ("", "wait"),
+    "training.warmup_ratio": ("training.warmup_steps", 0.0),
+}
+"""Settings of earlier versions: the one that has its value now, if one has, and the value that needs none."""
 _VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 
 
@@ -47,9 +61,32 @@ def load(path: str | Path) -> ConfigStore:
     if not isinstance(tree, dict):
         raise ConfigError(f"The config file {path} must hold sections such as `training:`, not {_kind(tree)}.")
     try:
-        return from_dict(cast("dict[str, Any]", tree))
+        return from_dict(_without_earlier(cast("dict[str, Any]", tree), path))
     except ConfigError as error:
         raise ConfigError(f"In {path}: {error}") from None
+
+
+def _without_earlier(tree: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The tree without settings that only earlier versions had; what changes by that is logged."""
+    for key, (instead, neutral) in _EARLIER.items():
+        section, _, name = key.partition(".")
+        settings = tree.get(section)
+        value = settings.pop(name, neutral) if isinstance(settings, dict) else neutral
+        if value == neutral:
+            continue
+        if instead:
+            section, _, name = instead.partition(".")
+            tree.setdefault(section, {})[name] = value
+        logger.warning("%s has %s=%s, a setting of an earlier version. %s", path, key, value, _instead_of(key))
+    return tree
+
+
+def _instead_of(key: str) -> str:
+    """What became of a setting of earlier versions, as a sentence."""
+    instead, default = _EARLIER[key]
+    if instead:
+        return f"It is part of {instead} now."
+    return f"It was removed; every run now has what was its default, {'null' if default is None else default}."
 
 
 def from_dict(tree: Mapping[str, Any]) -> ConfigStore:
@@ -135,6 +172,8 @@ def known_keys() -> list[str]:
 
 def _set(config: ConfigStore, section: str, name: str, value: Any) -> None:
     """Set one setting, validated; `name` may be dotted in the two open sections."""
+    if f"{section}.{name}" in _EARLIER:  # in an open section as well: files of earlier versions have it
+        raise ConfigError(_unknown(f"{section}.{name}"))
     if section == "verl":
         config.verl.update(_flatten(name, value))
     elif section == "environment":
@@ -149,7 +188,10 @@ def _checked(section: str, name: str, value: Any) -> Any:
     settings = _settings(section)
     if name not in settings:
         raise ConfigError(_unknown(f"{section}.{name}"))
-    return _coerce(f"{section}.{name}", value, settings[name])
+    value, bound = _coerce(f"{section}.{name}", value, settings[name]), _bounds(section).get(name)
+    if bound is not None and value is not None and not bound.allows(value):
+        raise ConfigError(f"{section}.{name}={value:g} must be {bound}.")
+    return value
 
 
 def _copied(value: Any) -> Any:
@@ -317,9 +359,18 @@ def _settings(section: str) -> dict[str, Any]:
     return dict(get_type_hints(kind)) if is_dataclass(kind) or kind is EnvironmentConfig else {}
 
 
+@cache
+def _bounds(section: str) -> dict[str, AtLeast | Between]:
+    """The bound of each setting in a section that has one."""
+    hints = get_type_hints(get_type_hints(ConfigStore)[section], include_extras=True)
+    return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
+
+
 def _unknown(key: str) -> str:
     """The error for an unknown setting, with the closest one that exists."""
     section, _, name = key.partition(".")
+    if key in _EARLIER:
+        return f"There is no setting {key}. {_instead_of(key)}"
     if not name and section in _section_names():
         return f"{section} is a section: set one of its settings, as in {section}.name=value."
     leaf = name.rpartition(".")[2]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -136,6 +135,8 @@ def installed_version(distribution: str) -> str | None:
         >>> installed_version("no-such-distribution") is None
         True
     """
+    import importlib.metadata  # not at the top: it takes a sixth of the time of `turnsmith --help`
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -183,6 +184,8 @@ def install_line(extra: str, options: str = "") -> str:
         >>> install_line("mcp").endswith("[mcp]'")
         True
     """
+    import importlib.metadata
+
     origin: dict[str, Any] = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}
     pip = "pip"
     with suppress(importlib.metadata.PackageNotFoundError):  # else its folder is on PYTHONPATH

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     TOKEN_LIMIT = "token_limit"
     """The episode's token budget ran out, in the middle of a turn or because the next turn did not fit."""
     TURN_TOKEN_LIMIT = "turn_token_limit"
-    """The model did not end its turn within the tokens allowed per turn."""
+    """The model did not end its turn within the tokens allowed per turn; only in records of earlier versions."""
     TOOL_CALL_LIMIT = "tool_call_limit"
     """The model made more tool calls than the episode allows; those of its last turn were not run."""
     TIME_LIMIT = "time_limit"
@@ -94,6 +94,25 @@ class Decision(StrEnum):
     def is_counted(self) -> bool:
         """Whether the episode is used, for training or in an evaluation's means."""
         return self in (Decision.KEPT, Decision.PENALISED)
+
+
+def is_success(reported: bool | None, reward: float, *, by_info: bool, least_reward: float | None = None) -> bool:
+    """Whether an episode is a success; the one rule, for training, evaluation and checks.
+
+    Args:
+        reported: `Trajectory.reported_success`.
+        reward: Its total reward.
+        by_info: Whether any of the episodes that it stands among reports success; then one without a report is none,
+            else one with a reward above 0 is.
+        least_reward: If the user has said from which reward on an episode is a success, this alone counts.
+
+    Example:
+        >>> is_success(None, 1.0, by_info=False), is_success(None, 1.0, by_info=True)
+        (True, False)
+    """
+    if least_reward is not None:
+        return reward >= least_reward
+    return bool(reported) if by_info else reward > 0
 
 
 @dataclass(slots=True, repr=False)
@@ -262,6 +281,21 @@ class Trajectory:
         if self.outcome is None:
             return False
         return self.decision is Decision.PENALISED or (self.outcome.is_behaviour and self.decision.is_counted)
+
+    @property
+    def reported_success(self) -> bool | None:
+        """What the environment says in the `info` of the last turn, under `success`; None: it has no word on it.
+
+        Example:
+            >>> Trajectory(infos=[{"success": True}, {}]).reported_success is None
+            True
+        """
+        if not self.infos or "success" not in self.infos[-1]:
+            return None
+        try:
+            return bool(self.infos[-1]["success"])
+        except Exception:  # noqa: BLE001  (an array, or an object of the user's own: not a success)
+            return False
 
     @property
     def total_reward(self) -> float:

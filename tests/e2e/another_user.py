@@ -29,7 +29,7 @@ def main() -> None:
     for address, port in targets["ports"]:
         answers = {path: status_of(address, port, path) for path in ("/", "/v1/models", "/metrics")}
         got += [f"http {port} {path}" for path, status in answers.items() if status and status < 400]
-        if not any(answers.values()) and _asked_over_zmq(address, port, targets["frames"]):
+        if not any(answers.values()) and answered_over_zmq(address, port, targets["frames"]):
             got.append(f"zmq {port}")
     got += [f"socket {path}" for path in targets["sockets"] if _connected(path)]
     got += [f"read {path}" for path in targets["files"] if _opened(path, "rb")]
@@ -37,16 +37,21 @@ def main() -> None:
     json.dump(got, sys.stdout)
 
 
-def _asked_over_zmq(address: str, port: int, frames: list[str]) -> bool:
+def answered_over_zmq(address: str, port: int, frames: list[str]) -> bool:
     """Whether an answer came; frames that hold a pickle may have done their work in any case."""
     context: Any = zmq.Context()
     asking = context.socket(zmq.DEALER)
-    asking.linger = 300
+    # A server that has refused the handshake by now leaves nobody to send to: without a limit, sending would not end.
+    asking.linger = asking.sndtimeo = 300
     asking.connect(f"tcp://{address}:{port}")
-    asking.send_multipart([bytes.fromhex(frame) for frame in frames])
-    answered = bool(asking.poll(300))
-    asking.close()
-    return answered
+    try:
+        asking.send_multipart([bytes.fromhex(frame) for frame in frames])
+        return bool(asking.poll(300))
+    except zmq.Again:
+        return False
+    finally:
+        asking.close()
+        context.term()
 
 
 def status_of(address: str, port: int, path: str) -> int:
@@ -63,8 +68,11 @@ def status_of(address: str, port: int, path: str) -> int:
 
 def _connected(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(0.5)
         try:
             asking.connect(path)
+        except BlockingIOError:  # it may connect, only nobody takes the connection now
+            return True
         except OSError:
             return False
         return True

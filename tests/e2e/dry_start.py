@@ -114,13 +114,13 @@ def of_rank(worker: Any) -> dict[str, Any]:
 class DryTaskRunner(TaskRunner):
     """The task runner, whose ranks, servers and episode workers hold no model."""
 
-    def start(self, config: Any, plan: Any, **more: Any) -> None:
+    def start(self, config: Any, plan: Any, *more: Any) -> None:
         import verl  # noqa: F401  (its plugins load first)
         from verl.trainer.ppo.v1 import trainer_base
         from verl.workers.rollout.replica import RolloutReplicaRegistry
         from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 
-        from turnsmith.trainer.verl import server_pool, worker
+        from turnsmith.trainer.verl import agent_loop, server_pool
 
         class DryReplica(vLLMReplica):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -129,10 +129,10 @@ class DryTaskRunner(TaskRunner):
 
         trainer_base.ActorRolloutRefWorker = dry_rank()
         RolloutReplicaRegistry.register("vllm", lambda: DryReplica)
-        worker.EpisodeWorker = DryEpisodeWorker
+        agent_loop.EpisodeWorker = DryEpisodeWorker
         # Their number will do: with the pool itself every episode worker would have to import verl.
         server_pool.ServerPool.of_worker = lambda pool, place, workers: len(pool._servers)
-        super().start(config, plan, **more)
+        super().start(config, plan, *more)
 
     def describe(self) -> dict[str, Any]:
         """What was started, and where."""
@@ -155,7 +155,7 @@ class DryTaskRunner(TaskRunner):
 
 def settings(nodes: int, gpus: int, tensor: int, folder: str) -> ConfigStore:
     """Those of a GPU layout."""
-    from turnsmith.trainer.verl.seams.layouts import Layout
+    from tests.unit.trainer.gpu_layouts import Layout
 
     more = ["model.model_name=tiny", f"checkpoint.output_dir={folder}", "checkpoint.run_name=dry"]
     return apply_overrides(ConfigStore(), [*Layout(nodes, gpus, tensor).settings(), *more])

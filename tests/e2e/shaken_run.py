@@ -23,7 +23,7 @@ SETTINGS = (
     "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64 "
     "environment.call_seconds=1.5"
 )
-PATIENT = "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50"
+PATIENT = "failures.environment=retry:50 failures.worker=retry:50"
 """Far more attempts than usual, for far more faults than usual: none may be left to see in what is learnt."""
 
 

@@ -22,7 +22,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 from turnsmith.trajectory import TokenBuffer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from tests.e2e.branching_agent import branch, branch_unevenly
 from tests.e2e.trained_on import assert_trained_on_what_was_sampled
 from turnsmith import ConfigStore, EnvironmentConfig, RayPPOTrainer
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
 from turnsmith.trajectory import Trajectory

@@ -42,7 +42,6 @@ def test_ppo_with_a_critic_kl_penalties_and_mini_batches(tmp_path: Path) -> None
         "training.use_kl_in_reward=true",
         "training.use_kl_loss=true",
         "training.kl_coef=0.1",
-        "training.kl_target=0.01",
         "training.entropy_coef=0.01",
         "training.mini_batch_size=8",
         "training.updates_per_batch=2",
@@ -53,7 +52,7 @@ def test_ppo_with_a_critic_kl_penalties_and_mini_batches(tmp_path: Path) -> None
     assert all(record["kl"] != 0 for record in records)
     assert records[0]["kl/reward"] == pytest.approx(0, abs=1e-6)
     assert records[1]["kl/reward"] != 0
-    assert records[1]["kl/coef"] != records[0]["kl/coef"], "the coefficient did not adapt"
+    assert [record["kl/coef"] for record in records] == [0.1, 0.1]
     assert all(record["kl/loss"] > 0 for record in records)
     assert all(record["correction/mean"] == pytest.approx(1, abs=1e-3) for record in records)
 

@@ -26,7 +26,7 @@ SETTINGS = (
     "training.learning_rate=1e-2 training.steps_per_epoch=1 environment.isolation=process "
     "environment.isolation_workers=2 environment.isolation_memory_gib=1 environment.isolation_processes=64"
 )
-PATIENT = "failures.environment=retry:50 failures.timeout=retry:50 failures.worker=retry:50 failures.engine=retry:50"
+PATIENT = "failures.environment=retry:50 failures.worker=retry:50 failures.engine=retry:50"
 """Far more attempts than usual, for the far more kills of the long form: none may be left to see in what is learnt. The
 short form has the default failure policy."""
 VLLM = pytest.param(

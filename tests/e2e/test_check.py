@@ -12,9 +12,9 @@ import pytest
 
 from tests.e2e import test_gymnasium, test_reasoning_gym
 from tests.e2e.packages import install
-from turnsmith.check.checks import CHECKS
-from turnsmith.check.run import run_checks
-from turnsmith.check.subject import Subject
+from turnsmith.check.environment.checks import CHECKS
+from turnsmith.check.environment.run import run_checks
+from turnsmith.check.environment.subject import Subject
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 

@@ -47,7 +47,7 @@ def _kill_in_a_save(run: Path, mark: str, process: subprocess.Popen[bytes]) -> N
 def _command(where: Path, name: str) -> list[str]:
     settings = f"checkpoint.output_dir={where} checkpoint.run_name={name} training.num_epochs={STEPS} "
     settings += "training.steps_per_epoch=1 training.batch_size=8 training.group_size=4 inference.max_tokens=4 "
-    settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true training.kl_target=0.01 "
+    settings += "training.learning_rate=1e-2 training.use_kl_in_reward=true "
     settings += "evaluation.every=2 evaluation.episodes=6"
     environment = f"{Path(__file__).parent / 'three_letters.py'}:ThreeLetters"
     return [*TURNSMITH, "train", environment, "--model", "tiny", *settings.split()]

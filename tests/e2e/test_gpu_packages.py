@@ -1,6 +1,7 @@
 """The versions that the GPU extra pins, against every place where we meet them. None of them is installed here.
 
-transformers can be imported, so all seams are checked with it. vLLM's CUDA build cannot: its source is read.
+transformers can be imported, so what verl and turnsmith do together is tried with it. vLLM's CUDA build cannot: its
+source is read.
 """
 
 from __future__ import annotations
@@ -130,12 +131,12 @@ def test_verls_vllm_server_finds_what_it_imports_in_the_gpu_build(vllm: WheelSou
     assert [f"{module}.{name}" for module, name in wanted if not vllm.has(module, name)] == []
 
 
-def test_all_seams_hold_with_the_transformers_of_the_gpu_extra(tmp_path: Path) -> None:
+def test_verl_and_turnsmith_meet_with_the_transformers_of_the_gpu_extra(tmp_path: Path) -> None:
     file = wheel("transformers", tmp_path)
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path / "packages")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "TURNSMITH_"))}
-    path = os.pathsep.join([str(tmp_path / "packages"), str(ROOT / "src")])
+    path = os.pathsep.join([str(tmp_path / "packages"), str(ROOT / "src"), str(ROOT)])
 
     def python(*arguments: str) -> str:
         command, variables = [sys.executable, *arguments], clean | {"PYTHONPATH": path}
@@ -145,5 +146,5 @@ def test_all_seams_hold_with_the_transformers_of_the_gpu_extra(tmp_path: Path) -
 
     version = python("-c", "import transformers; print(transformers.__version__)")
     assert file.name.startswith(f"transformers-{version}-")
-    answers = json.loads(python("-m", "turnsmith.trainer.verl.seams"))
+    answers = json.loads(python("-m", "tests.unit.trainer.verl_behaviour"))
     assert [told for told in answers.values() if told] == []

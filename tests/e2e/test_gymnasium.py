@@ -20,7 +20,7 @@ from turnsmith.env.isolation.pool import close_workers
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat, ScriptedEngine
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 
 pytestmark = pytest.mark.e2e

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.faulty import AsyncFaulty, Faulty
 from tests.e2e.isolated import assert_none_left, run, spec, started, until, worker_of
 from tests.e2e.isolated import mark as mark  # every test here is checked by it
 from tests.e2e.marked_processes import processes_with
 from turnsmith import EnvironmentConfig
 from turnsmith.env.isolation.pool import isolation_status
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, WorkerLost
 
@@ -55,6 +55,7 @@ sys.path.insert(0, {root!r})
 from tests.e2e.faulty import Faulty
 from turnsmith import EnvironmentConfig
 from turnsmith.env.isolation.remote_host import RemoteHost
+from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 
 async def main():
@@ -89,20 +90,21 @@ def test_nothing_is_left_when_the_parent_is_killed(number: signal.Signals, mark:
 
 def test_an_environment_server(mark: str) -> None:
     target = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
+    settings = ("environment.isolation_workers=1", "environment.call_seconds=60", "environment.max_steps=100")
     server = subprocess.Popen(
-        [sys.executable, "-m", "turnsmith", "serve-env", target, "--port", "0", "--workers", "3"],
+        [sys.executable, "-m", "turnsmith", "serve", "--environment", target, "--port", "0", *settings],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert server.stdout is not None
     with server.stdout:
-        address = server.stdout.readline().strip().rpartition("=")[2]
+        address = server.stdout.readline().split()[-1]
 
         async def play() -> None:
-            config = EnvironmentConfig(isolation=address, isolation_workers=1, call_seconds=60.0, max_steps=100)
-            found = EnvironmentSpec.of(Faulty, config)
-            host = await started(found, seed=7)
+            found = EnvironmentSpec.of(address, EnvironmentConfig(max_steps=100))
+            host = EnvironmentHost(found)
+            await host.reset(7)
             here = await host.step("look")
             assert worker_of(here.observation) in {process.pid for process in processes_with(mark)}
             with pytest.raises(EnvironmentFailure, match="KeyError: 'sword'"):
@@ -110,20 +112,19 @@ def test_an_environment_server(mark: str) -> None:
             with pytest.raises(WorkerLost, match="exited with status 3"):
                 await host.step("exit")
             await host.close()
-            again = await started(found, seed=8)
+            again = EnvironmentHost(found)
+            await again.reset(8)
             assert (await again.step("look")).info == {"count": 0}
             await again.close()
-            with pytest.raises(EnvironmentFailure, match="This server hosts Faulty, not AsyncFaulty"):
-                await started(EnvironmentSpec.of(AsyncFaulty, config))
 
-        run(play)
-        where = address.removeprefix("tcp://").rpartition(":")
+        asyncio.run(play())
+        where = address.removeprefix("openenv://").rpartition(":")
         for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x03\x00\x00\x00\xc1\xc1\xc1"):
             with socket.create_connection((where[0], int(where[2]))) as stranger:
                 stranger.send(nonsense)
-        run(play)
+        asyncio.run(play())
         os.kill(server.pid, signal.SIGINT)
-        assert server.wait(timeout=20) == 130
+        assert server.wait(timeout=20) == 0
     assert_none_left(mark, seconds=5)
 
 

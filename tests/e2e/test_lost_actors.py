@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 PROGRAM = """
 import os, signal, time
 import ray
-from turnsmith.trainer.verl.lost_servers import is_gone
+from turnsmith.trainer.verl.lost_and_joined_servers import is_gone
 
 ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
 
@@ -77,7 +77,7 @@ def test_ray_2_60_searches_without_a_pause_for_what_a_lost_node_had() -> None:
 CROWDED = """
 import time
 import ray
-from turnsmith.trainer.verl.lost_servers import ACTOR_LOST
+from turnsmith.trainer.verl.lost_and_joined_servers import ACTOR_LOST
 
 # All of the machine's memory is too much for this monitor.
 ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.packages import install
-from turnsmith.clocks import Clock
+from turnsmith.concurrency.clocks import Clock
 from turnsmith.env.adapters import scoring_process
 from turnsmith.env.adapters.answers import math_answer
 from turnsmith.errors import EnvironmentFailure

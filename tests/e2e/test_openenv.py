@@ -7,6 +7,7 @@ import random
 import re
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Generator
@@ -27,7 +28,7 @@ from turnsmith import (
     Trajectory,
 )
 from turnsmith.inference import Chat
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 from turnsmith.rollout.failure_policy import FailurePolicy
 
@@ -175,6 +176,34 @@ def test_tools_of_a_server_work_in_a_worker_process_too(python: Path, chat: Chat
         [broken] = play(url, chat, lambda turn, prompt: call("unlock", box=0), 1, isolation="process")
     assert right.rewards == [0.25, 0.75]
     assert "EXECUTION_ERROR: the simulator is gone" in str(broken.error)
+
+
+PLAY = """
+import json, sys
+from openenv.core.generic_client import GenericEnvClient
+
+url, token = sys.argv[1:]
+with GenericEnvClient(base_url=url, headers={"Authorization": f"Bearer {token}"}).sync() as client:
+    first = client.reset(seed=3, level=2)
+    sold = client.step({"type": "call_tool", "tool_name": "sell", "arguments": {"pieces": 2}})
+    last = client.step({"text": "shut"})
+    print(json.dumps([first.observation, sold.observation, last.observation, last.reward, last.done, client.state()]))
+"""
+
+
+def test_openenvs_own_client_plays_what_turnsmith_serves(python: Path, tmp_path: Path) -> None:
+    target, file = f"{Path(__file__).parents[1] / 'unit/gateway/till.py'}:Till", tmp_path / "token"
+    command = [sys.executable, "-m", "turnsmith", "serve", "--environment", target, "--port", "0"]
+    with subprocess.Popen([*command, "--token-file", str(file)], stdout=subprocess.PIPE, text=True) as served:
+        try:
+            assert served.stdout is not None
+            url = served.stdout.readline().split()[-1].replace("openenv://", "http://")
+            played = [str(python), "-c", PLAY, url, file.read_text().strip()]
+            first, sold, *last = json.loads(subprocess.run(played, check=True, capture_output=True).stdout)
+        finally:
+            served.kill()
+    assert (first, sold["result"]) == ({"text": "3 {'level': 2}"}, "2 sold")
+    assert last == [{"text": "2 shut"}, 0.5, True, {"episode_id": None, "step_count": 1}]
 
 
 def test_it_trains(python: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.records.checkpoints import open_checkpoint, read_state
-from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shards, saved_ranks, shard_path
+from turnsmith.trainer.checkpoints.hugging_face import joined, read_shards, saved_ranks, shard_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 

@@ -17,11 +17,11 @@ from turnsmith import EnvironmentConfig, EnvironmentSpec, ScriptedEngine
 from turnsmith.env.adapters.pettingzoo import PettingZooEnvironment
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.players import Players
+from turnsmith.rollout.spec import Limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 PACKAGES = ("pettingzoo==1.27.0", "gymnasium==1.4.0", "farama-notifications==0.0.6", "pygame-ce")

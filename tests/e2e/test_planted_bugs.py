@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
         ("turnsmith.rollout.buffer:_WIDTH", "sync", "turnsmith.rollout.buffer:"),
         ("turnsmith.rollout.buffer:_WIDTH", "colocate_async", "turnsmith.rollout.buffer:"),
         ("turnsmith.trainer.verl.trainer:episode_names", "sync", "turnsmith.trainer.verl.trainer:_balance_batch:"),
-        ("turnsmith.trainer.verl.worker:write_episodes", "sync", "turnsmith.trainer.verl.worker:_write:"),
+        ("turnsmith.trainer.verl.agent_loop:write_episodes", "sync", "turnsmith.trainer.verl.agent_loop:_write:"),
     ],
     ids=["loop", "loop of an asynchronous schedule", "schedule", "records"],
 )

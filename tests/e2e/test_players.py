@@ -17,7 +17,7 @@ from tests.unit.rollout.talking import Shop
 from turnsmith import ConfigStore, EnvironmentConfig, EnvironmentSpec, RayPPOTrainer, ScriptedEngine, read_episodes
 from turnsmith.config_sources import apply_overrides
 from turnsmith.inference import Chat
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 from turnsmith.rollout.players import Players
 from turnsmith.trajectory import Outcome

@@ -14,9 +14,9 @@ import pytest
 from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_two_steps_train
 from turnsmith import ConfigStore
-from turnsmith.check.checks import CHECKS
-from turnsmith.check.checks.exploits import check_exploits
-from turnsmith.check.subject import Subject
+from turnsmith.check.environment.checks import CHECKS
+from turnsmith.check.environment.checks.reward import check_exploits
+from turnsmith.check.environment.subject import Subject
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.host import open_host
 from turnsmith.env.spec import EnvironmentSpec

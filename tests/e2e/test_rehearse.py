@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.inference.conftest import load_real_tokenizer
 from tests.unit.test_cluster_page import file
+from turnsmith import RunFolder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -27,13 +28,13 @@ def rehearse(folder: Path, *words: str, **variables: str) -> tuple[int, dict[str
         [str(folder / "installed"), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     )
     done = subprocess.run(
-        [sys.executable, "-m", "turnsmith", "rehearse", "--config", "../cluster.yaml", *words, "--folder", "made"],
+        [sys.executable, "-m", "turnsmith", "check", "--rehearse", "../cluster.yaml", *words, "--output-dir", "made"],
         cwd=folder / "work", env=os.environ | {"PYTHONPATH": path} | variables,
         capture_output=True, text=True, timeout=1700, check=False,
     )  # fmt: skip
     print(done.stdout, done.stderr[-2000:])
-    (result,) = folder.glob("work/made/rehearsal-*/rehearsal.json")
-    assert (result.parent / "rehearsal.txt").stat().st_size > 1000
+    (result,) = folder.glob("work/made/rehearsal-*/check.json")
+    assert (result.parent / "check.txt").stat().st_size > 1000
     return done.returncode, json.loads(result.read_text())
 
 
@@ -47,7 +48,7 @@ def test_the_run_of_the_docs_is_rehearsed(tmp_path: Path) -> None:
     config = Qwen3Config(**shape)
     config.save_pretrained(model)
     code, result = rehearse(tmp_path, "my_game:MyGame", "--model", str(model), "evaluation.every=10")
-    parts = {part["name"]: part for part in result["parts"]}
+    parts = {part["name"]: part for part in result["checks"]}
     assert {name: part["saw"] for name, part in parts.items() if part["status"] == "failed"} == {}
     assert code == 0
     assert "596 million parameters" in parts["model"]["saw"]
@@ -56,8 +57,10 @@ def test_the_run_of_the_docs_is_rehearsed(tmp_path: Path) -> None:
         assert parts[name]["status"] == "passed", parts[name]
     assert result["changed"]["training.batch_size"] == {"run": 512, "rehearsed": 16}
     assert {"4 nodes", "32 ranks", "model.tensor_parallel_size=2"} <= result["not_executed"].keys()
-    assert len(result["measured"]["steps"]) >= 4
-    assert all(step["time/step"] > 0 and step["tokens/response"] > 0 for step in result["measured"]["steps"])
+    [run] = tmp_path.glob("work/made/rehearsal-*/run")
+    steps = RunFolder.open(run).read_metrics()
+    assert len(steps) >= 4
+    assert all(step["time/step"] > 0 and step["tokens/response"] > 0 for step in steps)
 
 
 @pytest.mark.damages_run_folders("the run is stopped by the planted mistake")
@@ -66,7 +69,7 @@ def test_seats_that_a_kill_leaves_taken_are_found(tmp_path: Path) -> None:
     settings = "training.batch_size=64 training.mini_batch_size=64 failures.environment=mask"
     words = ["tests.e2e.leased_game:LeasedGame", "--model", "tiny", *settings.split()]
     code, result = rehearse(tmp_path, *words, LEASED_SEATS=str(tmp_path / "seats"))
-    parts = {part["name"]: part for part in result["parts"]}
+    parts = {part["name"]: part for part in result["checks"]}
     before = list(parts).index("trained and killed")
     assert all(part["status"] != "failed" for part in list(parts.values())[: before + 1])
     assert code == 1

@@ -22,7 +22,7 @@ from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.gateway.server import serve_episode
 from turnsmith.inference.engine import Sampling
 from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"

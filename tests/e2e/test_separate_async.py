@@ -18,7 +18,7 @@ from tests.e2e.trained_on import assert_advantages_are_ours
 from turnsmith import ConfigStore, RayPPOTrainer, read_episodes
 from turnsmith.config_sources import apply_overrides
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.verl.transformers.server import server_name
+from turnsmith.trainer.verl.transformers_server import server_name
 
 pytestmark = pytest.mark.e2e
 SETTINGS = (
@@ -168,18 +168,6 @@ def test_a_resumed_run_replays_what_was_under_way(tmp_path: Path) -> None:
     assert [min(versions_of(run, step)) for step in range(1, 7)] == [0, 0, 0, 3, 3, 3]
     # Evaluations were made while the episodes of later steps were under way.
     assert [one["step"] for one in run.read_evaluations()] == [0, 2, 3, 4, 6]
-
-
-@pytest.mark.nightly
-def test_stragglers_are_dropped_with_their_group_and_recorded(tmp_path: Path) -> None:
-    more = ("training.stragglers=drop", "training.max_staleness=1", "environment.seconds=6")
-    trainer = RayPPOTrainer(settings(tmp_path, *more), SlowLetters)
-    run = fit(trainer, 10)
-    assert_every_episode_is_accounted_for(run, 10, ahead=BATCH)
-    assert max(record["staleness/max"] for record in trainer.metrics_history) <= 1
-    assert sum(record["dropped"] for record in run.read_ledger()) >= 4
-    dropped = [episode for episode in read_episodes(run) if episode.decision.value == "dropped"]
-    assert all(episode.seed % 4 == 0 and "older than training.max_staleness" in episode.error for episode in dropped)
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ from tests.e2e.hosts import Network, refusal
 from tests.e2e.slurm import Slurm, missing
 from tests.e2e.watched_run import steps_made
 from tests.unit.test_cluster_page import file
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(1800)]
 STEPS = 3

@@ -19,7 +19,7 @@ from turnsmith.env import EnvironmentHost
 from turnsmith.env.adapters.textarena import TextArenaEnvironment
 from turnsmith.errors import ConfigError
 from turnsmith.inference import Chat
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]

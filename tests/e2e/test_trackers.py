@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from turnsmith.config import ConfigStore, ImportName
-from turnsmith.config_sources import to_dict
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.verl import trackers
 
@@ -28,6 +26,7 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from omegaconf import OmegaConf
 from verl.utils import tracking  # takes seconds; the task runner has it by then
+from turnsmith.config import ConfigStore
 from turnsmith.trainer.verl import trackers
 from turnsmith.trainer.verl.trackers import Trackers, tracker_variables
 
@@ -35,7 +34,8 @@ trackers._FINISH_SECONDS = 150.0  # a busy machine imports MLflow for longer tha
 run_dir, name, records = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 config = OmegaConf.create({"trainer": {"logger": [name], "project_name": "letters", "experiment_name": "watched"}})
 warnings, calls = [], []
-calls.append(lambda: calls.append(Trackers(config, run_dir, tracker_variables(run_dir), warnings.append)))
+variables = tracker_variables(run_dir)
+calls.append(lambda: calls.append(Trackers(config, ConfigStore(), run_dir, variables, warnings.append)))
 def call(function, *args):  # as Ray does: each in whatever thread is free
     with ThreadPoolExecutor(1) as pool:
         pool.submit(function, *args).result()
@@ -52,9 +52,7 @@ def track(tmp_path: Path, name: str, **variables: str) -> tuple[Path, list[str]]
     """Log three steps to a real tracker in a process of its own; return its folder, and the warnings."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed; the extra `dev` has it")
-    run, config = RunFolder.create(tmp_path, "watched"), ConfigStore()
-    config.logging.trackers = [ImportName(name)]
-    run.write_config(to_dict(config))
+    run = RunFolder.create(tmp_path, "watched")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(trackers._PREFIXES)}
     done = subprocess.run(
         [sys.executable, "-c", _RUN, str(run.path), name, json.dumps(STEPS)],

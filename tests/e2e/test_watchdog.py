@@ -17,8 +17,7 @@ from turnsmith import ConfigStore, RunFolder
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.stacks import VARIABLE, enable_stack_dump
 from turnsmith.trainer.driver.cluster import Cluster
-from turnsmith.trainer.driver.runner_client import wait_for_call
-from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
+from turnsmith.trainer.session import STACKS, Watchdog, wait_for_call
 
 pytestmark = pytest.mark.e2e
 

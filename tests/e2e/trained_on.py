@@ -34,6 +34,11 @@ def assert_trained_on_what_was_sampled(trainer: RayPPOTrainer, steps: int, episo
         assert record["rollout_diff/max"] < 1e-5
         assert record["episodes/completed"] == episodes
         assert_advantages_are_ours(trainer, record["step"])
+        assert trainer.run is not None
+        computed = read_advantages(trainer.run, record["step"]).trainer_log_probs
+        for one in read_episodes(trainer.run, record["step"]):
+            sampled_with = [number for tokens in one.segments for number in tokens.log_probs[tokens.prompt_length :]]
+            assert computed[one.episode_id] == pytest.approx(sampled_with, abs=1e-4)
 
 
 def assert_two_steps_train(

@@ -17,8 +17,7 @@ from ray.cluster_utils import Cluster
 
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer
-from turnsmith.selftest.machine import check_nodes
-from turnsmith.selftest.result import CheckFailed
+from turnsmith.check.machine.machine import check_nodes
 
 
 @contextmanager
@@ -58,13 +57,13 @@ def other_version(folder: str) -> dict[str, str]:
 
 
 def compare_nodes(made: Cluster, config: ConfigStore, folder: str) -> dict[str, str]:
-    """What the selftest says about the nodes, and what it says with a third one that differs."""
-    same = check_nodes(config)
+    """What the check of nodes says about the nodes, and what it says with a third one that differs."""
+    same = check_nodes(config).saw
     third = made.add_node(num_cpus=1, env_vars=other_version(folder))
     try:
-        return {"same": same, "differ": check_nodes(config)}
-    except CheckFailed as failure:
-        return {"same": same, "differ": str(failure)}
+        differ = check_nodes(config)
+        assert differ.status == "failed"
+        return {"same": same, "differ": f"{differ.saw} {differ.fix}"}
     finally:
         made.remove_node(third)
 

@@ -25,7 +25,7 @@ from turnsmith.gateway.request import ChatMessage, ModelRequest, RequestedCall
 from turnsmith.gateway.turns import Continuation, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.tools.parsing import FunctionCallingParser
 from turnsmith.trainer.segments import places_in_episode
 from turnsmith.trajectory import Trajectory, TurnRecord

@@ -19,6 +19,14 @@ from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.episode_schema import SCHEMA
 from turnsmith.records.episodes import write_episodes
 
+SESSION = """{"type": "reset", "data": {"seed": 3, "episode_id": "e", "level": 2}}
+{"type": "step", "data": {"type": "list_tools"}}
+{"type": "step", "data": {"text": "8"}}
+{"type": "step", "data": {"type": "call_tool", "tool_name": "add", "arguments": {"amount": 5}}}
+{"type": "mcp", "data": {"jsonrpc": "2.0", "method": "tools/list", "id": 1}}
+{"type": "state"}
+{"type": "close"}"""
+
 
 def main() -> None:
     """Write all of it."""
@@ -27,8 +35,8 @@ def main() -> None:
     for name, content in _parquet_files().items():
         _write("parquet", name, content)
     for name, messages in _conversations().items():
-        for target in ("frames", "worker"):
-            _write(target, name, b"".join(frame(m.encode(message)) for message in messages))
+        _write("frames", name, b"".join(frame(m.encode(message)) for message in messages))
+    _write("session", "episode", SESSION.encode())
 
 
 def _write(target: str, name: str, content: bytes) -> None:

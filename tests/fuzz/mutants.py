@@ -111,7 +111,15 @@ def frames(rng: random.Random) -> bytes:
     return out
 
 
-worker = frames
+def session(rng: random.Random) -> bytes:
+    """Lines for an environment server, of the right form with any values in it."""
+    lines: list[bytes] = []
+    for _ in range(rng.randrange(1, 6)):
+        names = rng.sample(["seed", "episode_id", "text", "type", "tool_name", "arguments", "method", "id"], 3)
+        data = {name: _packed(rng, 2) for name in names} | rng.choice([{}, {"type": "call_tool"}, {"text": "8"}])
+        kind = rng.choice(["reset", "step", "step", "mcp", "state", "close", "", 3])
+        lines.append(msgspec.json.encode({"type": kind, "data": rng.choice([data, data, data, [], None])}))
+    return b"\n".join([b'{"type": "reset"}', *lines] if rng.random() < 0.5 else lines)
 
 
 def _packed(rng: random.Random, depth: int) -> Any:
@@ -137,7 +145,7 @@ MAKERS: dict[str, Callable[[random.Random], bytes]] = {
     "files": files,
     "parquet": parquet,
     "frames": frames,
-    "worker": worker,
+    "session": session,
 }
 
 

@@ -1,8 +1,8 @@
 """What must hold for every reader of somebody else's bytes: an answer, or a `TurnsmithError`, and nothing else raised.
 
 Each target takes the bytes of one input. `files` puts them in place of one JSON or YAML file of a run folder,
-`parquet` reads them as episodes and advantages, `frames` as what a worker or its client receives, and `worker` sends
-them to a worker.
+`parquet` reads them as episodes and advantages, `frames` as what a worker or its client receives, and `session` sends
+its lines to an environment server.
 The run folder is in memory: nothing is written.
 """
 
@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.wire import FrameDecoder, MessageTooLong, frame
-from turnsmith.env.isolation.worker import _Worker
+from turnsmith.env.isolation.wire import FrameDecoder, MessageTooLong
+from turnsmith.env.local_host import EnvironmentHost
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TurnsmithError
+from turnsmith.gateway import environment_server
 from turnsmith.records.advantages import parse_advantages
 from turnsmith.records.episodes import read_episode_file
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_warnings import warnings_in
 from turnsmith.rollout.evaluation.result import EvaluationResult
-from turnsmith.terminal import printable
+from turnsmith.text import printable
 from turnsmith.verify.run import verify_run
 from turnsmith.viewer.episode_html import episodes_html
 from turnsmith.viewer.episode_selection import SelectedEpisode, read_rows
@@ -158,7 +160,7 @@ def frames(data: bytes) -> None:
 
 def read_message(message: bytes) -> None:
     """Read one message as a request, a reply, and the data within a reply."""
-    for read in (m.read_request, m.read_reply, m.read_tools, m.read_dict, m.read_hello, m.read_proof):
+    for read in (m.read_request, m.read_reply, m.read_tools, m.read_dict):
         try:
             read(message)
         except m.BadMessage:
@@ -168,37 +170,20 @@ def read_message(message: bytes) -> None:
 _loop = asyncio.new_event_loop()
 
 
-def worker(data: bytes) -> None:
-    """Send the bytes, and then a ping, to a worker that serves one environment; it answers, or hangs up."""
-    problems: list[Any] = []
-    _loop.set_exception_handler(lambda _, context: problems.append(context))
+def session(data: bytes) -> None:
+    """Send each line to a session of an environment server: each gets an answer with a JSON form, and no bug."""
     _loop.run_until_complete(_talk(data))
-    if problems:
-        raise problems[0].get("exception") or AssertionError(problems[0]["message"])
 
 
 async def _talk(data: bytes) -> None:
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    running = asyncio.ensure_future(_Worker(SERVED).run(there))
-    decoder, is_answered = FrameDecoder(), False
-    await _loop.sock_sendall(here, data + frame(m.encode(m.Ping(77))))
-    async with asyncio.timeout(20):
-        while not is_answered and (received := await _loop.sock_recv(here, 2**16)):
-            is_answered = any(m.read_reply(one).call == 77 for one in decoder.feed(received))
-            if decoder.buffered == 0 and not is_answered and _is_unfinished(data):
-                break  # the ping is inside a frame that never ends
-    here.close()
-    await running
+    talk = environment_server._Session(EnvironmentSpec(SERVED))
+    with patch.object(environment_server, "RemoteHost", EnvironmentHost):
+        for line in data.split(b"\n"):
+            reply = await talk.answer(line.decode("utf-8", "replace"))
+            text = "" if reply is None else environment_server._text(reply)
+            assert "a bug of turnsmith" not in text
+            assert "The environment server" not in text
+        await talk.close()
 
 
-def _is_unfinished(data: bytes) -> bool:
-    decoder = FrameDecoder()
-    try:
-        decoder.feed(data)
-    except MessageTooLong:
-        return False
-    return decoder.buffered > 0
-
-
-TARGETS: dict[str, Callable[[bytes], None]] = {"files": files, "parquet": parquet, "frames": frames, "worker": worker}
+TARGETS: dict[str, Callable[[bytes], None]] = {"files": files, "parquet": parquet, "frames": frames, "session": session}

@@ -1,6 +1,6 @@
 """The long fuzz run of everything that reads somebody else's bytes, and a count of tracebacks.
 
-    python -m tests.fuzz.run_readers --files 500000 --frames 500000 --parquet 20000 --worker 2000 --atheris 200000
+    python -m tests.fuzz.run_readers --files 500000 --frames 500000 --parquet 20000 --session 2000 --atheris 200000
 
 Half of the inputs of a target are nearly right (`tests.fuzz.mutants`), half are files of the corpus with some bytes
 changed. `--atheris` more inputs are made by atheris, which is guided by coverage (`pip install atheris`), for `files`

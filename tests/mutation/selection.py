@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
 ALL_FILES = ("**/*.py",)
 CORE_FILES = (
-    "algo/*.py",
+    "algo/**/*.py",
     "rollout/*.py",
     "tools/parsing/*.py",
     "records/*.py",
@@ -53,8 +53,8 @@ TESTS = {
         "tests/unit/cli/test_resume.py",
     ),
     "gateway/": ("tests/unit/gateway", "tests/unit/rollout/test_agent_session.py"),
-    "plan/": ("tests/unit/plan", "tests/unit/cli/test_plan.py"),
-    "generators.py": ("tests/unit/env/test_own_state.py",),
+    "check/plan/": ("tests/unit/check/plan", "tests/unit/cli/test_plan.py"),
+    "concurrency/generators.py": ("tests/unit/env/test_own_state.py",),
     "trainer/config/": (
         "tests/unit/trainer/test_to_verl.py",
         "tests/unit/test_config_fields.py",

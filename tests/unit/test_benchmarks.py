@@ -18,7 +18,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnsmith import Chat, Trajectory
-from turnsmith.models.shape import ModelShape
+from turnsmith.inference.models.shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
 

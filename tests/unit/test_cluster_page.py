@@ -33,7 +33,7 @@ def dry_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (folder / "cluster.yaml").write_text(file("cluster.yaml"))
     monkeypatch.chdir(folder)
     monkeypatch.delitem(sys.modules, "my_game", raising=False)  # another test may have had one
-    monkeypatch.setattr("turnsmith.trainer.config.auto.auto_device", lambda: "cuda")  # as if a GPU were there
+    monkeypatch.setattr("turnsmith.trainer.config.layout.auto_device", lambda: "cuda")  # as if a GPU were there
     program, *words = shlex.split(command)
     assert program == "turnsmith"
     assert main([*words, "--dry-run", "training.check=false"]) == 0

@@ -218,7 +218,7 @@ MISTAKES = {
     "a GPU that is not there": Mistake(
         no_gpu, "model.device=cuda trains on GPUs, but Ray finds none on this machine", "Set model.device=cpu"
     ),
-    "a run that does not exist": Mistake("report letters", "There is no run letters", "`turnsmith runs` lists"),
+    "a run that does not exist": Mistake("runs report letters", "There is no run letters", "`turnsmith runs` lists"),
     "a server that does not run": Mistake(
         "eval game.py:Good --model http://127.0.0.1:9 --episodes 8",
         "The server at http://127.0.0.1:9/v1 cannot be reached",

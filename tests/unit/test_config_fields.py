@@ -21,13 +21,13 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides, known_keys, load
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
-from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer
-from turnsmith.trainer.config import build
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.config.check import check
+from turnsmith.trainer import RayPPOTrainer, session
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
+from turnsmith.trainer.config import check as check_module
+from turnsmith.trainer.config.check import check, verl_config
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster
-from turnsmith.trainer.driver.process_environment import environment_variables
+from turnsmith.trainer.driver.local_ray import environment_variables
 
 
 def walk(kind: Any = ConfigStore, prefix: str = "") -> list[str]:
@@ -93,10 +93,10 @@ class RecordedCluster:
 
 @pytest.fixture(autouse=True)
 def _record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ray_ppo_trainer, "Cluster", RecordedCluster)
+    monkeypatch.setattr(session, "Cluster", RecordedCluster)
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference: True)  # also: the last step was reached
     # The keys alone, without the hundreds that verl has besides: a tenth of the time.
-    monkeypatch.setattr(build, "compose", OmegaConf.create)
+    monkeypatch.setattr(check_module, "compose", OmegaConf.create)
     monkeypatch.chdir(tmp_path)
 
 
@@ -117,9 +117,9 @@ def rollout(look: Callable[[Any], Any]) -> Callable[[ConfigStore], Any]:
     return plan(lambda sent: look(sent.rollout))
 
 
-def start(name: str) -> Callable[[ConfigStore], Any]:
-    """An argument that the task runner is started with."""
-    return lambda config: started(config)._runner.sent["start"][1][name]
+def evaluating(config: ConfigStore) -> Any:
+    """When and what the task runner evaluates."""
+    return started(config)._runner.sent["start"][0][2]
 
 
 def last_step(config: ConfigStore) -> Any:
@@ -128,12 +128,12 @@ def last_step(config: ConfigStore) -> Any:
 
 def variable(name: str) -> Callable[[ConfigStore], Any]:
     """An environment variable of every process of the run."""
-    return lambda config: started(config)._cluster.variables[name]
+    return lambda config: started(config)._session.cluster.variables[name]
 
 
 def thinking(config: ConfigStore) -> Any:
     try:
-        return plan(lambda it: it.thinking)(config)
+        return plan(lambda it: it.config.inference.thinking)(config)
     except ConfigError as error:  # the tiny model's template has no switch for it
         return str(error)
 
@@ -161,15 +161,6 @@ def refusal(config: ConfigStore) -> str:
     return ""
 
 
-def plan_refusal(config: ConfigStore) -> str:
-    """Why a trainer refuses the forecast; `tests/unit/plan` sees what a good one does."""
-    try:
-        RayPPOTrainer(config, GuessNumber)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
 GPU = ("model.device=cuda",)
 APART = (*GPU, "training.schedule=separate_async", "ray.rollout_nodes=1")
 MEASURED = ("evaluation.every=3",)
@@ -185,17 +176,16 @@ OBSERVED = {
     "model.sequence_parallel_size": Seen(2, key(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"), GPU),
     "model.lora_rank": Seen(4, key(f"{MODEL}.lora_rank")),
     "model.lora_alpha": Seen(4, key(f"{MODEL}.lora_alpha")),
-    "model.chat_template": Seen("plain", plan(lambda it: it.chat_template), ("model.model_name=tiny",)),
+    "model.chat_template": Seen("plain", plan(lambda it: it.config.model.chat_template), ("model.model_name=tiny",)),
     "model.trust_remote_code": Seen(True, key(f"{MODEL}.trust_remote_code")),
     "inference.backend": Seen("vllm", key(f"{ROLLOUT}.name")),
     "inference.max_tokens": Seen(9, rollout(lambda it: it.sampling.max_tokens)),
-    "inference.max_turn_tokens": Seen(9, rollout(lambda it: it.limits.turn_tokens)),
     "inference.max_prompt_tokens": Seen(9000, rollout(lambda it: it.limits.prompt_tokens)),
     "inference.max_episode_tokens": Seen(9, rollout(lambda it: it.limits.tokens)),
     "inference.max_turns": Seen(9, rollout(lambda it: it.limits.turns)),
     "inference.max_tool_calls": Seen(9, rollout(lambda it: it.limits.tool_calls)),
     "inference.max_seconds": Seen(9.0, rollout(lambda it: it.limits.seconds)),
-    "inference.tool_format": Seen("json", plan(lambda it: it.tool_format)),
+    "inference.tool_format": Seen("json", plan(lambda it: it.config.inference.tool_format)),
     "inference.thinking": Seen(False, thinking, ("model.model_name=tiny",)),
     "inference.multi_turn": Seen(False, rollout(lambda it: it.limits.turns)),
     "inference.temperature": Seen(0.5, rollout(lambda it: it.sampling.temperature)),
@@ -205,9 +195,9 @@ OBSERVED = {
     "inference.cpu_cache_gib": Seen(4.0, variable("VLLM_CPU_KVCACHE_SPACE")),
     "inference.max_concurrency": Seen(9, key(f"{ROLLOUT}.max_num_seqs")),
     "training.adv_estimator": Seen("gae", key("algorithm.adv_estimator")),
-    "training.credit": Seen("anchored", plan(lambda it: it.credit)),
-    "training.learning_rate": Seen(1.0, key(f"{ACTOR}.optim.lr")),
-    "training.critic_learning_rate": Seen(1.0, key("critic.optim.lr")),
+    "training.credit": Seen("anchored", key("algorithm.adv_estimator")),
+    "training.learning_rate": Seen(0.5, key(f"{ACTOR}.optim.lr")),
+    "training.critic_learning_rate": Seen(0.5, key("critic.optim.lr")),
     "training.batch_size": Seen(64, key("data.train_batch_size")),
     "training.group_size": Seen(4, key(f"{ROLLOUT}.n")),
     "training.filter_groups": Seen(True, plan(lambda it: it.filtered_group_size)),
@@ -226,46 +216,41 @@ OBSERVED = {
     "training.use_kl_in_reward": Seen(True, key("algorithm.use_kl_in_reward")),
     "training.use_kl_loss": Seen(True, key(f"{ACTOR}.use_kl_loss")),
     "training.kl_coef": Seen(0.1, key("algorithm.kl_ctrl.kl_coef")),
-    "training.kl_target": Seen(0.2, key("algorithm.kl_ctrl.target_kl"), ("training.use_kl_in_reward=true",)),
     "training.rollout_correction": Seen("token", key("algorithm.rollout_correction.rollout_is")),
+    "training.lr_schedule": Seen("cosine", key(f"{ACTOR}.optim.lr_scheduler_type")),
     "training.max_grad_norm": Seen(0.5, key(f"{ACTOR}.optim.clip_grad")),
     "training.weight_decay": Seen(0.5, key(f"{ACTOR}.optim.weight_decay")),
-    "training.warmup_ratio": Seen(0.5, key(f"{ACTOR}.optim.lr_warmup_steps_ratio")),
-    "training.lr_schedule": Seen("cosine", key(f"{ACTOR}.optim.lr_scheduler_type")),
-    "training.min_lr_ratio": Seen(0.5, key(f"{ACTOR}.optim.min_lr_ratio"), ("training.lr_schedule=cosine",)),
-    "training.warmup_steps": Seen(5, key(f"{ACTOR}.optim.lr_warmup_steps")),
+    "training.warmup_steps": Seen(5.0, key(f"{ACTOR}.optim.lr_warmup_steps")),
     "training.schedule": Seen("colocate_async", key("trainer.v1.trainer_mode")),
     "training.max_staleness": Seen(2, key("trainer.v1.sampler.max_off_policy_threshold"), APART),
-    "training.stragglers": Seen("drop", key("trainer.v1.sampler.max_off_policy_strategy"), APART),
     "training.check": Seen(False, checks_said),
-    "training.plan": Seen("gone.json", plan_refusal),
     "training.seed": Seen(7, rollout(lambda it: it.sampling.seed)),
     "environment": Seen({"max_steps": 3}, rollout(lambda it: it.environment.build().max_steps)),
-    "evaluation.every": Seen(3, start("evaluating")),
-    "evaluation.episodes": Seen(5, lambda config: start("evaluating")(config).plan.episodes, MEASURED),
-    "evaluation.temperature": Seen(0.0, lambda config: start("evaluating")(config).plan.sampling, MEASURED),
+    "evaluation.every": Seen(3, evaluating),
+    "evaluation.episodes": Seen(5, lambda config: evaluating(config).plan.episodes, MEASURED),
+    "evaluation.temperature": Seen(0.0, lambda config: evaluating(config).plan.sampling, MEASURED),
     "failures.environment": Seen("mask", rollout(lambda it: it.failures.environment)),
-    "failures.timeout": Seen("mask", rollout(lambda it: it.failures.timeout)),
     "failures.tool": Seen("mask", rollout(lambda it: it.failures.tool)),
     "failures.parse": Seen("mask", rollout(lambda it: it.failures.parse)),
     "failures.limit": Seen("mask", rollout(lambda it: it.failures.limit)),
     "failures.engine": Seen("drop", key("trainer.v1.sampler.sync_refill_failed_groups")),
     "failures.worker": Seen("mask", rollout(lambda it: it.failures.worker)),
-    "failures.overload": Seen("mask", rollout(lambda it: it.failures.overload)),
     "failures.internal": Seen("mask", rollout(lambda it: it.failures.internal)),
-    "failures.stall_seconds": Seen(9.0, lambda config: started(config)._watchdog.seconds),
+    "failures.stall_seconds": Seen(9.0, lambda config: started(config)._session.watchdog.seconds),
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),
-    "checkpoint.save_interval": Seen(3, start("saving")),
-    "checkpoint.keep_last_n": Seen(5, start("saving")),
-    "checkpoint.save_model": Seen(False, start("saving")),
+    "checkpoint.save_interval": Seen(3, plan(lambda it: CheckpointPolicy.of(it.config))),
+    "checkpoint.keep_last_n": Seen(5, plan(lambda it: CheckpointPolicy.of(it.config))),
     "checkpoint.grace_seconds": Seen(9.0, lambda config: load(folder(config) / "config.yaml").checkpoint.grace_seconds),
-    "ray.address": Seen("10.0.0.1:6379", lambda config: started(config)._cluster.arguments, ("model.device=cpu",)),
+    "checkpoint.save_model": Seen(False, plan(lambda it: CheckpointPolicy.of(it.config))),
+    "ray.address": Seen(
+        "10.0.0.1:6379", lambda config: started(config)._session.cluster.arguments, ("model.device=cpu",)
+    ),
     "ray.num_nodes": Seen(2, key("trainer.nnodes")),
     "ray.gpus_per_node": Seen(2, key("trainer.n_gpus_per_node")),
     "ray.rollout_nodes": Seen(2, key(f"{ROLLOUT}.nnodes"), APART),
     "ray.rollout_gpus_per_node": Seen(2, key(f"{ROLLOUT}.n_gpus_per_node"), APART),
-    "ray.num_actors": Seen(2, start("num_actors")),
+    "ray.num_actors": Seen(2, plan(lambda it: it.num_actors)),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
     "logging.project": Seen("letters", key("trainer.project_name")),

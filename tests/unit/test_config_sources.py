@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName
+from turnsmith.config import ConfigStore, EnvironmentConfig, ImportName, names_elsewhere
 from turnsmith.config_sources import apply_overrides, from_dict, known_keys, load, to_dict
 from turnsmith.errors import ConfigError
-from turnsmith.other_names import names_elsewhere
 from turnsmith.records.yaml_text import dump_yaml, parse_yaml
 
 
@@ -45,7 +44,7 @@ def test_an_empty_file_and_empty_sections_are_the_defaults(tmp_path: Path) -> No
     ("override", "read", "value"),
     [
         ("training.learning_rate=1e-4", lambda c: c.training.learning_rate, 1e-4),
-        ("training.learning_rate=1", lambda c: c.training.learning_rate, 1.0),
+        ("training.gamma=1", lambda c: c.training.gamma, 1.0),
         ("training.batch_size=1e2", lambda c: c.training.batch_size, 100),
         ("training.mini_batch_size=null", lambda c: c.training.mini_batch_size, None),
         ("training.use_kl_loss=true", lambda c: c.training.use_kl_loss, True),
@@ -216,3 +215,43 @@ def test_yaml_reads_numbers_and_words_as_people_mean_them() -> None:
 )
 def test_yaml_gives_a_text_back_as_a_text(text: str) -> None:
     assert parse_yaml(dump_yaml({"key": text})) == {"key": text}
+
+
+def test_settings_of_an_earlier_version_are_read_and_what_changes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    config = load(Path(__file__).parent / "earlier_settings.yaml")  # written by commit 931d45e
+    kept = (
+        config.model.model_name,
+        config.training.learning_rate,
+        config.environment.board_size,
+        config.evaluation.every,
+    )
+    assert kept == ("tiny", 1e-2, 3, 5)
+    assert (config.training.warmup_steps, config.failures.environment) == (0.25, "mask")
+    assert (
+        "training.min_lr_ratio=0.1, a setting of an earlier version. It was removed; every run now has what was its "
+        "default, 0.0." in caplog.text
+    )
+    assert (
+        "failures.timeout=mask, a setting of an earlier version. It is part of failures.environment now." in caplog.text
+    )
+    assert len(caplog.records) == 3, "nothing is said of what had its default"
+
+
+def test_who_sets_a_setting_of_an_earlier_version_is_told_what_replaced_it() -> None:
+    with pytest.raises(ConfigError, match=r"It is part of training\.warmup_steps now"):
+        apply_overrides(ConfigStore(), ["training.warmup_ratio=0.1"])
+    removed = "It was removed; every run now has what was its default, "
+    for override, default in (
+        ("environment.threads=8", 0),
+        ("training.stragglers=drop", "wait"),
+        ("training.plan=forecast.json", "null"),
+    ):
+        with pytest.raises(ConfigError, match=f"There is no setting [a-z.]*. {removed}{default}."):
+            apply_overrides(ConfigStore(), [override])
+
+
+def test_of_the_two_limits_of_a_turn_the_one_that_was_used_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("inference: {max_tokens: 128, max_turn_tokens: 64}")
+    assert load(tmp_path / "config.yaml").inference.max_tokens == 64
+    (tmp_path / "config.yaml").write_text("inference: {max_tokens: 128, max_turn_tokens: null}")
+    assert load(tmp_path / "config.yaml").inference.max_tokens == 128

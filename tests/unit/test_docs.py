@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from turnsmith.cli.agent import split_agent_options
+from turnsmith.cli.agent import named_environments
 from turnsmith.cli.main import build_parsers
 from turnsmith.cli.train import read_config
+from turnsmith.config import known_elsewhere
 from turnsmith.config_sources import known_keys, load
-from turnsmith.other_names import known_elsewhere
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "turnsmith"
@@ -116,9 +116,10 @@ def test_commands_and_settings_are_accepted(page: Path, tmp_path: Path) -> None:
             assert not [word for word in extra if word.startswith("-")]
             if hasattr(args, "overrides"):
                 args.overrides = [*args.overrides, *extra]
-                if hasattr(args, "agent"):
-                    split_agent_options(args)  # takes the environments out of them, of which there may be several
-                read_config(None, getattr(args, "model", None), args.overrides)
+                settings = args.overrides
+                if hasattr(args, "agent") and not getattr(args, "machine", False):
+                    _, settings = named_environments(args)
+                read_config(None, getattr(args, "model", None), settings)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

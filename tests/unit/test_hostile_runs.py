@@ -171,7 +171,7 @@ def test_any_settings_are_shown_or_left_out(text: str) -> None:
     report_html(MemoryRun(Path("/nowhere/run"), {**SAMPLE, "config.yaml": text.encode()}))
 
 
-@pytest.mark.parametrize(("target", "count"), [("files", 1500), ("parquet", 200), ("frames", 5000), ("worker", 100)])
+@pytest.mark.parametrize(("target", "count"), [("files", 1500), ("parquet", 200), ("frames", 5000), ("session", 100)])
 def test_nothing_but_errors_in_words_comes_of_hostile_bytes(target: str, count: int) -> None:
     assert run_target(target, count, seed=3) == []
 

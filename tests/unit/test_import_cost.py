@@ -1,4 +1,4 @@
-"""`import turnsmith` and `turnsmith --help` stay light; the limits are those of the design."""
+"""`import turnsmith` and `turnsmith --help` stay light: about 0.1 and 0.4 s of CPU at most on a laptop."""
 
 import ast
 import importlib.metadata
@@ -10,6 +10,8 @@ from pathlib import Path
 import turnsmith
 from turnsmith.cli.main import TRAINING_PACKAGES
 
+STANDARD = "import asyncio, argparse, email.message, http.client, json, logging, subprocess, unittest"
+"""What takes about 0.13 s of CPU on a laptop, and is measured beside what has a limit."""
 HEAVY = ("torch", "ray", "verl", "vllm", "numpy", "pydantic")
 
 
@@ -21,14 +23,17 @@ def cpu_seconds(*arguments: str) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def is_ever_below(limit: float, *arguments: str) -> bool:
-    """The best of several runs counts: other work shares the caches, and only ever adds time."""
-    return any(cpu_seconds(*arguments) < limit for _ in range(9))
+def is_ever_below(times: float, *arguments: str) -> bool:
+    """Whether this ever takes less than `times` what the imports of Python's own modules take, measured beside it.
+
+    The same machine takes half as long or twice as long from one hour to the next, so seconds alone say little. The
+    best of several rounds counts: other work shares the caches, and only ever adds time.
+    """
+    return any(cpu_seconds(*arguments) < times * cpu_seconds("-c", STANDARD) for _ in range(9))
 
 
-def test_import_adds_less_than_150_ms_to_bare_python() -> None:
-    bare = min(cpu_seconds("-c", "pass") for _ in range(3))
-    assert is_ever_below(bare + 0.15, "-c", "import turnsmith")
+def test_import_takes_less_than_pythons_own_modules() -> None:
+    assert is_ever_below(1, "-c", "import turnsmith")
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -52,8 +57,8 @@ from turnsmith import BaseEnvironment, ConfigStore, RayPPOTrainer
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_help_takes_less_than_400_ms() -> None:
-    assert is_ever_below(0.4, "-m", "turnsmith.cli.main", "--help")
+def test_help_takes_less_than_three_times_as_long() -> None:
+    assert is_ever_below(3, "-m", "turnsmith.cli.main", "--help")
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -122,7 +122,7 @@ def test_too_few_noticed_mutants_end_in_an_error(monkeypatch, at_least, is_enoug
     verdicts = ["noticed", "SURVIVED", "equivalent", "noticed", "TIMED OUT"]
     monkeypatch.setattr(run, "verdicts_of", lambda mutants, jobs, **how: zip(mutants, verdicts, strict=True))
     limit = ["--at-least", at_least] if at_least else []
-    monkeypatch.setattr("sys.argv", ["run", "--count", "5", "--files", "algo/kl.py", *limit])
+    monkeypatch.setattr("sys.argv", ["run", "--count", "5", "--files", "algo/reference/kl.py", *limit])
     if is_enough:
         run.main()
     else:
@@ -140,7 +140,7 @@ def test_what_has_a_verdict_is_not_tried_again(monkeypatch, tmp_path, capsys) ->
 
     monkeypatch.setattr(run, "verdicts_of", verdicts_of)
     monkeypatch.setattr(
-        "sys.argv", ["run", "--count", "4", "--files", "algo/kl.py", "--results", str(tmp_path / "verdicts")]
+        "sys.argv", ["run", "--count", "4", "--files", "algo/reference/kl.py", "--results", str(tmp_path / "verdicts")]
     )
     run.main()
     run.main()
@@ -205,7 +205,7 @@ def test_tests_that_are_killed_run_again_and_then_without_the_mutant(
         return started[-1]
 
     monkeypatch.setattr(Slot, "start", staticmethod(start))
-    (mutant,) = draw(["algo/kl.py"], 1, 0)
+    (mutant,) = draw(["algo/rloo.py"], 1, 0)
     (tmp_path / "turnsmith" / "algo").mkdir(parents=True)
     slot = Slot(tmp_path, start(tmp_path))
     try:
@@ -228,7 +228,7 @@ def test_what_was_tried_is_counted_even_if_something_stops_the_rest(monkeypatch,
         raise SystemExit("stopped")
 
     monkeypatch.setattr(run, "verdicts_of", verdicts)
-    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/kl.py"])
+    monkeypatch.setattr("sys.argv", ["run", "--count", "4", "--files", "algo/reference/kl.py"])
     with pytest.raises(SystemExit, match="stopped"):
         run.main()
     assert (

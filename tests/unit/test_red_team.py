@@ -26,8 +26,7 @@ from turnsmith.records.checkpoints import PendingCheckpoint, best_checkpoint, ne
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.recipe import Recipe
-from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trainer.resume import Recipe, reopen
 from turnsmith.trajectory import Outcome, Trajectory
 
 DEEP = 100_000
@@ -139,10 +138,10 @@ def test_run_folder_of_another_is_not_resumed_without_trust(
     for signature in (recipe["signature"], "", None):
         (run.path / "resume.json").write_text(json.dumps({**forged, "signature": signature}))
         with pytest.raises(RecordError, match="if you trust it, pass trust=True"):
-            reopen(run.path, Parts())
+            reopen(run.path, {})
     assert not witness.exists()
     with pytest.raises(ConfigError, match="is not an environment"):
-        reopen(run.path, Parts(), trust=True)
+        reopen(run.path, {}, trust=True)
     assert witness.exists()
     del sys.modules["planted"]
 

@@ -295,7 +295,7 @@ def test_settings_and_a_trainer_that_takes_them(script: Script) -> None:
     script.run("readme-16", env=env, reward_function=len, optional_dataset=[{"a": 1}, {"a": 2}])
     trainer = script["trainer"]
     assert isinstance(trainer, RayPPOTrainer)
-    assert (trainer.reward_fn, len(trainer.dataset), trainer.config.ray.num_actors) == (len, 2, 4)
+    assert (trainer.parts.reward_fn, len(trainer.parts.dataset), trainer.config.ray.num_actors) == (len, 2, 4)
     assert trainer.metrics_history == []
 
 

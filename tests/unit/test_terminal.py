@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from turnsmith.terminal import can_draw_live, print_line
+from turnsmith.text import can_draw_live, print_line
 
 
 class Terminal(io.StringIO):

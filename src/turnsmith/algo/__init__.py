@@ -18,16 +18,17 @@ Example:
             [-1., -1.]])
 """
 
-from turnsmith.algo.aggregation import Aggregation, aggregate_loss
 from turnsmith.algo.episodes import episode_scores, nonfinite_episodes
 from turnsmith.algo.gae import compute_gae_advantage_return
 from turnsmith.algo.gigpo import compute_gigpo_advantage
 from turnsmith.algo.grpo import compute_dr_grpo_advantage, compute_grpo_advantage
-from turnsmith.algo.kl import KLEstimator, apply_kl_penalty, kl_estimate
-from turnsmith.algo.kl_controller import KLController
 from turnsmith.algo.opo import compute_opo_advantage
 from turnsmith.algo.pass_at_k import compute_pass_at_k_advantage
-from turnsmith.algo.policy_loss import compute_policy_loss
+from turnsmith.algo.reference.aggregation import Aggregation, aggregate_loss
+from turnsmith.algo.reference.kl import KLEstimator, apply_kl_penalty, kl_estimate
+from turnsmith.algo.reference.kl_controller import KLController
+from turnsmith.algo.reference.policy_loss import compute_policy_loss
+from turnsmith.algo.reference.value_loss import compute_value_loss
 from turnsmith.algo.reinforce_plus_plus import (
     compute_reinforce_plus_plus_advantage,
     compute_reinforce_plus_plus_baseline_advantage,
@@ -35,7 +36,6 @@ from turnsmith.algo.reinforce_plus_plus import (
 from turnsmith.algo.rloo import compute_rloo_advantage
 from turnsmith.algo.turn_gae import compute_turn_gae_advantage_return
 from turnsmith.algo.turn_returns import TurnScale, compute_turn_return_advantage
-from turnsmith.algo.value_loss import compute_value_loss
 from turnsmith.algo.whitening import whiten
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Where the turns of a batch are: sums over turns, and numbers of turns given back to their tokens.
+"""Finds the turns of a batch, sums over each, and gives a number of each turn to its tokens.
 
 A turn is a maximal run of model tokens. Numbers of turns are tables `(batch, turns)`: column k holds the k-th turn of
 each episode, and the columns after an episode's last turn hold 0 (see `Turns.exists`).

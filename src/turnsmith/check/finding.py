@@ -1,15 +1,15 @@
-"""What a check is, and what it found."""
+"""What a check is, and what it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from turnsmith.errors import ConfigError, TurnsmithError
 from turnsmith.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from turnsmith.check.subject import Subject
 
 Status = Literal["passed", "warning", "failed", "skipped"]
 
@@ -31,21 +31,52 @@ class Finding:
     episodes: Sequence[Trajectory] = ()
     """The episodes that show it."""
 
+    @classmethod
+    def of_error(cls, error: Exception) -> Finding:
+        """The finding of a check that could not be run."""
+        if isinstance(error, TurnsmithError):
+            return cls("failed", str(error), "See the message: the check could not be run.")
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        saw = f"The check itself broke: {type(error).__name__}: {error} (line {where.lineno} of {where.filename})."
+        return cls("failed", saw, "Please report this.")
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of an environment, with a model and the settings of a run."""
+    """One question that is asked before a run."""
 
+    code: str
+    """Names the check on the command line and for programs, as in `--only same-opening`."""
     name: str
-    """A few words, such as `same start, same opening`; names the check on the command line."""
-    ran: str
-    """What it runs, in one sentence."""
+    """A few words for people."""
     why: str
     """What it prevents, in one sentence, with the kind of loss."""
-    function: Callable[[Subject], Awaitable[Finding]]
-    quick: bool = False
-    """Whether `RayPPOTrainer.fit` runs it before training: it takes a second or two, and needs no model."""
-    audit: bool = False
-    """Whether only `--audit` runs it."""
-    plays: bool = True
-    """Whether it needs episodes that open."""
+    ran: str = ""
+    """What it runs, in one sentence; empty where the name says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A check, what it found, and how long it took."""
+
+    check: Check
+    finding: Finding
+    seconds: float
+
+
+def run_check(check: Check, look: Callable[[], Finding]) -> Result:
+    """Run one check. A check that raises has failed."""
+    began = time.perf_counter()
+    try:
+        finding = look()
+    except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
+        finding = Finding.of_error(error)
+    return Result(check, finding, time.perf_counter() - began)
+
+
+def check_codes(codes: Sequence[str], checks: Sequence[Check]) -> None:
+    """Raise a ConfigError if a code is not that of a check."""
+    known = [check.code for check in checks]
+    for code in codes:
+        if code not in known:
+            raise ConfigError(f"There is no check {code!r}: choose from {', '.join(known)}.")

@@ -1,98 +1,154 @@
-"""The result of all checks, as lines of a terminal and as JSON."""
+"""The findings of all checks, as lines of a terminal and as JSON: first what fails, why it matters and what to do."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from turnsmith.check.run import CheckResult
-from turnsmith.text import wrapped
+from turnsmith import __version__
+from turnsmith.check.finding import Result, Status
+from turnsmith.text import duration, wrapped
 from turnsmith.trajectory import Trajectory
 
-_WORDS = {"passed": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "-"}
-_NAME_WIDTH, _TEXT = 32, 8
-_MOST_MESSAGES, _MOST_CHARACTERS = 40, 2000
+_WORDS = {"failed": "FAILED", "warning": "WARNING", "passed": "ok", "skipped": "-"}
+_INDENT, _NAME = 8, 32
+_MOST_EPISODES, _MOST_MESSAGES, _MOST_CHARACTERS = 2, 40, 2000
 
 
-def result_lines(result: CheckResult, width: int = 120) -> list[str]:
-    """One check as lines of a table; if something is wrong, with why it matters, what to do and where to look.
+@dataclass
+class Report:
+    """Everything that one `turnsmith check` found.
 
     Example:
-        >>> from turnsmith.check.checks import CHECKS
-        >>> from turnsmith.check.finding import Finding
-        >>> finding = Finding("failed", "8 of 8 starts opened differently.", "Use the seed.")
-        >>> for line in result_lines(CheckResult(CHECKS[0], finding, 0.25), width=80):
-        ...     print(line)
-        FAILED  same start, same opening           0.2 s
-                8 of 8 starts opened differently.
-                why it matters: The episodes of a group are compared with each other; if
-                they begin differently, luck is trained as skill.
-                what to do: Use the seed.
+        >>> from turnsmith.check.finding import Check, Finding
+        >>> check = Check(code="opening", name="same opening", why="Luck is trained as skill.")
+        >>> finding = Finding("failed", "8 of 8 starts differ.", "Use the seed.")
+        >>> report = Report("MyGame", [Result(check, finding, 0.25), Result(check, Finding("passed", "ok"), 1.0)])
+        >>> print(*report.lines(80), sep="\\n")
+        MyGame: 1 of 2 checks failed, in 1.2 s
+        <BLANKLINE>
+        FAILED  same opening (--only opening)
+                8 of 8 starts differ.
+                why: Luck is trained as skill.
+                fix: Use the seed.
+        <BLANKLINE>
+        1 passed: same opening
     """
+
+    subject: str
+    """What was checked, in a few words."""
+    results: list[Result] = field(default_factory=list[Result])
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else the JSON has, by name: the machine, what was measured, a forecast."""
+    shown: list[str] = field(default_factory=list[str])
+    """Lines that follow the findings: the tables of a forecast."""
+    more: list[str] = field(default_factory=list[str])
+    """Lines that follow only with `-v`."""
+
+    @property
+    def failed(self) -> int:
+        """How many checks failed."""
+        return len(self._having("failed"))
+
+    def lines(self, width: int = 120, *, verbose: bool = False) -> list[str]:
+        """The verdict and what is wrong, then one line for what passed and one for what was skipped, or all rows."""
+        found = [*self._having("failed"), *self._having("warning")]
+        lines = [self.verdict()]
+        for result in found:
+            lines += ["", *_block(result, width)]
+        if verbose:
+            lines += ["", *(line for result in self.results if result not in found for line in _row(result, width))]
+        else:
+            others = [(len(some), word, some) for word in ("passed", "skipped") if (some := self._having(word))]
+            names = [(f"{count} {word}: ", [one.check.name for one in some]) for count, word, some in others]
+            lines += ["", *(_one_line(head, listed, width) for head, listed in names)] if names else []
+        return [*lines, *self.shown, *(self.more if verbose else ())]
+
+    def verdict(self) -> str:
+        """How the checks ended, in one line.
+
+        Example:
+            >>> Report("MyGame").verdict()
+            'MyGame: 0 checks, none failed'
+        """
+        count, warnings = len(self.results), len(self._having("warning"))
+        told = f"{self.failed} of {count} checks failed" if self.failed else f"{count} checks, none failed"
+        told += f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
+        seconds = sum(result.seconds for result in self.results)
+        return f"{self.subject}: {told}" + (f", in {duration(seconds)}" if seconds else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON: every check with its words, its finding and the episodes that show it."""
+        checks = [{**row, "episodes": [_episode(one) for one in row["episodes"]]} for row in self.rows()]
+        return {
+            "turnsmith": __version__,
+            "subject": self.subject,
+            "failed": self.failed,
+            "checks": checks,
+            **self.facts,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All that is known about each check, with the episodes that show it."""
+        return [
+            {
+                "code": result.check.code,
+                "name": result.check.name,
+                "status": result.finding.status,
+                "seconds": round(result.seconds, 3),
+                "ran": result.check.ran,
+                "saw": result.finding.saw,
+                "why": result.check.why,
+                "fix": result.finding.fix,
+                "episodes": result.finding.episodes,
+            }
+            for result in self.results
+        ]
+
+    def _having(self, status: Status) -> list[Result]:
+        return [result for result in self.results if result.finding.status == status]
+
+
+def table(rows: dict[str, Any]) -> list[str]:
+    """Names and their texts, as two columns."""
+    width = max(map(len, rows), default=0)
+    return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
+
+
+def _block(result: Result, width: int) -> list[str]:
+    """A check that found something: what it saw, why that matters, what to do and where to look."""
     check, finding = result.check, result.finding
-    head = f"{_WORDS[finding.status]:<{_TEXT}}{check.name:<{_NAME_WIDTH}} {result.seconds:5.1f} s"
-    if finding.status in ("passed", "skipped"):
-        short = f"{head}  {finding.saw}"
-        return [short] if len(short) <= width else [head, *_indented(finding.saw, width)]
-    episodes = ", ".join(dict.fromkeys(episode.episode_id for episode in finding.episodes))
-    texts = {"": finding.saw, "why it matters: ": check.why, "what to do: ": finding.fix, "episodes: ": episodes}
+    ids = list(dict.fromkeys(episode.episode_id for episode in finding.episodes))
+    shown = ", ".join(ids[:_MOST_EPISODES]) + f" and {len(ids) - _MOST_EPISODES} more" * (len(ids) > _MOST_EPISODES)
+    head = f"{_WORDS[finding.status]:<{_INDENT}}{check.name} (--only {check.code})"
+    if ids and len(head) + 2 + len(shown) <= width:
+        head, shown = f"{head}: {shown}", ""
+    texts = {"": finding.saw, "why: ": check.why, "fix: ": finding.fix, "see: ": shown}
     return [head, *(line for label, text in texts.items() if text for line in _indented(label + text, width))]
 
 
+def _row(result: Result, width: int) -> list[str]:
+    head = f"{_WORDS[result.finding.status]:<{_INDENT}}{result.check.name:<{_NAME}} {result.seconds:5.1f} s"
+    short = f"{head}  {result.finding.saw}"
+    return [short] if len(short) <= width else [head, *_indented(result.finding.saw, width)]
+
+
+def _one_line(head: str, names: list[str], width: int) -> str:
+    """Print as many names as fit into a line.
+
+    Example:
+        >>> _one_line("3 passed: ", ["one", "two", "three"], 24)
+        '3 passed: one, ...'
+    """
+    line = head + ", ".join(names)
+    while len(line) > width and names:
+        names = names[:-1]
+        line = head + ", ".join([*names, "..."])
+    return line
+
+
 def _indented(text: str, width: int) -> list[str]:
-    return [" " * _TEXT + line for line in wrapped(text, max(20, width - _TEXT))]
-
-
-def summary(results: Sequence[CheckResult]) -> str:
-    """The last line of the table.
-
-    Example:
-        >>> summary([])
-        '0 passed, 0 warnings, 0 failed, 0 skipped, in 0 s'
-    """
-    counts = Counter(result.finding.status for result in results)
-    seconds = sum(result.seconds for result in results)
-    warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
-    last = f"{counts['failed']} failed, {counts['skipped']} skipped, in {seconds:.0f} s"
-    return f"{counts['passed']} passed, {warnings}, {last}"
-
-
-def failed(results: Sequence[CheckResult]) -> int:
-    """How many checks failed.
-
-    Example:
-        >>> failed([])
-        0
-    """
-    return sum(result.finding.status == "failed" for result in results)
-
-
-def as_dict(results: Sequence[CheckResult]) -> dict[str, Any]:
-    """For a JSON file: every check with its words, its finding and the episodes that show it.
-
-    Example:
-        >>> as_dict([])
-        {'failed': 0, 'checks': []}
-    """
-    rows = map(as_row, results)
-    checks = [{**row, "episodes": [_episode(episode) for episode in row["episodes"]]} for row in rows]
-    return {"failed": failed(results), "checks": checks}
-
-
-def as_row(result: CheckResult) -> dict[str, Any]:
-    """All that is known about one check, with the episodes that show it."""
-    check, finding = result.check, result.finding
-    return {
-        "name": check.name,
-        "status": finding.status,
-        "seconds": round(result.seconds, 3),
-        "ran": check.ran,
-        "saw": finding.saw,
-        "why": check.why,
-        "fix": finding.fix,
-        "episodes": finding.episodes,
-    }
+    return [" " * _INDENT + line for line in wrapped(text, max(20, width - _INDENT))]
 
 
 def _episode(episode: Trajectory) -> dict[str, Any]:

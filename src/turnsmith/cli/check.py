@@ -1,183 +1,175 @@
-"""`turnsmith check`: find out before training whether an environment, its reward and a model fit each other."""
+"""`turnsmith check`: will my run work? The environment, its reward, these machines, a queued run, and what it takes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.cli.agent import (
-    add_agent_options,
-    chosen_environment,
-    read_data,
-    read_validation,
-    split_agent_options,
-)
-from turnsmith.terminal import hide_progress_bars, print_line
+from turnsmith.cli.agent import add_agent_options, add_training_options
+from turnsmith.cli.check_kinds import of_environment, of_machine, of_plan, of_rehearsal
+from turnsmith.cli.run_folders import add_config_option
+from turnsmith.text import can_draw_live, print_line, printable
 
 if TYPE_CHECKING:
-    from turnsmith.check.finding import Check
-    from turnsmith.check.run import CheckResult
-    from turnsmith.config import ConfigStore
-    from turnsmith.trajectory import Trajectory
+    from turnsmith.check.report import Report
 
+_WIDEST = 120
 _DESCRIPTION = """\
-Play real episodes in your environment, with scripted texts and with your model,
-and say what would go wrong in training, why it matters and what to do. Takes a
-minute or two and needs no GPU. Exits with 1 if a check failed; warnings do not
-count.
+Will my run work? Play real episodes in your environment, with scripted texts
+and with your model, and say what would go wrong in training, why it matters and
+what to do. Takes a minute or two and needs no GPU.
+
+With --machine instead, train and kill for up to ten minutes on these machines;
+with --rehearse, run what you will queue on a cluster scaled to this machine;
+with --plan, forecast memory and time of a run. One of them at a time.
 
 ENVIRONMENT is given as for `turnsmith train`. Without --model, checks that need
-one are skipped."""
+one are skipped. Exits with 1 if a check failed; warnings do not count."""
 
 _EXAMPLES = """\
 examples:
   turnsmith check my_game.py:MyGame
-  turnsmith check my_game.py:MyGame --model tiny --config my_run.yaml
-  turnsmith check my_game.py:MyGame --model tiny --audit --html check.html"""
+  turnsmith check my_game.py:MyGame --model tiny --audit --html check.html
+  turnsmith check --machine inference.backend=vllm ray.gpus_per_node=8
+  turnsmith check my_game:MyGame --rehearse cluster.yaml --model smollm2
+  turnsmith check my_game.py:MyGame --plan --model tiny --json forecast.json
+  turnsmith check --plan --from runs/my-run --hardware H100 ray.gpus_per_node=8"""
 
 
 def add_check_command(commands: Any) -> None:
     """Add `turnsmith check` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "check",
-        help="find out before training what would go wrong",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        "check", help="find out before training what would go wrong", description=_DESCRIPTION, epilog=_EXAMPLES
     )
     add = parser.add_argument
     add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as inference.max_turns=5")
-    add("--model", metavar="MODEL", help="the model to play with, as in `turnsmith eval` (default: none)")
-    add("--config", metavar="FILE", help="YAML file with the settings of the run")
-    add("--validation", metavar="FILE", help="held-out tasks, to be compared with those of --data")
+    add("--model", metavar="MODEL", help="the model of the run, as in `turnsmith train` (default: none)")
+    add_config_option(parser)
+    add_training_options(parser)
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
-    add("--audit", action="store_true", help="also let a panel of policies look for ways to cheat the reward")
-    trained = "with --audit: also train `tiny` so long, to find what is paid without success"
-    add("--train", metavar="MINUTES", type=float, help=trained)
-    add("--only", metavar="CHECK", action="append", help="run only this check, by its name in the table; repeatable")
+    add("--only", metavar="CHECK", action="append", default=[], help="run only this check; repeatable")
+    add("-v", "--verbose", action="store_true", help="show the rows of all checks, and all that was measured")
     add("--json", metavar="FILE", type=os.path.abspath, help="also write the findings here, with their episodes")
     add("--html", metavar="FILE", type=os.path.abspath, help="also write them as a page here")
+    kind = parser.add_argument_group("what to check, if not the environment").add_mutually_exclusive_group()
+    kind.add_argument("--audit", action="store_true", help="the environment, and ways to cheat its reward")
+    kind.add_argument("--machine", action="store_true", help="whether training works on these machines")
+    kind.add_argument("--rehearse", metavar="FILE", help="the run with the settings in this YAML file, scaled down")
+    kind.add_argument("--plan", action="store_true", help="how much memory and time the run takes")
+    _add_options_of_kinds(parser)
     parser.set_defaults(run=_run)
 
 
+def _add_options_of_kinds(parser: argparse.ArgumentParser) -> None:
+    """Those that go with one kind of check only: their defaults are None or False."""
+    audit = parser.add_argument_group("with --audit")
+    trained = "also train `tiny` so long, to find what is paid without success"
+    audit.add_argument("--train", metavar="MINUTES", type=float, help=trained)
+    folder = parser.add_argument_group("with --machine and --rehearse")
+    folder.add_argument("--name", metavar="NAME", help="name of the folder of runs and logs (default: KIND-TIME)")
+    folder.add_argument("--output-dir", metavar="FOLDER", help="where to create that folder (default: checks)")
+    rehearse = parser.add_argument_group("with --rehearse").add_argument
+    rehearse("--minutes", metavar="N", type=float, help="stop a process of the run after so long (default: 15)")
+    scaled = "a setting of the scaled run only, such as inference.backend=vllm; repeatable"
+    rehearse("--scaled", metavar="KEY=VALUE", action="append", help=scaled)
+    rehearse("--no-run", action="store_true", help="only what needs no run: settings, layout, environment, disk")
+    plan = parser.add_argument_group("with --plan").add_argument
+    plan("--hardware", metavar="NAME", help="cpu (this machine, the default), H100, A100-80, ...")
+    plan("--hardware-file", metavar="FILE", help="YAML file with GPUs of your own, as check/plan/hardware.yaml")
+    told = "take tokens, turns and times from a run folder, or a file of `check --model M --json FILE`"
+    plan("--from", metavar="PATH", dest="source", help=told)
+    plan("--calibrate", action="store_true", help="measure this machine again")
+
+
+_KINDS = {
+    "environment": of_environment,
+    "machine": of_machine,
+    "rehearse": of_rehearsal,
+    "plan": of_plan,
+}
+_OF_KINDS = {
+    "train": ("audit",),
+    "name": ("machine", "rehearse"),
+    "output_dir": ("machine", "rehearse"),
+    "minutes": ("rehearse",),
+    "scaled": ("rehearse",),
+    "no_run": ("rehearse",),
+    "hardware": ("plan",),
+    "hardware_file": ("plan",),
+    "source": ("plan",),
+    "calibrate": ("plan",),
+}
+"""The kinds of check that an option goes with."""
+
+
 def _run(args: argparse.Namespace) -> int:
-    """Run the checks and print a row for each."""
-    from turnsmith.check.report import failed, summary
-    from turnsmith.cli.train import read_config
-    from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.rollout.isolation_check import check_isolation
-
-    split_agent_options(args)
-    config = read_config(args.config, args.model, args.overrides)
-    if args.train is not None and not args.audit:
-        args.usage_error("--train is a part of --audit")
-    checks = chosen_checks(args.only or (), audit=args.audit)
-    spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment).isolated()
-    check_isolation(spec)
-    spec.check_tasks(read_data(args) or ())
-    print_line(f"{spec.name} · {args.model or 'no model'} · {len(checks)} checks", sys.stdout)
-    cache: dict[str, Any] = {}
-    results = _results(args, config, spec, checks, cache)
-    if args.train is not None:
-        results.append(_train(args, config, spec, cache))
-    print_line(summary(results), sys.stdout)
-    _write(args, spec.name, results, cache.get("model") or ())
-    return int(failed(results) > 0)
-
-
-def chosen_checks(only: Sequence[str], *, audit: bool) -> list[Check]:
-    """The checks to run; those of the audit only if asked for, or named."""
-    from turnsmith.check.checks import CHECKS
-    from turnsmith.errors import ConfigError
-
-    names = [check.name for check in CHECKS]
-    for name in only:
-        if name not in names:
-            raise ConfigError(f"There is no check {name!r}: choose from {', '.join(map(repr, names))}.")
-    return [check for check in CHECKS if (check.name in only if only else audit or not check.audit)]
-
-
-def _train(args: argparse.Namespace, config: ConfigStore, spec: Any, cache: dict[str, Any]) -> CheckResult:
-    """Train against the reward, and show what that found."""
-    import tempfile
-
-    from turnsmith.selftest.red_team import train_against
-
-    folder = Path(tempfile.mkdtemp(prefix="turnsmith-red-team-"))
-    print_line(f"training tiny for {args.train:g} minutes in {folder} ...", sys.stdout)
-    result = train_against(config, spec, args.train, folder, tasks=read_data(args), panel=cache.get("panel"))
-    _show(result)
-    return result
-
-
-def _results(
-    args: argparse.Namespace, config: ConfigStore, spec: Any, checks: Sequence[Check], cache: dict[str, Any]
-) -> list[CheckResult]:
-    from turnsmith.check.run import run_checks
-    from turnsmith.check.subject import Subject
-
-    given: dict[str, Any] = {"environment": spec, "config": config, "success_reward": args.success_reward}
-    given |= {"cache": cache, "tasks": read_data(args), "validation_tasks": read_validation(args)}
-    given["seed"] = config.training.seed
-    if args.model is None:
-        from turnsmith.loop_thread import LoopThread
-
-        with closing(LoopThread("turnsmith-check")) as loop:
-            return loop.run(run_checks(Subject(**given), checks, _show))
-    return _with_model(config, given, checks)
-
-
-def _with_model(config: ConfigStore, given: dict[str, Any], checks: Sequence[Check]) -> list[CheckResult]:
-    from turnsmith.check.run import run_checks
-    from turnsmith.check.subject import Subject
-    from turnsmith.cli.engine import model_name_or_path, open_engine
-    from turnsmith.inference.http_client import is_url
-    from turnsmith.models import resolve
-    from turnsmith.tools.parsing.formats import parser_for
-
-    hide_progress_bars()
-    print_line("loading the model ...", sys.stdout)
-    path = None if is_url(model_name_or_path(config)) else resolve(config.model.model_name, config.model.local_path)
-    with open_engine(config) as engine:
-        parser = parser_for(config.inference.tool_format, engine.tokenizer)
-        subject = Subject(**given, chat=engine.chat, engine=engine.engine, parser=parser, model_path=path)
-        return engine.run(run_checks(subject, checks, _show))
-
-
-def _show(result: CheckResult) -> None:
-    from turnsmith.check.report import result_lines
-
+    """Run the checks, print the verdict and what is wrong, and write the files that were asked for."""
+    for name, kinds in _OF_KINDS.items():
+        if getattr(args, name) and not any(getattr(args, kind) for kind in kinds):
+            option = "from" if name == "source" else name.replace("_", "-")
+            args.usage_error(f"--{option} goes with {' or '.join(f'--{kind}' for kind in kinds)}")
+    if args.only and (args.rehearse or args.plan):
+        args.usage_error("--only is for checks of an environment or a machine")
+    args.words = _train_words(args)
+    kind = "machine" if args.machine else "rehearse" if args.rehearse else "plan" if args.plan else "environment"
+    say = _Progress(lasting=kind != "environment")
+    report = _KINDS[kind](args, say)
+    say.clear()
     with suppress(OSError, ValueError):  # the reader is gone; the files are written all the same
-        print_line("\n".join(result_lines(result)), sys.stdout)
+        width = min(_WIDEST, shutil.get_terminal_size().columns)
+        print_line("\n".join(report.lines(width, verbose=args.verbose)), sys.stdout)
+    _write(args, report)
+    return int(report.failed > 0)
 
 
-def _write(args: argparse.Namespace, name: str, results: Sequence[CheckResult], played: Sequence[Trajectory]) -> None:
+def _train_words(args: argparse.Namespace) -> list[str]:
+    """What to train in, as words of `turnsmith train`; settings are in a file of their own."""
+    words = [word for word in (args.environment, *args.overrides) if word and ":" in word.partition("=")[0]]
+    for option in ("agent", "data", "prompt", "answer", "validation"):
+        if (value := getattr(args, option)) is not None:
+            words += [f"--{option}", value]
+    words += ["--curriculum"] * args.curriculum
+    return [*words, *(word for name in args.reward or () for word in ("--reward", name))]
+
+
+def _write(args: argparse.Namespace, report: Report) -> None:
     """Write the files that were asked for."""
-    from turnsmith.check.report import as_dict, as_row
     from turnsmith.records.files import write_for_user
     from turnsmith.viewer.check_html import CheckRow, check_html
 
-    report = {"environment": name, "model": args.model, **as_dict(results)} | _sample(played)
-    rows = [CheckRow(**as_row(result)) for result in results]
-    about = f"{args.model or 'no model'} · turnsmith check"
-    texts = (
-        (args.json, lambda: json.dumps(report, indent=1, default=str) + "\n"),
-        (args.html, lambda: check_html(name, about, rows)),
-    )
-    for file, text in texts:
-        if file is not None:
-            write_for_user(file, text())
+    if args.json is not None:
+        write_for_user(args.json, json.dumps(report.as_dict(), indent=1, default=str) + "\n")
+    if args.html is not None:
+        write_for_user(
+            args.html, check_html(report.subject, "turnsmith check", [CheckRow(**row) for row in report.rows()])
+        )
 
 
-def _sample(played: Sequence[Trajectory]) -> dict[str, Any]:
-    """What the model's episodes were like, for `turnsmith plan --from`."""
-    from turnsmith.plan.workload import EpisodeSample
+class _Progress:
+    """Says on stderr what is under way: on a terminal in one line that is written over, elsewhere only if it lasts."""
 
-    known = [one for one in played if one.turns]
-    return {"sample": EpisodeSample.of_episodes(known, "turnsmith check").as_dict()} if known else {}
+    def __init__(self, *, lasting: bool) -> None:
+        self._file, self._is_live, self._lasting = sys.stderr, can_draw_live(sys.stderr), lasting
+
+    def __call__(self, text: str) -> None:
+        if self._is_live:
+            line = printable(f"... {text}")[: shutil.get_terminal_size().columns - 1]
+            self._draw(f"\r\x1b[2K{line}")
+        elif self._lasting:
+            print_line(f"... {text}", self._file)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_live:
+            self._draw("\r\x1b[2K")
+
+    def _draw(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._file.write(text)
+            self._file.flush()

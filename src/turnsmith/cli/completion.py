@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnsmith.terminal import print_line
+from turnsmith.text import print_line
 
 _DESCRIPTION = """\
 Print a script that completes commands, options, settings and files when you

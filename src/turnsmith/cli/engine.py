@@ -49,7 +49,7 @@ def backend_name(config: ConfigStore) -> str:
         return config.inference.backend
     if is_url(model_name_or_path(config)):
         return "openai"
-    from turnsmith.trainer.config.auto import resolve_backend
+    from turnsmith.trainer.config.layout import resolve_backend
 
     return resolve_backend(config)
 

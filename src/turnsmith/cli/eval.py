@@ -6,8 +6,10 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
-from turnsmith.terminal import hide_progress_bars
+from turnsmith.cli.agent import Played, add_agent_options
+from turnsmith.cli.run_folders import add_config_option, add_folder_options
+from turnsmith.records.run_state import EventKind
+from turnsmith.text import hide_progress_bars
 
 if TYPE_CHECKING:
     from turnsmith.cli.eval_view import EvaluationView
@@ -59,11 +61,14 @@ def add_eval_command(commands: Any) -> None:
     add("--tokenizer", metavar="MODEL", help="tokenizer to use if the server does not name its own")
     add("--served-model", metavar="NAME", help="model to use if the server has several")
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
-    add("--compare", metavar="RUN", help="compare with an earlier evaluation of the same starts (a RUN as in `report`)")
+    add(
+        "--compare",
+        metavar="RUN",
+        help="compare with an earlier evaluation of the same starts (as in `runs show`)",
+    )
     add("--json", metavar="FILE", type=os.path.abspath, help="also write the result here")
-    add("--name", metavar="NAME", help="name of the run folder (default: eval-ENVIRONMENT-TIME)")
-    add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
-    add("--config", metavar="FILE", help="YAML file with settings")
+    add_folder_options(parser, "eval-ENVIRONMENT-TIME")
+    add_config_option(parser)
     parser.set_defaults(run=_run)
 
 
@@ -71,14 +76,12 @@ def _run(args: argparse.Namespace) -> int:
     """Evaluate, show and record the result. Exits with 1 if every episode failed, with 130 after Ctrl-C."""
     from turnsmith.cli.eval_view import EvaluationView, evaluation_header
     from turnsmith.cli.run_folders import check_output_dir, find_run
-    from turnsmith.env.spec import EnvironmentSpec
-    from turnsmith.rollout.isolation_check import check_isolation
+    from turnsmith.rollout.spec import check_isolation
 
-    split_agent_options(args)
-    config = evaluation_config(args)
-    spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment).isolated()
+    played = Played.of(args, lambda words: evaluation_config(args, words))
+    config, spec = played.config, played.spec().isolated()
     check_isolation(spec)
-    plan = evaluation_plan(args, config)
+    plan = evaluation_plan(args, config, played.tasks())
     if args.compare is not None:
         args.compare = str(find_run(args.compare, config.checkpoint.output_dir))
     earlier = _read_earlier(args.compare, plan)
@@ -95,8 +98,8 @@ def _settled(
     config: ConfigStore, spec: EnvironmentSpec, plan: EvaluationPlan
 ) -> tuple[EnvironmentSpec, RunWarning | None]:
     """The environment, with a worker process for each if they would disturb each other, and what is said of that."""
-    from turnsmith.check.before_evaluation import settle
-    from turnsmith.check.subject import Subject
+    from turnsmith.check.environment.run import settle
+    from turnsmith.check.environment.subject import Subject
     from turnsmith.rollout.players import Players
 
     players = Players.of(config.players).settings.values()
@@ -127,13 +130,14 @@ def _evaluate(
             result, stopped = _run_episodes(view, config, spec, engine)
         except (EnvironmentFailure, InternalError) as error:
             view.result().record(run)
-            run.append_event("failed", content=error.text if isinstance(error, InternalError) else str(error))
+            run.append_event(EventKind.FAILED, content=error.text if isinstance(error, InternalError) else str(error))
             raise
         comparison = result.compare(earlier) if earlier and result.counted else None
         result.record(run, **(comparison.metrics(args.compare) if comparison else {}))
         for warning in filter(None, [*warnings, refusal_warning(result.report)]):
-            run.append_event("warning", content=warning.content())
-        end = "stopped" if stopped else "finished" if result.counted else "failed"
+            run.append_event(EventKind.WARNING, content=warning.content())
+        counts = EventKind.FINISHED if result.counted else EventKind.FAILED
+        end = EventKind.STOPPED if stopped else counts
         run.append_event(end, episodes=len(result.trajectories), content=result.report.first_error)
         if args.json:
             found = {"run": str(run.path), "is_complete": not stopped, **run.read_metrics()[-1]}
@@ -142,7 +146,7 @@ def _evaluate(
     return 130 if stopped else 0 if result.counted else 1
 
 
-def evaluation_config(args: argparse.Namespace) -> ConfigStore:
+def evaluation_config(args: argparse.Namespace, overrides: list[str]) -> ConfigStore:
     """Read the settings: defaults, then the file, then the options, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
@@ -152,16 +156,18 @@ def evaluation_config(args: argparse.Namespace) -> ConfigStore:
     # The config file of a training run names that run; the evaluation must not take the name.
     config.checkpoint.run_name = args.name
     config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
-    return apply_overrides(config, args.overrides)
+    return apply_overrides(config, overrides)
 
 
-def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> EvaluationPlan:
+def evaluation_plan(
+    args: argparse.Namespace, config: ConfigStore, tasks: list[dict[str, Any]] | None = None
+) -> EvaluationPlan:
     """Plan the episodes to run; without --episodes, about a hundred that --samples divides."""
     from turnsmith.cli.engine import sampling_from_config
     from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
     from turnsmith.rollout.failure_policy import FailurePolicy
-    from turnsmith.rollout.limits import Limits
     from turnsmith.rollout.players import Players
+    from turnsmith.rollout.spec import Limits
 
     samples = max(1, args.samples)
     episodes = -(-_EPISODES // samples) * samples if args.episodes is None else args.episodes
@@ -170,7 +176,7 @@ def evaluation_plan(args: argparse.Namespace, config: ConfigStore) -> Evaluation
         episodes=episodes,
         samples=args.samples,
         seed=seed,
-        tasks=read_data(args),
+        tasks=tasks,
         limits=Limits.of(config.inference),
         sampling=sampling_from_config(config, seed),
         players=Players.of(config.players).check(),
@@ -215,7 +221,7 @@ def _start_run(config: ConfigStore, plan: EvaluationPlan, spec: EnvironmentSpec)
 
     run = create_run_folder(config, "eval", spec.name)
     run.append_event(
-        "evaluation",
+        EventKind.EVALUATION,
         environment=spec.name,
         model=model_name_or_path(config),
         backend=backend_name(config),

@@ -22,13 +22,12 @@ from turnsmith.rollout.episode_report import refusal_warning
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.intervals import Estimate, PairedTest
 from turnsmith.rollout.evaluation.result import Comparison, EvaluationResult
-from turnsmith.terminal import can_draw_live, print_line, safe_console
-from turnsmith.text import duration, number
+from turnsmith.text import can_draw_live, duration, number, print_line, safe_console
 from turnsmith.trajectory import Trajectory
 
 _LOG_WIDTH = 120
 _LOG_LINES = 10
-"""Progress lines written to a log, at most."""
+"""The most progress lines that are written to a log."""
 
 
 def evaluation_header(spec: EnvironmentSpec, config: ConfigStore, plan: EvaluationPlan) -> str:
@@ -163,7 +162,7 @@ def summary_table(result: EvaluationResult, comparison: Comparison | None = None
 def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, str, str]]:
     """Label, mean, interval and note of each row."""
     metrics, report = result.metrics(), result.report
-    calls, episodes = report.tool_calls, len(result.trajectories)
+    calls, episodes = report.tools.calls, len(result.trajectories)
     yield ("reward", *_format(result.reward), "")
     yield ("success", *_format(result.success), _success_rule(result))
     for k, estimate in result.pass_at().items():
@@ -171,10 +170,10 @@ def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, str, str]]:
     yield "turns", number(metrics.get("turns/mean")), "", ""
     total = f"the model's, of {number(round(metrics.get('tokens/response', 0)))} after the prompt"
     yield "tokens", number(metrics.get("tokens/model")), "", total
-    errors = f"{calls} in all, {report.tool_errors} with an error" if calls else ""
+    errors = f"{calls} in all, {report.tools.errors} with an error" if calls else ""
     yield "tool calls", number(calls / episodes if episodes else None), "", errors
-    problems = f"{report.format_problems} in all" if report.format_problems else ""
-    yield "format problems", number(report.format_problems / episodes if episodes else None), "", problems
+    problems = f"{report.tools.format_problems} in all" if report.tools.format_problems else ""
+    yield "format problems", number(report.tools.format_problems / episodes if episodes else None), "", problems
     yield "outcomes", "", "", ", ".join(f"{count} {name}" for name, count in report.outcomes.most_common())
     model_tokens = sum(trajectory.sampled_tokens for trajectory in result.trajectories)
     speed = f", {model_tokens / result.seconds:.0f} tokens/s" if result.seconds else ""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from turnsmith.cli.runs import RUN_HELP
-from turnsmith.terminal import print_line
+from turnsmith.text import print_line
 
 STEP_HELP = "step of a checkpoint, `best` or `last` (default: last)"
 """Help text of every `--step`."""
@@ -44,8 +44,7 @@ def add_export_command(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Export the model and print its folder."""
     from turnsmith.cli.run_folders import find_run
-    from turnsmith.trainer.checkpoints.export import export_model
-    from turnsmith.trainer.checkpoints.hub import check_repository, push_folder
+    from turnsmith.trainer.checkpoints.export import check_repository, export_model, push_folder
 
     if args.push:
         check_repository(args.push)

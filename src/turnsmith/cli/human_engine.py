@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TextIO
 
-from turnsmith.check.byte_chat import ByteChat
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.chat import Chat, Message, ToolSchema
+from turnsmith.inference.chat.byte_chat import ByteChat
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.terminal import can_draw_live, print_line, printable
+from turnsmith.text import can_draw_live, print_line, printable
 
 _COLOURS = {"system": "35", "user": "36", "tool": "33"}
 
@@ -28,7 +28,7 @@ class RecordingChat:
         self.new_tools: Sequence[ToolSchema] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the chat's own."""
+        """Everything else comes from the chat itself."""
         return getattr(self._chat, name)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
@@ -109,7 +109,7 @@ class HumanEngine:
         return "\n".join(self.describe(message) for message in (*tools, *self._chat.new_messages))
 
     def show(self, text: str, *, is_styled: bool = False) -> None:
-        """Print something for the person; what `describe` returned is styled."""
+        """Print a text for the person, in the style that `describe` gave it."""
         print_line(text, self._out, is_styled=is_styled)
 
     def describe(self, message: Message) -> str:

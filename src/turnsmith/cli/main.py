@@ -17,20 +17,14 @@ from turnsmith.cli.completion import add_completion_command
 from turnsmith.cli.eval import add_eval_command
 from turnsmith.cli.export import add_export_command
 from turnsmith.cli.model import add_model_command
-from turnsmith.cli.plan import add_plan_command
 from turnsmith.cli.play import add_play_command
-from turnsmith.cli.rehearse import add_rehearse_command
-from turnsmith.cli.report import add_report_command
 from turnsmith.cli.resume import add_resume_command
 from turnsmith.cli.runs import add_runs_command
-from turnsmith.cli.selftest import add_selftest_command
 from turnsmith.cli.serve import add_serve_command
-from turnsmith.cli.serve_env import add_serve_env_command
 from turnsmith.cli.train import add_train_command
-from turnsmith.errors import EnvironmentFailure, InternalError, Preempted, TurnsmithError
+from turnsmith.errors import EnvironmentFailure, InternalError, Preempted, TurnsmithError, internal_error, is_ours
 from turnsmith.importing import add_to_path, hidden_modules, install_line
-from turnsmith.internal_errors import internal_error, is_ours
-from turnsmith.terminal import print_line
+from turnsmith.text import print_line
 
 TRAINING_PACKAGES = frozenset(
     [
@@ -57,7 +51,24 @@ TRAINING_PACKAGES = frozenset(
         "cachetools",
     ]
 )
-"""What comes with the extras for training, by the names that are imported; the core has none of them."""
+"""The packages of the extras for training, by their import names; the core needs none of them."""
+
+
+_GROUPS = {
+    "train": (add_train_command, add_resume_command),
+    "measure": (add_check_command, add_eval_command, add_play_command),
+    "look": (add_runs_command,),
+    "use": (add_serve_command, add_export_command),
+}
+"""The commands in the order of the help, by what they are for."""
+_NOW = {
+    "plan": "check --plan",
+    "rehearse": "check ENVIRONMENT --rehearse FILE",
+    "report": "runs report",
+    "selftest": "check --machine",
+    "serve-env": "serve --environment ENVIRONMENT",
+}
+"""Former commands, and the options that replace them."""
 
 
 def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentParser]:
@@ -69,6 +80,9 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 
         def error(self, message: str) -> NoReturn:
             wrong = re.match(r"argument COMMAND: invalid choice: '(.+?)'", message)
+            if wrong and wrong[1] in _NOW:
+                print_line(f"turnsmith: `turnsmith {wrong[1]}` is now `turnsmith {_NOW[wrong[1]]}`.", sys.stderr)
+                raise SystemExit(2)
             close = get_close_matches(wrong[1], commands.choices, n=1) if wrong else []
             super().error(f"there is no command {wrong[1]!r}; did you mean {close[0]}?" if wrong and close else message)
 
@@ -77,24 +91,21 @@ def build_parsers(width: int | None = None) -> Mapping[str, argparse.ArgumentPar
 
     parser = Parser(
         prog="turnsmith",
+        usage="turnsmith [-h] [--version] COMMAND ...",
         description="Train a language model in your own multi-turn environment, on verl and Ray.",
     )
     parser.add_argument("--version", action="version", version=f"turnsmith {__version__}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    add_train_command(commands)
-    add_resume_command(commands)
-    add_runs_command(commands)
-    add_report_command(commands)
-    add_check_command(commands)
-    add_rehearse_command(commands)
-    add_plan_command(commands)
-    add_eval_command(commands)
-    add_play_command(commands)
-    add_serve_command(commands)
-    add_serve_env_command(commands)
-    add_export_command(commands)
-    add_model_command(commands)
-    add_selftest_command(commands)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog="turnsmith", help=argparse.SUPPRESS)
+    groups: list[str] = []
+    for title, adding in _GROUPS.items():
+        before = len(commands.choices)
+        for add in adding:
+            add(commands)
+        names = list(commands.choices)[before:]
+        about = {action.dest: action.help for action in commands._choices_actions}  # pyright: ignore[reportPrivateUsage]
+        groups.append("\n".join([f"{title}:", *(f"  {name:<8} {about[name]}" for name in names)]))
+    parser.epilog = "\n\n".join(groups)
+    add_model_command(commands)  # these two work, and are not listed
     add_completion_command(commands, build_parsers)
     return {"turnsmith": parser} | {command.prog: command for command in commands.choices.values()}
 
@@ -131,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(command: str, error: Exception) -> int:
-    """Print what a command has raised in a sentence, and return its exit status; what has none is raised again."""
+    """Print an exception of a command as a sentence and return its exit status; raise it again if it has none."""
     sentence, status = "", 2
     if isinstance(error, TurnsmithError):
         sentence = str(error)
@@ -149,7 +160,7 @@ def _failed(command: str, error: Exception) -> int:
 
 
 def _why_not_imported(command: str, error: Exception) -> str:
-    """What to do about a failed import; empty: it is none that a user can mend."""
+    """What the user can do about a failed import; empty: nothing."""
     if hidden := hidden_modules():
         return f"{str(error).rstrip('.')}.{hidden}"
     package = (getattr(error, "name", "") or "").partition(".")[0]

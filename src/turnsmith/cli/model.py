@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.errors import ConfigError
-from turnsmith.terminal import print_line
+from turnsmith.text import print_line
 
 _DESCRIPTION = """\
 Build a small model in a folder that transformers, vLLM and
@@ -35,6 +35,6 @@ def _run(args: argparse.Namespace) -> int:
     folder = Path(args.folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{args.folder} already exists and is not an empty folder; choose another.")
-    getattr(import_module(f"turnsmith.models.{args.name}"), f"build_{args.name}")(folder)
+    getattr(import_module(f"turnsmith.inference.models.{args.name}"), f"build_{args.name}")(folder)
     print_line(f"{args.name} is in {args.folder}", sys.stdout)
     return 0

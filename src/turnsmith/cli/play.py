@@ -9,16 +9,18 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from turnsmith.cli.agent import add_agent_options, chosen_environment, read_data, split_agent_options
+from turnsmith.cli.agent import Played, add_agent_options
+from turnsmith.cli.run_folders import add_config_option, add_folder_options
 from turnsmith.errors import InternalError
+from turnsmith.records.run_state import EventKind
 from turnsmith.trajectory import Outcome
 
 if TYPE_CHECKING:
-    from turnsmith.check.byte_chat import ByteChat
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
     from turnsmith.config import ConfigStore
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.inference.chat import Chat
+    from turnsmith.inference.chat.byte_chat import ByteChat
     from turnsmith.rollout.attempt import EpisodeStart
     from turnsmith.tools.parsing import ActionParser
     from turnsmith.trajectory import Trajectory
@@ -40,7 +42,7 @@ examples:
 
 Each line is one turn. End a line with \\ to continue on the next; Ctrl-D quits.
 Tokens and time are unlimited, whatever --config says, unless you set a limit,
-such as inference.max_turn_tokens=200."""
+such as inference.max_episode_tokens=200."""
 
 _LIMITS = {"max_tokens": 100_000, "max_prompt_tokens": 1_000_000, "max_episode_tokens": 10_000_000, "max_seconds": 1e6}
 
@@ -58,22 +60,18 @@ def add_play_command(commands: Any) -> None:
     add("--row", metavar="N", type=int, default=0, help="row of --data to play, counted from 0 (default: 0)")
     add("--seed", metavar="S", type=int, default=0, help="seed passed to `reset` (default: 0)")
     add("--raw", action="store_true", help="show the exact prompt, control tokens included")
-    add("--name", metavar="NAME", help="name of the run folder (default: play-ENVIRONMENT-TIME)")
-    add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
-    add("--config", metavar="FILE", help="YAML file with settings")
+    add_folder_options(parser, "play-ENVIRONMENT-TIME")
+    add_config_option(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     """Let a person play one episode, and record it. Exits with 1 if the environment failed, with 130 after Ctrl-C."""
     from turnsmith.cli.human_engine import HumanEngine, RecordingChat
-    from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.tools.parsing.formats import parser_for
 
-    split_agent_options(args)
-    config = _play_config(args)
-    start = _start(args)
-    spec = EnvironmentSpec.of(chosen_environment(args, config), config.environment)
+    played = Played.of(args, lambda words: _play_config(args, words))
+    config, start, spec = played.config, _start(args, played.tasks()), played.spec()
     own, tokenizer = _chat(config)
     chat = RecordingChat(own)
     engine = HumanEngine(chat, raw=args.raw)
@@ -87,19 +85,19 @@ def _run(args: argparse.Namespace) -> int:
     _show_end(engine, trajectory)
     is_bug = trajectory.outcome is Outcome.INTERNAL_ERROR
     failed = not engine.exit_reason and trajectory.outcome is not None and not trajectory.outcome.is_behaviour
-    end = "stopped" if engine.exit_reason else "failed" if failed else "finished"
+    played = EventKind.FAILED if failed else EventKind.FINISHED
+    end = EventKind.STOPPED if engine.exit_reason else played
     engine.show(f"Saved in {_record(config, spec, trajectory, end)}")
     if is_bug:
         raise InternalError.read(trajectory.error)
     return 130 if engine.exit_reason == "Ctrl-C" else int(failed)
 
 
-def _start(args: argparse.Namespace) -> EpisodeStart:
+def _start(args: argparse.Namespace, tasks: list[dict[str, Any]] | None) -> EpisodeStart:
     """Where the episode begins: with the seed and, of `--data`, one row."""
     from turnsmith.errors import ConfigError
     from turnsmith.rollout.episode import EpisodeStart
 
-    tasks = read_data(args)
     if args.row and tasks is None:
         args.usage_error("--row is for --data FILE")
     if tasks is not None and not 0 <= args.row < len(tasks):
@@ -111,12 +109,12 @@ def _start(args: argparse.Namespace) -> EpisodeStart:
 def _chat(config: ConfigStore) -> tuple[Chat | ByteChat, Any]:
     """The chat to play in, and its tokenizer: the model's, or plain bytes, which need no extra and load at once."""
     if not (config.model.model_name or config.model.local_path):
-        from turnsmith.check.byte_chat import ByteChat
+        from turnsmith.inference.chat.byte_chat import ByteChat
 
         return ByteChat(), None
     from turnsmith.inference.chat import Chat, set_template, thinking_settings
+    from turnsmith.inference.models import resolve
     from turnsmith.inference.sync.engines import load_tokenizer
-    from turnsmith.models import resolve
 
     folder = resolve(config.model.model_name, config.model.local_path)
     tokenizer, _ = load_tokenizer(folder, config.model.trust_remote_code)
@@ -124,7 +122,7 @@ def _chat(config: ConfigStore) -> tuple[Chat | ByteChat, Any]:
     return Chat(tokenizer, template_settings=thinking_settings(tokenizer, config.inference.thinking)), tokenizer
 
 
-def _play_config(args: argparse.Namespace) -> ConfigStore:
+def _play_config(args: argparse.Namespace, overrides: list[str]) -> ConfigStore:
     """Read the settings: defaults, then the file, then limits that no person reaches, then KEY=VALUE."""
     from turnsmith.cli.train import read_config
     from turnsmith.config_sources import apply_overrides
@@ -136,7 +134,7 @@ def _play_config(args: argparse.Namespace) -> ConfigStore:
         setattr(config.inference, name, value)
     config.checkpoint.run_name = args.name
     config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
-    return apply_overrides(config, args.overrides)
+    return apply_overrides(config, overrides)
 
 
 def _run_episode(
@@ -149,10 +147,10 @@ def _run_episode(
 ) -> Trajectory:
     """Run the episode on an event loop in another thread, while this thread reads the person's turns."""
     from turnsmith.cli.engine import sampling_from_config
-    from turnsmith.loop_thread import LoopThread
+    from turnsmith.concurrency.loop_thread import LoopThread
     from turnsmith.rollout.episode import run_episode
-    from turnsmith.rollout.limits import Limits
     from turnsmith.rollout.players import Players
+    from turnsmith.rollout.spec import Limits
 
     loop = LoopThread("turnsmith-play")
     episode = loop.start(
@@ -178,7 +176,7 @@ def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
     """Show the messages after the last turn, which a model would not see, and the outcome."""
     roles = [message["role"] for message in trajectory.messages]
     after = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else len(roles)
-    if engine.prompts_shown == trajectory.num_turns:  # else they were shown with the prompt that got no answer
+    if engine.prompts_shown == trajectory.num_turns:  # otherwise the last prompt, which got no answer, has shown them
         for message in trajectory.messages[after:]:
             engine.show(engine.describe(message), is_styled=True)
     turns, rewards = trajectory.num_turns, ", ".join(f"{reward:g}" for reward in trajectory.rewards)
@@ -189,7 +187,7 @@ def _show_end(engine: HumanEngine, trajectory: Trajectory) -> None:
         engine.show(trajectory.error)
 
 
-def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory, end: str) -> str:
+def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory, end: EventKind) -> str:
     """Save the episode in a run folder, with how the run ended, and return the folder's path."""
     from turnsmith.cli.run_folders import create_run_folder
     from turnsmith.records.episodes import write_episodes
@@ -198,6 +196,6 @@ def _record(config: ConfigStore, spec: EnvironmentSpec, trajectory: Trajectory, 
     run = create_run_folder(config, "play", spec.name)
     write_episodes(run, 0, [trajectory], part="play")
     run.append_metrics({"step": 0, **report_of([trajectory]).metrics()})
-    run.append_event("played", environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)
-    run.append_event(end, **({"content": trajectory.error} if end == "failed" else {}))
+    run.append_event(EventKind.PLAYED, environment=spec.name, seed=trajectory.seed, outcome=trajectory.outcome)
+    run.append_event(end, **({"content": trajectory.error} if end == EventKind.FAILED else {}))
     return str(run.path)

@@ -1,20 +1,43 @@
-"""Run folders on the command line: finding the run that an argument names, and creating one for a new run."""
+"""The settings file and the run folder of a command: their options, the run that an argument names, and a new run's.
+
+Every command imports this module to build its parser: what reads run folders is imported by the functions that do.
+"""
 
 from __future__ import annotations
 
+import argparse
 import time
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turnsmith.config import CheckpointConfig, ConfigStore
 from turnsmith.errors import RecordError
-from turnsmith.records.checkpoints import choose_checkpoint
-from turnsmith.records.files import using, why_not_writable
-from turnsmith.records.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from turnsmith.records.run_folder import RunFolder
 
 OUTPUT_DIR = CheckpointConfig.output_dir
 """Where run folders are created and looked for by default."""
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with the settings of the run")
+
+
+def add_folder_options(parser: argparse.ArgumentParser, name: str, when: str = "") -> None:
+    """Add `--name` and `--output-dir`, of the run folder that a command creates.
+
+    Args:
+        parser: The command.
+        name: How the folder is named by default, as in `eval-ENVIRONMENT-TIME`.
+        when: What the options go with, as in `with --record: `.
+    """
+    parser.add_argument("--name", metavar="NAME", help=f"{when}name of the run folder (default: {name})")
+    where = f"{when}where to create the run folder (default: runs)"
+    parser.add_argument("--output-dir", metavar="FOLDER", help=where)
 
 
 def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: str = "run.json") -> Path:
@@ -28,6 +51,9 @@ def find_run(argument: str, output_dir: str | Path = OUTPUT_DIR, *, containing: 
     Raises:
         RecordError: There is no such run.
     """
+    from turnsmith.records.files import using
+    from turnsmith.records.run_folder import RunFolder
+
     path, output_dir = Path(argument).expanduser(), Path(output_dir).expanduser()
     places = [path, output_dir / path] if len(path.parts) == 1 else [path]
     for place in places:
@@ -50,6 +76,7 @@ def _listing(folder: Path) -> str:
 def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFolder:
     """Create a run folder, named `KIND-ENVIRONMENT-TIME` unless the settings name it, and write the settings to it."""
     from turnsmith.config_sources import to_dict
+    from turnsmith.records.run_folder import RunFolder
 
     name = config.checkpoint.run_name or f"{kind}-{environment}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = RunFolder.create(config.checkpoint.output_dir, name)
@@ -59,6 +86,8 @@ def create_run_folder(config: ConfigStore, kind: str, environment: str) -> RunFo
 
 def check_output_dir(config: ConfigStore) -> None:
     """Raise if no run folder can be created, before a model is loaded for it."""
+    from turnsmith.records.files import why_not_writable
+
     folder = Path(config.checkpoint.output_dir).expanduser().absolute()
     if reason := why_not_writable(folder):
         raise RecordError(f"Cannot create a run folder in {folder}: {reason}. Set checkpoint.output_dir.")
@@ -70,6 +99,9 @@ def model_folder(path: Path, step: int | str = "last") -> Path:
     Raises:
         RecordError: The run has no intact checkpoint, or one without the model.
     """
+    from turnsmith.records.checkpoints import choose_checkpoint
+    from turnsmith.records.run_folder import RunFolder
+
     if not RunFolder.is_at(path):
         return path
     checkpoint = choose_checkpoint(path / "checkpoints", step).path
@@ -90,4 +122,6 @@ def _latest_run(output_dir: Path, containing: str) -> Path:
 
 
 def _runs_in(folder: Path) -> list[Path]:
+    from turnsmith.records.run_folder import RunFolder
+
     return [path for path in folder.iterdir() if RunFolder.is_at(path)] if folder.is_dir() else []

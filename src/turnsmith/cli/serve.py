@@ -1,4 +1,4 @@
-"""`turnsmith serve`: put a model behind OpenAI's and Anthropic's APIs."""
+"""`turnsmith serve`: put a model behind OpenAI's and Anthropic's APIs; or serve an environment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.export import STEP_HELP, checkpoint_step
+from turnsmith.cli.run_folders import add_config_option, add_folder_options
+from turnsmith.cli.serve_environment import ENVIRONMENT_PORT, add_environment_options, serve_environment
 from turnsmith.errors import ConfigError, TurnsmithError
-from turnsmith.terminal import hide_progress_bars, print_line
+from turnsmith.records.run_state import EventKind
+from turnsmith.text import hide_progress_bars, print_line
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from turnsmith.trajectory import Trajectory
 
 _KEY_VARIABLE = "TURNSMITH_API_KEY"
+_PORT = 8000
 _LEAST_KEY = 16
 _WRITE_SECONDS = 30.0
 """Conversations that have ended are written so often."""
@@ -39,13 +43,20 @@ trained: the tokens of a conversation are never made again from its text.
 Requests need the API key: --key, or the variable {_KEY_VARIABLE}, or else a
 new one, which is printed. On any address but loopback it must be given. The
 connection is not encrypted: where others can listen, use a proxy or a tunnel.
-Ctrl-C and SIGTERM end it."""
+Ctrl-C and SIGTERM end it.
+
+With --environment, serve an environment to training and evaluation on other
+machines, by OpenEnv's protocol, in worker processes of this one. The other
+machines play openenv://HOST:PORT, with environment.token_file set to a copy of
+the token file, which is required on any address but loopback."""
 
 _EXAMPLES = """\
 examples:
   turnsmith serve runs/MyGame-20260101-120000
   turnsmith serve latest --step best --record
   turnsmith serve smollm2 --port 9000 inference.max_episode_tokens=8000
+  turnsmith serve --environment my_game.py:MyGame --host 0.0.0.0 \\
+    --token-file env.token
 
 Settings come from the defaults or, if MODEL is a run of your own, from its
 config.yaml, then from --config, then from KEY=VALUE; later ones win."""
@@ -54,38 +65,44 @@ config.yaml, then from --config, then from KEY=VALUE; later ones win."""
 def add_serve_command(commands: Any) -> None:
     """Add `turnsmith serve` to the subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "serve", help="serve a model over OpenAI's and Anthropic's APIs", description=_DESCRIPTION, epilog=_EXAMPLES
+        "serve",
+        help="serve a model over OpenAI's and Anthropic's APIs, or an environment",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
     )
     model = "a run folder, the name of a run in `runs`, `latest`, a model folder, a Hugging Face id, `tiny`, `smollm2`"
     add = parser.add_argument
-    add("model", metavar="MODEL", help=model)
+    add("model", metavar="MODEL", nargs="?", help=model)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as inference.temperature=0.7")
     add("--step", metavar="N", type=checkpoint_step, default="last", help=STEP_HELP)
     add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    add("--port", metavar="PORT", type=int, default=8000, help="port to listen on; 0 picks a free one (default: 8000)")
+    port = "port to listen on; 0 picks a free one (default: 8000, of an environment 9000)"
+    add("--port", metavar="PORT", type=int, help=port)
     add("--key", metavar="KEY", default="", help=f"API key; others can see it in `ps`, unlike ${_KEY_VARIABLE}")
     add("--record", action="store_true", help="save all conversations as episodes in a run folder")
-    add("--name", metavar="NAME", help="with --record: name of the run folder (default: serve-MODEL-TIME)")
-    add("--output-dir", metavar="FOLDER", help="with --record: where to create the run folder (default: runs)")
-    add(
-        "--idle-seconds",
-        metavar="S",
-        type=float,
-        default=1800.0,
-        help="a conversation without a request for so long has ended (default: 1800)",
-    )
+    add_folder_options(parser, "serve-MODEL-TIME", "with --record: ")
+    idle = "a conversation, or a client of an environment, that was silent for so long has ended (default: 1800)"
+    add("--idle-seconds", metavar="S", type=float, default=1800.0, help=idle)
     add("--backend", metavar="NAME", help="transformers or vllm (default: auto)")
-    add("--config", metavar="FILE", help="YAML file with settings")
-    parser.set_defaults(run=_run)
+    add_config_option(parser)
+    add_environment_options(parser)
+    parser.set_defaults(run=_run, usage_error=parser.error)
 
 
 def _run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM."""
+    has_model = args.model is not None and (args.served is None or "=" not in args.model)  # else it is a setting
+    if has_model == (args.served is not None):
+        args.usage_error("name a model or, with --environment, an environment")
     if not args.idle_seconds > 0:
         raise ConfigError(f"--idle-seconds is {args.idle_seconds:g}; it must be more than 0.")
-    folder = _find_folder(args.model)
-    config, name = serving_config(args, folder), folder.name if folder else Path(args.model).name
-    with _listener(args.host, args.port) as listener:
+    if args.served is not None:
+        with _listener(args.host, ENVIRONMENT_PORT if args.port is None else args.port) as listener:
+            return serve_environment(args, listener)
+    model = str(args.model)
+    folder = _find_folder(model)
+    config, name = serving_config(args, folder), folder.name if folder else Path(model).name
+    with _listener(args.host, _PORT if args.port is None else args.port) as listener:
         key, is_new = _api_key(args.key or os.environ.get(_KEY_VARIABLE, ""), listener)
         from turnsmith.cli.engine import open_engine
         from turnsmith.gateway.strangers import allow_more_files
@@ -124,8 +141,9 @@ def _find_folder(model: str) -> Path | None:
 
 def serving_config(args: argparse.Namespace, folder: Path | None) -> ConfigStore:
     """Read the settings: those of the run if it is the user's own, else the defaults; then the file, then KEY=VALUE."""
-    from turnsmith.cli.run_folders import OUTPUT_DIR, model_folder
+    from turnsmith.cli.run_folders import model_folder
     from turnsmith.cli.train import read_config
+    from turnsmith.config import CheckpointConfig
     from turnsmith.config_sources import apply_overrides
     from turnsmith.records.checkpoints import choose_checkpoint
     from turnsmith.records.run_folder import RunFolder
@@ -141,8 +159,9 @@ def serving_config(args: argparse.Namespace, folder: Path | None) -> ConfigStore
             _warn(f"{run} is not a run of yours, so its settings are not used: pass --config if you trust them.")
     config = read_config(file, args.model if folder is None else str(model_folder(folder, args.step)), [])
     config.inference.backend = args.backend or config.inference.backend
-    config.checkpoint.run_name = args.name
-    config.checkpoint.output_dir = args.output_dir or OUTPUT_DIR
+    own = config.checkpoint if args.config else CheckpointConfig()  # not the folder and name of the run that is served
+    config.checkpoint.run_name = args.name or own.run_name
+    config.checkpoint.output_dir = args.output_dir or own.output_dir
     return apply_overrides(config, args.overrides)
 
 
@@ -193,7 +212,7 @@ class _Server:
         from turnsmith.cli.engine import sampling_from_config
         from turnsmith.gateway.server import ModelServer
         from turnsmith.rollout.conversations import Conversations
-        from turnsmith.rollout.limits import Limits
+        from turnsmith.rollout.spec import Limits
         from turnsmith.tools.parsing.formats import parser_for
 
         self._conversations: Conversations = Conversations(
@@ -251,7 +270,7 @@ class _Recording:
         self._step = 0
         self._compactor = EpisodeCompactor(self.run.episodes_dir, _warn)
         where = {"model": model_name_or_path(config), "backend": backend_name(config)}
-        self.run.append_event("serving", environment="conversations", **where, **this_process())
+        self.run.append_event(EventKind.SERVING, environment="conversations", **where, **this_process())
 
     def write(self, conversations: list[Trajectory]) -> None:
         """Write a batch; if that fails, as on a full disk, say so and go on serving."""
@@ -269,7 +288,7 @@ class _Recording:
     def finish(self) -> None:
         """Note the end."""
         with suppress(OSError, TurnsmithError):
-            self.run.append_event("finished", step=self._step)
+            self.run.append_event(EventKind.FINISHED, step=self._step)
 
 
 def _warn(sentence: str) -> None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnsmith.cli.agent import add_agent_options, add_training_options, chosen_environment, split_agent_options
-from turnsmith.cli.run_folders import check_output_dir
-from turnsmith.terminal import print_line
+from turnsmith.cli.agent import Played, add_agent_options, add_training_options
+from turnsmith.cli.run_folders import add_config_option, add_folder_options, check_output_dir
+from turnsmith.text import print_line
 
 if TYPE_CHECKING:
     from turnsmith.config import ConfigStore
@@ -48,24 +48,22 @@ def add_train_command(commands: Any) -> None:
     add_agent_options(parser)
     add("overrides", metavar="KEY=VALUE", nargs="*", help="a setting, such as training.batch_size=16")
     add("--model", metavar="MODEL", help=model)
-    add("--config", metavar="FILE", help="YAML file with settings")
+    add_config_option(parser)
     add_training_options(parser)
-    add("--name", metavar="NAME", help="name of the run folder (default: ENVIRONMENT-TIME)")
-    add("--output-dir", metavar="FOLDER", help="where to create the run folder (default: runs)")
+    add_folder_options(parser, "ENVIRONMENT-TIME")
     add("--dry-run", action="store_true", help="check and print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     """Train or, with --dry-run, only check and print the settings."""
-    split_agent_options(args)
-    config = read_config(args.config, args.model, args.overrides)
+    played = Played.of(args, lambda words: read_config(args.config, args.model, words))
+    config = played.config
     config.checkpoint.run_name = args.name or config.checkpoint.run_name
     config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
-    environment = chosen_environment(args, config)
     from turnsmith.trainer import RayPPOTrainer
 
-    trainer = RayPPOTrainer(config, environment, dataset=args.data, validation=args.validation)
+    trainer = RayPPOTrainer(config, played.environment, dataset=played.data, validation=played.validation)
     if args.dry_run:
         if not config.ray.address:  # a folder of the cluster may not be seen from here
             check_output_dir(config)
@@ -103,7 +101,7 @@ def _print_settings(config: ConfigStore) -> None:
 
     from turnsmith.config_sources import to_dict
     from turnsmith.records.yaml_text import dump_yaml
-    from turnsmith.trainer.config.build import verl_config
+    from turnsmith.trainer.config.check import verl_config
     from turnsmith.trainer.config.log_probs import log_prob_words
     from turnsmith.trainer.driver.preflight import dry_run_table
 

@@ -1,7 +1,7 @@
 """Agents that bring their own loop: a function or a program that talks to the model by URL.
 
-To an episode an agent is an environment with one step, which runs it. So agents run where environments run, in threads
-or in worker processes, and what goes wrong in them is handled alike.
+An episode treats an agent as an environment with a single step, which runs it. So agents run where environments run, in
+threads or worker processes, and their failures are handled in the same way.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from uuid import uuid4
 
 from turnsmith.env.program import run_to_its_end
 from turnsmith.errors import ConfigError, EnvironmentFailure
-from turnsmith.step_result import StepResult
+from turnsmith.tools.step_result import StepResult
 
 AGENT_SECONDS = 14_400.0
 """Timeout of an agent's call; its episode ends by `inference.max_seconds`, which does not count the model's time."""
 NO_REWARD = "no_reward"
-"""In the step's info: the agent returned nothing."""
+"""A key of the step's info: the agent returned nothing."""
 TO_SCORE = "to_score"
-"""In the step's info: the observation is the agent's answer, or empty: then the model's last message is the answer. A
-second step, with `{"answer": ...}`, scores it."""
+"""A key of the step's info: the observation is the agent's answer; if empty, the model's last message is the answer. A
+second step with `{"answer": ...}` scores it."""
 _TASK_FILE = "TURNSMITH_TASK_FILE"
 _MOST_VARIABLE = 100_000
 """Linux allows 131,071 bytes for each variable, with its name."""
@@ -68,7 +68,7 @@ class ModelEndpoint:
     def reward(self, value: float, turn: int | None = None) -> None:
         """Add a reward to a turn of the model: the last one, or the one with this number, counted from 0."""
         body = json.dumps({"value": value, "turn": turn}).encode()
-        # With the key it counts once, though it is sent again because no answer came.
+        # With the key, a reward that is sent again counts once.
         headers = {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex}
         request = urllib.request.Request(f"{self.url}/reward", body, headers)
         for is_last in (False, True):
@@ -105,7 +105,7 @@ class AgentEnvironment:
         "{name} gave no reward: return a number from it, call model.reward, pass a reward_fn, or have its answer "
         "scored (--answer COLUMN --reward NAME)."
     )
-    """What to say then."""
+    """The message if there is no reward."""
 
     def __init__(self, answer: str = "", reward: Any = ()) -> None:
         self.scoring: Any = None
@@ -127,12 +127,12 @@ class AgentEnvironment:
         return ""
 
     def step(self, action: str) -> Any:
-        """Run the agent to its end; or score its answer."""
-        given = json.loads(action)
-        if "answer" in given:
-            return self.scoring.step(given["answer"])
-        # Not async itself: what an async agent does then runs in a thread of its own, where it may block.
-        returned = self.run(ModelEndpoint(**given, seed=self.seed))
+        """Run the agent, or score its answer."""
+        fields = json.loads(action)
+        if "answer" in fields:
+            return self.scoring.step(fields["answer"])
+        # Not async, so that an async agent runs in its own thread, where it may block.
+        returned = self.run(ModelEndpoint(**fields, seed=self.seed))
         return self._finish(returned) if inspect.isawaitable(returned) else self._result(returned)
 
     def run(self, model: ModelEndpoint) -> Any:
@@ -210,12 +210,12 @@ class CommandAgent(AgentEnvironment):
         if not self.command:
             raise ConfigError("The agent's command is empty.")
         program = self.command[0]
-        # As the program's own process will find it, which begins in that folder.
+        # The program's process starts in that folder, and looks the command up from there.
         if shutil.which(Path(folder, program) if os.sep in program else program) is None:
             raise ConfigError(f"There is no program {program!r} that can be run; the agent's command is {command!r}.")
 
     def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
-        """Keep the task, and put its columns in their places."""
+        """Keep the task, and fill its columns into the command."""
         observation = super().reset(seed, task)
         self.arguments = [_COLUMN.sub(self._fill, argument) for argument in self.command]
         return observation
@@ -234,7 +234,7 @@ class CommandAgent(AgentEnvironment):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     async def run(self, model: ModelEndpoint) -> str | None:
-        """Run the program to its end; kill it, with all that it has started, if the episode ends first."""
+        """Run the program; kill it and all that it started if the episode ends first."""
         task = json.dumps(self.task)
         with _file_of(task) as path:
             variables = {**os.environ, **model.variables(), "TURNSMITH_SEED": str(self.seed), _TASK_FILE: path}
@@ -244,7 +244,7 @@ class CommandAgent(AgentEnvironment):
                 ended = await run_to_its_end(
                     self.arguments, variables, self.folder, keeps_output=self.scoring is not None
                 )
-            except (OSError, ValueError) as error:  # a row with a null character, or longer than an argument may be
+            except (OSError, ValueError) as error:  # a row with a null character, or too long for an argument
                 raise EnvironmentFailure(self._not_started(error)) from error
         if ended.status:
             raise EnvironmentFailure(f"The program ended with exit status {ended.status}: {ended.errors[-500:]}")

@@ -1,7 +1,7 @@
 """How an environment asks another player: a simulated user, an opponent.
 
-Who plays is not the environment's business. Whoever runs the episode has called `answer_with`, and a question goes
-there: from the environment's own thread and, if it lives in a worker process, over that process's connection.
+The environment does not know who plays. The code that runs the episode calls `answer_with`, and a question goes to that
+function: from the environment's thread and, from a worker process, over its connection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from turnsmith.clocks import paused
+from turnsmith.concurrency.clocks import paused
 from turnsmith.errors import EnvironmentFailure
 
 Messages = list[dict[str, str]]
@@ -22,7 +22,7 @@ _asker: ContextVar[tuple[Asker, asyncio.AbstractEventLoop] | None] = ContextVar(
 
 
 def answer_with(asker: Asker) -> None:
-    """Let `asker` answer what environments ask in the current context, on the event loop that runs now."""
+    """Let `asker` answer the questions of environments in this context, on the running event loop."""
     _asker.set((asker, asyncio.get_running_loop()))
 
 
@@ -70,8 +70,8 @@ async def ask_async(player: str, messages: str | Sequence[Mapping[str, str]]) ->
 
 def current_asker() -> Asker | None:
     """What `answer_with` set in this context."""
-    found = _asker.get()
-    return found[0] if found else None
+    current = _asker.get()
+    return current[0] if current else None
 
 
 async def _answer(asker: Asker, player: str, messages: Any) -> str:
@@ -79,23 +79,23 @@ async def _answer(asker: Asker, player: str, messages: Any) -> str:
 
 
 def _current(player: str) -> tuple[Asker, asyncio.AbstractEventLoop]:
-    found = _asker.get()
-    if found is None:
+    current = _asker.get()
+    if current is None:
         raise EnvironmentFailure(f"The environment asks the player {player!r}, but no episode is being played.")
-    return found
+    return current
 
 
 def _checked(player: str, messages: Any) -> Messages:
-    given = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    for message in given:
+    conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    for message in conversation:
         is_message = isinstance(message, Mapping) and {"role", "content"} <= message.keys()
         if not is_message or not all(isinstance(message[key], str) for key in ("role", "content")):
             raise EnvironmentFailure(
                 f"ask({player!r}): {message!r} is not a message; it needs a role and a content, both texts."
             )
-    if not given:
+    if not conversation:
         raise EnvironmentFailure(f"ask({player!r}) was given no message.")
-    return [{"role": message["role"], "content": message["content"]} for message in given]
+    return [{"role": message["role"], "content": message["content"]} for message in conversation]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -9,6 +9,7 @@ from typing import Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.asking import ask, ask_async
 from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.tool import Tool
 
 
 class BaseEnvironment(ABC):
@@ -29,43 +30,7 @@ class BaseEnvironment(ABC):
         ('Say yes.', ('Thanks.', 1.0, True, {}), 3)
     """
 
-    # Class-level defaults, so that a subclass which forgets `super().__init__` still works.
-    config: EnvironmentConfig = EnvironmentConfig()
-    state: Any = None
-    """For your own use."""
-    done: bool = False
-    """Whether the task is over. Setting it ends the episode, whatever `step` returns."""
-    step_count: int = 0
-    """Actions taken so far. Counted for you unless `step` does so itself."""
-    max_steps: int = 10
-    """The episode is truncated after this many actions."""
-    last_observation: str = ""
-    """The last observation; kept for you."""
-    step_tools: Sequence[ToolDefinition] = ()
-    """Tools whose calls are steps, for those that are known only at run time: set them in `reset`, and `step` gets a
-    call as JSON, `{"name": ..., "arguments": {...}}`. A `@tool` method needs no entry."""
-    reward_range: tuple[float, float] | None = None
-    """Lowest and highest possible reward of an episode, if you declare it; training warns of rewards outside it."""
-
-    def __init__(self, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
-        if config is None:
-            config = EnvironmentConfig()
-        elif not isinstance(config, EnvironmentConfig):
-            config = EnvironmentConfig(**config)
-        self.config = config
-        self.max_steps = config.max_steps
-        self.state = None
-        self.done = False
-        self.step_count = 0
-
-    @property
-    def _done(self) -> bool:
-        # The older name of `done`, for environments written against it.
-        return self.done
-
-    @_done.setter
-    def _done(self, value: bool) -> None:
-        self.done = value
+    # Write these two.
 
     @abstractmethod
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,9 +48,13 @@ class BaseEnvironment(ABC):
         Gymnasium's `(observation, reward, terminated, truncated, info)` and a `StepResult` are accepted as well.
         """
 
-    def get_state_description(self) -> str:
-        """The current state as text; the last observation by default."""
-        return self.last_observation
+    # Replace if needed.
+
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest possible reward of an episode, if you declare it; training warns of rewards outside it."""
+    step_tools: Sequence[ToolDefinition] = ()
+    """Tools whose calls are steps, if they are known only at run time: set them in `reset`, and `step` gets a call
+    as JSON, `{"name": ..., "arguments": {...}}`. A `@tool` method needs no entry."""
 
     def get_prompt_prefix(self) -> str:
         """The system prompt, called after `reset`; an empty string means none."""
@@ -99,6 +68,44 @@ class BaseEnvironment(ABC):
         """
         return None
 
+    def is_done(self) -> bool:
+        """Whether the episode is over: the task is done, or `max_steps` actions have been taken."""
+        return self.done or self.step_count >= self.max_steps
+
+    def get_state_description(self) -> str:
+        """The current state as text; the last observation by default."""
+        return self.last_observation
+
+    def close(self) -> Any:
+        """Release resources. Called once, also after a failure."""
+
+    # Kept for you. Defaults of the class, so that a subclass which forgets `super().__init__` still works.
+
+    config: EnvironmentConfig = EnvironmentConfig()
+    state: Any = None
+    """For your own use."""
+    _tools_of_server: Sequence[Tool] = ()
+    """Those of an environment behind a server whose calls are no steps; known after `reset`."""
+    done: bool = False
+    """Whether the task is over. Setting it ends the episode, whatever `step` returns."""
+    step_count: int = 0
+    """Actions taken so far. Counted for you unless `step` does so itself."""
+    max_steps: int = 10
+    """The episode is truncated after this many actions."""
+    last_observation: str = ""
+    """The last observation."""
+
+    def __init__(self, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
+        if config is None:
+            config = EnvironmentConfig()
+        elif not isinstance(config, EnvironmentConfig):
+            config = EnvironmentConfig(**config)
+        self.config = config
+        self.max_steps = config.max_steps
+        self.state = None
+        self.done = False
+        self.step_count = 0
+
     def ask(self, player: str, messages: str | Sequence[Mapping[str, str]]) -> str:
         """What another player says, such as a simulated user or an opponent; `players.NAME` decides who plays it.
 
@@ -111,9 +118,11 @@ class BaseEnvironment(ABC):
         """`ask` for async methods."""
         return await ask_async(player, messages)
 
-    def is_done(self) -> bool:
-        """Whether the episode is over: the task is done, or `max_steps` actions have been taken."""
-        return self.done or self.step_count >= self.max_steps
+    @property
+    def _done(self) -> bool:
+        # The older name of `done`, for environments written against it.
+        return self.done
 
-    def close(self) -> Any:
-        """Release resources. Called once, also after a failure."""
+    @_done.setter
+    def _done(self, value: bool) -> None:
+        self.done = value

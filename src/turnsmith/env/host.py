@@ -1,20 +1,20 @@
-"""The interface between an episode and its environment, wherever that runs."""
+"""The interface between an episode and its environment, in this process or another."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from turnsmith.concurrency.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.env.isolation.settings import HERE
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.opening import Speaker
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
-from turnsmith.step_result import StepResult
+from turnsmith.tools.step_result import StepResult
 from turnsmith.tools.tool import Tool
 
 
 class Host(Protocol):
-    """The environment of one episode. Whatever goes wrong in it is raised as an `EnvironmentFailure`."""
+    """The environment of one episode. All its errors are raised as `EnvironmentFailure`."""
 
     environment: Any
     """The user's object, or a `RemoteEnvironment` for it; None before `reset`."""
@@ -32,7 +32,7 @@ class Host(Protocol):
 
     @property
     def thread(self) -> EnvironmentThread | EventLoopThread | None:
-        """The thread that the object lives in; None before `reset`, or if it is in another process."""
+        """The thread that the object belongs to; None before `reset`, or if it is in another process."""
         ...
 
     def prompt_prefix(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs one environment of one episode in this process: off the event loop, checked, with timeouts, closed once."""
+"""Runs the environment of one episode in this process: off the event loop, checked, with timeouts, closed once."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from turnsmith.clocks import OutOfTime
-from turnsmith.env.base import BaseEnvironment
-from turnsmith.env.opening import Speaker, read_opening
-from turnsmith.env.signatures import NO_TASK, needs_task
-from turnsmith.env.spec import EnvironmentSpec, own_copy
-from turnsmith.environment_threads import (
+from turnsmith.concurrency.clocks import OutOfTime
+from turnsmith.concurrency.environment_threads import (
     EnvironmentThread,
     EnvironmentThreads,
     EventLoopThread,
     shared_environment_threads,
 )
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded
-from turnsmith.generators import Generators, install
-from turnsmith.internal_errors import user_failure
-from turnsmith.step_result import StepResult, read_step, read_text
-from turnsmith.threads import is_cancelled_from_outside, shared_threads
+from turnsmith.concurrency.generators import Generators, install
+from turnsmith.concurrency.threads import is_cancelled_from_outside, shared_threads
+from turnsmith.env.base import BaseEnvironment
+from turnsmith.env.opening import Speaker, read_opening
+from turnsmith.env.signatures import NO_TASK, needs_task
+from turnsmith.env.spec import EnvironmentSpec, own_copy
+from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, user_failure
+from turnsmith.tools.step_result import StepResult, read_step, read_text
 from turnsmith.tools.step_tool import StepTool
 from turnsmith.tools.tool import Tool, tool_methods, tools_of
 
@@ -36,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Methods:
-    """What the methods of an environment's class look like."""
+    """What is known about the methods of an environment's class."""
 
     is_async: bool
-    """Whether `reset`, `step` and all tools are async, so that nothing of it needs a thread."""
+    """Whether `reset`, `step` and all tools are async, so that the environment needs no thread."""
     takes_seed: bool
     takes_task: bool
     needs_task: bool
@@ -107,10 +106,9 @@ class EnvironmentHost:
     async def reset(self, seed: int = 0, task: dict[str, Any] | None = None) -> str:
         """Build the environment, start its episode and return the first observation."""
         target, spec = self._spec.target, self._spec
-        # A class that is given by name may have to be imported first, which takes time.
+        # A class passed by name may have to be imported first, which takes time.
         loaded = target if isinstance(target, type) else await self.run("import", self._load)
         self._methods = methods = _methods_of(loaded)
-        self._threads.allow(spec.threads)
         self.thread = EventLoopThread() if spec.mode == "loop" or methods.is_async else self._threads.assign()
         self.thread.generators = Generators(seed)
         arguments: dict[str, Any] = {}
@@ -138,7 +136,7 @@ class EnvironmentHost:
 
     def tools(self) -> list[Tool]:
         """Its `@tool` methods, which are called where it lives, and those whose calls are steps."""
-        tools = tools_of(self.environment)
+        tools = [*tools_of(self.environment), *getattr(self.environment, "_tools_of_server", ())]
         for tool in tools:
             tool.thread = self.thread
         definitions = getattr(self.environment, "step_tools", ())
@@ -154,15 +152,15 @@ class EnvironmentHost:
         """Whether the environment says that its task is over, without a step; a tool call may have ended it."""
         if self._methods is None or not self._methods.has_is_done:
             return False
-        if self._methods.has_default_is_done:  # reads two attributes: even if a tool still hangs in the object's thread
+        if self._methods.has_default_is_done:  # it reads two attributes, and must not wait for a tool that hangs
             return self.environment.is_done()
-        return bool(await self.run("is_done", self._call_and_await, "is_done"))
+        return bool(await self.run("is_done", self._call, "is_done", _unchanged))
 
     async def solve(self) -> Any:
         """What the environment's own `solve` returns; None if it has none."""
         if not callable(getattr(self.environment, "solve", None)):
             return None
-        return await self.run("solve", self._call_and_await, "solve")
+        return await self.run("solve", self._call, "solve", _unchanged)
 
     async def close(self) -> None:
         """Close the environment. Never raises: a failing `close` is logged."""
@@ -172,7 +170,7 @@ class EnvironmentHost:
         closing = asyncio.get_running_loop().create_task(self._close(self.thread))
         _closing.add(closing)  # an event loop keeps only weak references to its tasks
         closing.add_done_callback(_closing.discard)
-        if not self.is_busy:  # else a call that timed out still runs in its thread, and nobody waits for that
+        if not self.is_busy:  # else a call that timed out still runs in the thread
             await asyncio.shield(closing)
 
     @property
@@ -181,7 +179,7 @@ class EnvironmentHost:
         return self.thread is not None and self.thread.is_busy
 
     async def run(self, name: str, function: Callable[..., Any], *args: Any, limit: float | None = None) -> Any:
-        """Call something that uses the environment, such as a reward function, where it lives."""
+        """Call a function that uses the environment, such as a reward function, in the environment's thread."""
         thread: Any = self.thread or shared_threads()
         try:
             return await thread.run(function, *args, limit=limit or self.limit)
@@ -201,14 +199,14 @@ class EnvironmentHost:
         await thread.settle()
         try:
             if self.environment is not None and self._methods is not None and self._methods.has_close:
-                await self.run("close", self._call_and_await, "close")
+                await self.run("close", self._call, "close", _unchanged)
         except Exception as error:
             logger.warning("%s", error)
         finally:
             thread.leave()
 
     # These are called where the environment lives. Each does all that one call needs, because a hop to a thread costs
-    # more than most steps; what must be awaited is returned as a coroutine.
+    # more than most steps; if the user's method is async, what is returned is a coroutine that does the rest.
 
     def _load(self) -> type:
         try:
@@ -221,56 +219,39 @@ class EnvironmentHost:
             self.environment = self._spec.build()
         except (Exception, SystemExit) as error:  # user code may also call sys.exit()
             raise user_failure(f"{self._spec.name}.__init__", error, callers=2) from error
-        observation = self._call("reset", **arguments)
-        if inspect.isawaitable(observation):
-            return self._finish_reset(observation)
-        prefix = self._call_prefix()
-        return self._finish_reset(observation, prefix) if inspect.isawaitable(prefix) else (observation, prefix)
+        return self._call("reset", self._with_prefix, **arguments)
 
-    async def _finish_reset(self, observation: Any, prefix: Any = None) -> tuple[Any, Any]:
-        observation = await self._await("reset", observation)
-        return observation, await self._await("get_prompt_prefix", self._call_prefix() if prefix is None else prefix)
+    def _with_prefix(self, observation: Any) -> Any:
+        if not hasattr(self.environment, "get_prompt_prefix"):
+            return observation, ""
+        return self._call("get_prompt_prefix", lambda prefix: (observation, prefix))
 
     def _step(self, action: str) -> Any:
-        count_before = getattr(self.environment, "step_count", None)
-        returned = self._call("step", action)
-        if inspect.isawaitable(returned):
-            return self._finish_step(returned, count_before)
-        result, is_over = self._read_step(returned, count_before)
-        return self._finish_end(result, is_over) if inspect.isawaitable(is_over) else self._with_end(result, is_over)
+        return self._call("step", partial(self._end_step, getattr(self.environment, "step_count", None)), action)
 
-    async def _finish_step(self, returned: Any, count_before: Any) -> StepResult:
-        return await self._finish_end(*self._read_step(await self._await("step", returned), count_before))
-
-    async def _finish_end(self, result: StepResult, is_over: Any) -> StepResult:
-        return self._with_end(result, await self._await("is_done", is_over))
-
-    def _read_step(self, returned: Any, count_before: Any) -> tuple[StepResult, Any]:
+    def _end_step(self, count_before: Any, returned: Any) -> Any:
         result = read_step(f"{self._spec.name}.step", returned)
         self._count_step(count_before)
-        return result, self._call("is_done") if self._methods and self._methods.has_is_done else False
+        has_is_done = self._methods is not None and self._methods.has_is_done
+        return self._call("is_done", partial(self._with_end, result)) if has_is_done else self._with_end(result, False)
 
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, method: str, use: Callable[[Any], Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the environment, then `use` what it returned, which may have to be awaited first."""
         try:
-            return getattr(self.environment, method)(*args, **kwargs)
+            returned = getattr(self.environment, method)(*args, **kwargs)
         except (Exception, SystemExit) as error:
             raise user_failure(f"{self._spec.name}.{method}", error) from error
+        return self._await(method, use, returned) if inspect.isawaitable(returned) else use(returned)
 
-    def _call_prefix(self) -> Any:
-        return self._call("get_prompt_prefix") if hasattr(self.environment, "get_prompt_prefix") else ""
-
-    def _call_and_await(self, method: str) -> Any:
-        returned = self._call(method)
-        return self._await(method, returned) if inspect.isawaitable(returned) else returned
-
-    async def _await(self, method: str, returned: Any) -> Any:
-        """Await what an `async` method (or one that wraps it) returned; anything else is passed on."""
+    async def _await(self, method: str, use: Callable[[Any], Any], returned: Any) -> Any:
         try:
-            return await returned if inspect.isawaitable(returned) else returned
+            value = await returned
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if is_cancelled_from_outside(error):
                 raise
             raise user_failure(f"{self._spec.name}.{method}", error) from error
+        used = use(value)
+        return await used if inspect.isawaitable(used) else used
 
     def _count_step(self, count_before: Any) -> None:
         if isinstance(count_before, int) and self.environment.step_count == count_before:
@@ -282,12 +263,16 @@ class EnvironmentHost:
         return observation
 
     def _with_end(self, result: StepResult, is_over: Any) -> StepResult:
-        """Combine what `step` returned with what the object itself says about the end."""
+        """The one rule for the end of an episode: what `step` returned, `done` and `is_done` (with `max_steps`)."""
         if isinstance(self.environment, BaseEnvironment):
             result.terminated = result.terminated or bool(self.environment.done)
         result.truncated = result.truncated or (bool(is_over) and not result.terminated)
         self._remember(result.observation)
         return result
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 _closing: set[asyncio.Task[None]] = set()

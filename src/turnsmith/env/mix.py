@@ -1,4 +1,4 @@
-"""Several environments in one run: each episode is played in one of them, as if it were the only one.
+"""Several environments in one run: each episode is played in one of them, as if there were no others.
 
 A mix is a spec like any other; `rollout` asks it which environment an episode is for and plays it there. So tools,
 agents, settings and isolation are each environment's own, and need nothing from the mix.
@@ -52,7 +52,7 @@ class EnvironmentMix(EnvironmentSpec):
 
     @property
     def name(self) -> str:
-        """What a run of it is called."""
+        """The name of a run with this mix."""
         return "mix"
 
     @property
@@ -88,16 +88,16 @@ class EnvironmentMix(EnvironmentSpec):
         return isolated._set(members={name: replace(one, dataset=None) for name, one in isolated.members.items()})
 
     def in_own_processes(self, which: Sequence[int]) -> EnvironmentMix:
-        """The same mix with a worker process for each of those of its environments that have these numbers."""
+        """The same mix; each environment whose number is given gets a worker process for itself."""
         if not which:
             return self
         own = [name for number, name in enumerate(self.members) if number in which]
         return self._changed(lambda name, member: member.environment.in_own_processes([0] if name in own else []))
 
     def member_for(self, name: str, seed: int) -> tuple[str, MixMember]:
-        """The environment with a name; without one, the seed decides, so that the shares are those of the weights."""
+        """The environment with this name; without a name, the seed decides, in proportion to the weights."""
         if not name:
-            # Multiples of the golden ratio: even over any range of seeds, and unrelated to their remainders.
+            # Multiples of the golden ratio: even over any range of seeds, and independent of their remainders.
             ends = list(accumulate(self.weights.values()))
             place = seed * _GOLDEN % 2**64 / 2**64 * ends[-1]
             name = list(self.members)[min(bisect_right(ends, place), len(ends) - 1)]
@@ -110,11 +110,11 @@ class EnvironmentMix(EnvironmentSpec):
         return [member.environment for member in self.members.values()]
 
     def load(self) -> type:
-        """Its own class: those of its environments differ."""
+        """Its own class, because those of its environments differ."""
         return type(self)
 
     def build(self) -> Any:
-        """Not possible: it is several environments."""
+        """Raises a ConfigError, because a mix has several environments."""
         raise ConfigError(f"A mix is not one environment: build one of {', '.join(self.members)}.")
 
     def _changed(self, change: Callable[[str, MixMember], Any]) -> EnvironmentMix:
@@ -131,14 +131,14 @@ class EnvironmentMix(EnvironmentSpec):
 
 def _members(environments: Mapping[str, Any] | Iterable[Any]) -> dict[str, MixMember]:
     if isinstance(environments, Mapping):
-        given = [(str(name), _member(one)) for name, one in environments.items()]
+        named = [(str(name), _member(value)) for name, value in environments.items()]
     else:
-        unnamed = [_member(one) for one in environments]
-        given = [(EnvironmentSpec(_target(one.environment)).name, one) for one in unnamed]
-    if not given:
+        unnamed = [_member(value) for value in environments]
+        named = [(EnvironmentSpec(_target(member.environment)).name, member) for member in unnamed]
+    if not named:
         raise ConfigError("The mix has no environment: name at least one.")
     members: dict[str, MixMember] = {}
-    for name, member in given:
+    for name, member in named:
         if not name:
             raise ConfigError("An environment of the mix has an empty name.")
         if name in members:
@@ -150,14 +150,14 @@ def _members(environments: Mapping[str, Any] | Iterable[Any]) -> dict[str, MixMe
     return members
 
 
-def _member(given: Any) -> MixMember:
-    if isinstance(given, MixMember):
-        return given
-    if isinstance(given, tuple | list):
-        if len(given) != 2:
-            raise ConfigError(f"{given} is not an environment of a mix: pass (environment, weight), or a MixMember.")
-        return MixMember(given[0], weight=given[1])
-    return MixMember(given)
+def _member(value: Any) -> MixMember:
+    if isinstance(value, MixMember):
+        return value
+    if isinstance(value, tuple | list):
+        if len(value) != 2:
+            raise ConfigError(f"{value} is not an environment of a mix: pass (environment, weight), or a MixMember.")
+        return MixMember(value[0], weight=value[1])
+    return MixMember(value)
 
 
 def _target(environment: Any) -> Any:

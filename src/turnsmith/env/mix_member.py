@@ -1,4 +1,4 @@
-"""One environment of a mix, and what is different in it."""
+"""One environment of a mix, and its own settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnsmith.errors import ConfigError
 
 @dataclass(frozen=True)
 class MixMember:
-    """One environment of a mix, with what is different in it.
+    """One environment of a mix, with its own settings.
 
     Example:
         >>> from turnsmith.env.examples import GuessNumber
@@ -22,13 +22,13 @@ it out, remove it.
     """
 
     environment: Any
-    """Whatever `RayPPOTrainer` takes as an environment; as an `EnvironmentSpec`, with settings of its own."""
+    """Any environment that `RayPPOTrainer` takes; an `EnvironmentSpec` can have its own settings."""
     _: KW_ONLY
     weight: float = 1.0
     """Its share of the groups, relative to the weights of the others."""
     reward_range: tuple[float, float] | None = None
-    """The lowest and the highest reward of an episode: they become 0 and 1, and rewards between them accordingly.
-    None: rewards stay as they are."""
+    """The lowest and the highest reward of an episode; rewards are scaled so that these become 0 and 1. None: rewards
+    stay as they are."""
     max_turns: int | None = None
     """Overrides `inference.max_turns`."""
     max_seconds: float | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, cast
 
 from turnsmith.errors import EnvironmentFailure
-from turnsmith.step_result import MOST_TEXT, read_text
+from turnsmith.tools.step_result import MOST_TEXT, read_text
 
 Speaker = Literal["user", "assistant"]
 _READ_KEYS = ("role", "content")
@@ -18,10 +18,10 @@ class Opening:
     """How an episode begins."""
 
     observation: str
-    """The last message of the user: what the model answers first."""
+    """The user's last message, which the model answers first."""
     system: str = ""
     examples: tuple[tuple[Speaker, str], ...] = ()
-    """The messages between these two: who speaks, and the text. None of them is trained on."""
+    """The role and the text of each message between these two. None of them is trained."""
 
 
 def read_opening(name: str, returned: Any) -> Opening:
@@ -41,8 +41,8 @@ def read_opening(name: str, returned: Any) -> Opening:
 must be the user's, because the model answers it.
     """
     if not _are_messages(returned) and isinstance(returned, (tuple, list)):
-        given = cast("Sequence[Any]", returned)
-        returned = given[0] if len(given) == 2 else given  # Gymnasium: (observation, info)
+        items = cast("Sequence[Any]", returned)
+        returned = items[0] if len(items) == 2 else items  # Gymnasium: (observation, info)
     if not _are_messages(returned):
         if not isinstance(returned, str):
             raise EnvironmentFailure(
@@ -70,7 +70,7 @@ must be the user's, because the model answers it.
 def _are_messages(returned: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     if not isinstance(returned, (tuple, list)) or not returned:
         return False
-    return all(isinstance(one, Mapping) and "role" in one for one in cast("Sequence[Any]", returned))
+    return all(isinstance(message, Mapping) and "role" in message for message in cast("Sequence[Any]", returned))
 
 
 def _read_message(name: str, message: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Runs an agent's program to its end, and ends all that it started. Knows nothing of models, tasks and rewards."""
+"""Runs an agent's program, and kills every process that it started. Knows nothing about models, tasks and rewards."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnsmith.supervisor import supervised
+from turnsmith.concurrency.supervisor import supervised
 
 KEPT_BYTES = 2**16
-"""So much of the end of what a program writes is kept."""
+"""How much of the end of a program's output is kept."""
 _MOST_READS = 64
-"""When the program has ended: what it left in the pipe, but not what somebody else goes on writing."""
+"""How often the pipe is read after the program has ended, in case another process keeps writing to it."""
 _MARK = "TURNSMITH_PROGRAM"
-"""The variable by which the processes of one program are known."""
+"""The environment variable that identifies the processes of one program."""
 _MOST_SWEEPS = 50
 _END_SECONDS = 35.0
-"""For the supervisor to end everything; it needs this long only for processes that cannot be killed."""
+"""How long the supervisor may take to end; only processes that cannot be killed take it this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """How a program ended, and the end of what it wrote."""
+    """A program's exit status, and the end of its output."""
 
     status: int
     output: str
@@ -36,10 +36,9 @@ class EndedProgram:
 async def run_to_its_end(
     command: list[str], variables: dict[str, str], folder: str | None, *, keeps_output: bool
 ) -> EndedProgram:
-    """Run a program; if this is cancelled, it is killed. Either way nothing that it started is left.
+    """Run a program; cancelling this kills it. In both cases no process that it started is left.
 
-    On Linux a supervisor of its own finds whatever it started. Elsewhere that is its process group, which a process
-    can leave.
+    On Linux a supervisor finds all these processes. Elsewhere its process group is killed, which a process can leave.
 
     Raises:
         OSError: It could not be started.
@@ -54,7 +53,7 @@ async def run_to_its_end(
             env={**variables, _MARK: mark},
             cwd=folder,
             stdin=asyncio.subprocess.DEVNULL,
-            # Pipes of our own: asyncio would wait until everybody has closed them, not for the program.
+            # Our own pipes: with its own, asyncio would wait until all processes have closed them.
             stdout=output.writer if output else asyncio.subprocess.DEVNULL,
             stderr=errors.writer,
             start_new_session=True,
@@ -69,7 +68,7 @@ async def run_to_its_end(
 
 
 async def _end(process: asyncio.subprocess.Process, mark: str) -> None:
-    """Kill it, and all that it started, if that has not been done."""
+    """Kill the program and all processes that it started, if they still run."""
     if sys.platform != "linux":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -88,20 +87,20 @@ async def _end(process: asyncio.subprocess.Process, mark: str) -> None:
 
 
 def _kill_marked(mark: bytes) -> None:
-    """The program has killed its supervisor: kill what still has the variable that it was started with."""
+    """Kill all processes with the program's variable, because the program has killed its supervisor."""
     for _ in range(_MOST_SWEEPS):
-        found = False
+        has_killed = False
         for process in Path("/proc").iterdir():
-            with suppress(OSError):  # it has just ended, or is another user's
+            with suppress(OSError):  # the process has ended, or is another user's
                 if process.name.isdecimal() and mark in (process / "environ").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
-                    found = True
-        if not found:
+                    has_killed = True
+        if not has_killed:
             return
 
 
 class _Tail:
-    """A pipe that is read as soon as something is written to it, of which the end is kept."""
+    """A pipe that is read while it is written to; only the end of its content is kept."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -110,27 +109,27 @@ class _Tail:
         self._kept = b""
 
     def start(self) -> None:
-        """The program has its end of the pipe."""
+        """Start reading, once the program has its end of the pipe."""
         os.close(self.writer)
         self.writer = -1
         self._loop.add_reader(self._reader, self._read)
 
     def end(self) -> str:
-        """What was kept, once the program has ended."""
+        """The end of the output, once the program has ended."""
         for _ in range(_MOST_READS):
             if not self._read():
                 break
         return self._kept.decode("utf-8", "replace").strip()
 
     def close(self) -> None:
-        """Give up both ends of the pipe."""
+        """Close both ends of the pipe."""
         self._loop.remove_reader(self._reader)
         os.close(self._reader)
         if self.writer >= 0:
             os.close(self.writer)
 
     def _read(self) -> bool:
-        """Read a part; gives whether there may be more."""
+        """Read a part; returns whether there may be more."""
         try:
             part = os.read(self._reader, KEPT_BYTES)
         except BlockingIOError:

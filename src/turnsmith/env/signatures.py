@@ -11,11 +11,11 @@ NO_TASK = (
     "takes a task, but this episode has none, because no data was given: pass rows (`--data FILE`, or `dataset=[...]` "
     "in Python), or give the parameter a default, task=None."
 )
-"""What is wrong if `reset` needs a task and there is none."""
+"""The error if `reset` needs a task and there is none."""
 
 
 def check_signatures(environment: type) -> None:
-    """Raise a `ConfigError` if `reset` or `step` has parameters that no episode gives it.
+    """Raise a `ConfigError` if `reset` or `step` needs arguments that episodes do not pass.
 
     Example:
         >>> class Game:

@@ -28,8 +28,8 @@ ADAPTERS = {
     "ws": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
     "wss": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
 }
-"""What `gymnasium:FrozenLake-v1` and the like stand for; the rest of the name, or a whole URL, is their first argument.
-An adapter is imported when it is used: every process that runs environments loads this module."""
+"""The adapters behind names such as `gymnasium:FrozenLake-v1`. The rest of the name, or a whole URL, is the adapter's
+first argument. Adapters are imported when they are used, because every process with environments loads this module."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class EnvironmentSpec:
             spec = environment.with_config(config)
         elif isinstance(environment, str):
             spec = cls(absolute_name(environment), config)
-            found = _imported(absolute_name(environment))
-            if isinstance(found, EnvironmentSpec):  # a spec, or a mix of several, at the top level of a module
-                spec = found.with_config(config).named(absolute_name(environment))
+            loaded = _imported(absolute_name(environment))
+            if isinstance(loaded, EnvironmentSpec):  # a spec, or a mix of several, at the top level of a module
+                spec = loaded.with_config(config).named(absolute_name(environment))
         elif _is_gymnasium(type(environment)):
             spec = cls(_made_again(environment), config)
         elif isinstance(environment, type) or (callable(environment) and not hasattr(environment, "reset")):
@@ -92,42 +92,42 @@ class EnvironmentSpec:
         return self if self.config is not None else replace(self, config=config)
 
     def named(self, name: str) -> EnvironmentSpec:
-        """The same spec, which was found under a name to import; one of a single environment needs no other name."""
+        """The same spec, known by the name under which it can be imported; only a mix uses that name."""
         return self
 
     def checked(self, hint: str = "") -> EnvironmentSpec:
-        """The same spec, with what its class says about it.
+        """The same spec, with the settings that its class declares.
 
         Raises:
             ConfigError: It is not an environment, or cannot be built; `hint` is added to why not.
         """
         _arguments(self.maker(), self.config or EnvironmentConfig(), hint)
-        found, spec = self.load(), self
-        if issubclass(found, AgentEnvironment):
+        kind, spec = self.load(), self
+        if issubclass(kind, AgentEnvironment):
             spec = replace(spec, config=_agent_config(spec.config), is_agent=True)
-            spec.build()  # raises if its program or what scores it is not there
-        missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
+            spec.build()  # raises if its program or scorer does not exist
+        missing = [name for name in ("reset", "step") if not callable(getattr(kind, name, None))]
         if missing and not isinstance(spec.maker(), type):
             raise ConfigError(
-                f"{spec.name} returned {found.__name__}, which is not an environment: it has no method "
+                f"{spec.name} returned {kind.__name__}, which is not an environment: it has no method "
                 f"{' and no '.join(missing)}. A function of two parameters, task and model, would be an agent."
             )
         if missing:
             raise ConfigError(f"{spec.name} is not an environment: it has no method {' and no '.join(missing)}.")
-        abstract = sorted(getattr(found, "__abstractmethods__", ()))
+        abstract = sorted(getattr(kind, "__abstractmethods__", ()))
         if abstract:
             methods = "method" if len(abstract) == 1 else "methods"
             raise ConfigError(f"{spec.name} cannot be built: it lacks the {methods} {' and '.join(abstract)}.")
-        check_signatures(found)
+        check_signatures(kind)
         Isolation.of(spec.config, spec.isolation)
         return spec
 
     def member_for(self, name: str, seed: int) -> tuple[str, MixMember] | None:
-        """The environment of a mix that an episode is played in, with its name; None: this is not a mix."""
+        """The environment of a mix that an episode is played in, with its name; None if this is not a mix."""
         return None
 
     def each(self) -> list[EnvironmentSpec]:
-        """The environments that episodes are played in: this one or, of a mix, all."""
+        """The environments that episodes are played in: this one, or all those of a mix."""
         return [self]
 
     @property
@@ -148,11 +148,6 @@ class EnvironmentSpec:
     def call_seconds(self) -> float:
         """Timeout of one call of the environment, in seconds."""
         return float(getattr(self.config, "call_seconds", EnvironmentConfig.call_seconds))
-
-    @property
-    def threads(self) -> int:
-        """Threads that its environments may live in, in each process; 0: the default."""
-        return int(getattr(self.config, "threads", EnvironmentConfig.threads))
 
     def isolated(self) -> EnvironmentSpec:
         """The same spec with `auto` decided: environments that do not ship with turnsmith run in worker processes,
@@ -188,13 +183,14 @@ class EnvironmentSpec:
 
     def check_tasks(self, tasks: Iterable[Mapping[str, Any]]) -> None:
         """Let an environment that has a method `check_tasks` raise a ConfigError for rows that it could not play."""
-        if len(self.each()) == 1 and hasattr(self.load(), "check_tasks"):
-            self.build().check_tasks(tasks)
+        first, *others = self.each()
+        if not others and hasattr(first.load(), "check_tasks"):
+            first.build().check_tasks(tasks)
 
     def maker(self) -> Callable[..., Any]:
-        """What is called for a fresh environment: the class, the factory or, for an agent, the class that runs it."""
-        found = _imported(self.target) if isinstance(self.target, str) else self.target
-        return agent_environment(found) if not isinstance(found, type) and _is_agent(found) else found
+        """The callable that builds an environment: the class, the factory or, for an agent, the class that runs it."""
+        loaded = _imported(self.target) if isinstance(self.target, str) else self.target
+        return agent_environment(loaded) if not isinstance(loaded, type) and _is_agent(loaded) else loaded
 
     def load(self) -> type:
         """The class of its environments."""
@@ -209,12 +205,12 @@ class EnvironmentSpec:
         if isinstance(maker, partial):
             maker = partial(maker.func, *own_copy(maker.args), **own_copy(maker.keywords))
         config = EnvironmentConfig() if self.config is None else _own_config(self.config)
-        made = maker(**_arguments(maker, config))
-        return import_object(ADAPTERS["gymnasium"])(made, config) if _is_gymnasium(type(made)) else made
+        built = maker(**_arguments(maker, config))
+        return import_object(ADAPTERS["gymnasium"])(built, config) if _is_gymnasium(type(built)) else built
 
 
 def own_copy(value: Any) -> Any:
-    """A copy to the bottom of lists, tuples, sets and dicts, and of objects as far as they can be copied.
+    """A deep copy of lists, tuples, sets and dicts, and of objects as far as they can be copied.
 
     What cannot be, such as a connection or a lock, is shared.
 
@@ -225,7 +221,7 @@ def own_copy(value: Any) -> Any:
     """
     try:
         return copy.deepcopy(value)
-    except Exception:  # whatever the copying of an object raises
+    except Exception:  # copying an object can raise anything
         if isinstance(value, dict):
             return {key: own_copy(one) for key, one in value.items()}
         return type(value)(map(own_copy, value)) if type(value) in (list, tuple, set) else value
@@ -252,9 +248,9 @@ def _made_again(environment: Any) -> Callable[..., Any]:
     return partial(import_object(ADAPTERS["gymnasium"]), environment.spec)
 
 
-def _is_gymnasium(found: type) -> bool:
+def _is_gymnasium(kind: type) -> bool:
     """Whether a class is one of Gymnasium's; does not import it."""
-    return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gymnasium" for base in found.__mro__)
+    return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gymnasium" for base in kind.__mro__)
 
 
 def _config_of(environment: object) -> EnvironmentConfig | None:
@@ -265,18 +261,18 @@ def _config_of(environment: object) -> EnvironmentConfig | None:
 
 
 def _lost(environment: object, spec: EnvironmentSpec) -> list[str]:
-    """What an object was made with, or was given later, that one made from its config does not have."""
+    """The attributes of an object that differ from those of an object built from its config."""
     settings, mine = vars(spec.config or EnvironmentConfig()), getattr(environment, "__dict__", {})
     lost = [name for name, value in settings.items() if _differ(mine.get(name, value), value)]
     names = [parameter.name for parameter in _parameters(type(environment)) if parameter.name in mine]
     if more := [name for name in names if name != "config" and name not in settings]:
-        made = spec.build()
-        lost += [name for name in more if _differ(mine[name], getattr(made, name, None))]
+        fresh = spec.build()
+        lost += [name for name in more if _differ(mine[name], getattr(fresh, name, None))]
     return [f"{name}={mine[name]!r:.40}" for name in lost]
 
 
 def _differ(mine: object, other: object) -> bool:
-    """Whether two values differ; objects that have no equality of their own do if they are of different classes."""
+    """Whether two values differ; objects without their own `__eq__` differ if their classes do."""
     if type(mine) is not type(other) or type(mine).__eq__ is object.__eq__:
         return type(mine) is not type(other)
     try:
@@ -305,39 +301,39 @@ def _name_of(maker: Callable[..., Any]) -> str:
 
 
 _made_by: dict[int, tuple[Callable[..., Any], type]] = {}
-"""The classes of what factories return; the factory is kept so that no other object gets its id."""
+"""The classes of the objects that factories return. The factory is kept, so that no other object gets its id."""
 
 
 def _class_made_by(factory: Callable[..., Any], spec: EnvironmentSpec) -> type:
     if id(factory) not in _made_by:
         try:
-            made = spec.build()  # not closed: `close` may need what `reset` makes
+            environment = spec.build()  # it is not closed, because `close` may need what `reset` makes
         except TurnsmithError:
             raise
         except Exception as error:
             raise ConfigError(f"{describe_failure(spec.name, error)}, when called to see what it makes.") from error
-        _made_by[id(factory)] = factory, type(made)
+        _made_by[id(factory)] = factory, type(environment)
     return _made_by[id(factory)][1]
 
 
 def _arguments(maker: Callable[..., Any], config: EnvironmentConfig, hint: str = "") -> dict[str, Any]:
-    """Arguments for the class or factory: the config as `config`, and settings of the config by name."""
-    given: dict[str, Any] = {}
+    """Arguments for the class or factory: the config as `config`, and single settings by their names."""
+    arguments: dict[str, Any] = {}
     needed: list[str] = []
     for parameter in _parameters(maker):
         if parameter.name == "config":
-            given["config"] = config
+            arguments["config"] = config
         elif parameter.name in vars(config):
-            given[parameter.name] = vars(config)[parameter.name]
+            arguments[parameter.name] = vars(config)[parameter.name]
         elif parameter.default is inspect.Parameter.empty:
             needed.append(parameter.name)
-    if len(needed) == 1 and not given and _parameters(maker)[0].name == needed[0]:
+    if len(needed) == 1 and not arguments and _parameters(maker)[0].name == needed[0]:
         return {needed[0]: config}  # `def __init__(self, cfg)`: the config under another name
     if needed:
         settings = " ".join(f"environment.{name}=..." for name in needed)
         what = "its __init__" if isinstance(maker, type) else "it"
         raise ConfigError(f"{_name_of(maker)} cannot be built: {what} needs {', '.join(needed)}. Set {settings}.{hint}")
-    return given
+    return arguments
 
 
 @lru_cache(maxsize=256)
@@ -345,13 +341,13 @@ def _imported(target: str) -> Any:
     prefix, _, name = target.partition(":")
     if prefix in ADAPTERS:
         return partial(import_object(ADAPTERS[prefix]), target if name.startswith("//") else name)
-    found = import_object(target)
-    if not callable(found) and not isinstance(found, EnvironmentSpec):
+    loaded = import_object(target)
+    if not callable(loaded) and not isinstance(loaded, EnvironmentSpec):
         raise ConfigError(
             f"{target} is not an environment, which is a class with `reset` and `step` or a function that returns one, "
             "nor an agent, which is a function of a task and a model."
         )
-    return found
+    return loaded
 
 
 def _agent_config(config: EnvironmentConfig | None) -> EnvironmentConfig:

@@ -1,8 +1,8 @@
-"""The turns of one agent episode as trees of tokens, so that a request goes on from the tokens that were sampled.
+"""The turns of one agent episode as trees of tokens, so that a request continues from the sampled tokens.
 
 An agent sends its whole history with every request, as text. Tokenising that again would give other tokens than the
-model sampled. So each turn is kept with its tokens and with what the agent was handed out for it; a request continues
-the deepest turn whose history it repeats, and only what is new becomes tokens.
+model sampled. So each turn is kept with its tokens and with the reply that the agent was sent. A request continues the
+last turn whose history it repeats, and only its new messages are tokenised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from turnsmith.errors import ConfigError
-from turnsmith.gateway.histories import KnownHistories, received, reply_keys
+from turnsmith.gateway.histories import KnownHistories, last_delivered, reply_keys
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelRequest, Refusal
 from turnsmith.gateway.turns import Continuation, History, MessageKey, Prompt, SampledTurn, Segment
 from turnsmith.inference.chat import Chat
@@ -26,7 +26,7 @@ from turnsmith.tools.parsing import ActionParser
 from turnsmith.trajectory import TokenBuffer
 
 _PLAIN_CHARS_PER_TOKEN, _SLICE_CHARS = 8, 4096
-"""Text with more characters for each token that fits is counted before it is made into tokens, in slices of so many."""
+"""Text with more characters per token of the context is first counted, in slices of this many characters."""
 
 
 class Forest:
@@ -39,7 +39,7 @@ class Forest:
 
     Example:
         >>> from transformers import AutoTokenizer
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> from turnsmith.tools.parsing import PlainTextParser
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> forest = Forest(chat, PlainTextParser())
@@ -61,10 +61,10 @@ class Forest:
         self._by_reply: defaultdict[MessageKey, list[SampledTurn]] = defaultdict(list)
 
     def prompt(self, request: ModelRequest) -> Prompt:
-        """Find where a request continues, and make tokens of what is new in it.
+        """Find the turn that a request continues, and encode its new messages.
 
         Raises:
-            Refusal: The chat template cannot render it, or it is several times as long as what fits.
+            Refusal: The chat template cannot render it, or it is far too long.
         """
         messages = request.messages
         parent, done, history = self._known.deepest(request)
@@ -81,7 +81,7 @@ class Forest:
                 if not sampled:
                     continuation, ids = Continuation.EDITED, self._chat.encode(_write_reply(reply))
                 else:
-                    ids = received(sampled).ids
+                    ids = last_delivered(sampled).ids
                     if continuation is not Continuation.EDITED:
                         continuation = Continuation.SPLICED
                 context.extend(ids)
@@ -91,7 +91,7 @@ class Forest:
             raise Refusal(f"The model's chat template cannot show this conversation: {error}") from error
         prompt = Prompt(parent, context, prompt_length, messages[done:], continuation, history)
         if parent is not None:
-            prompt.ids = parent.path[:] if parent.path is not None else _path_tokens(parent)
+            prompt.ids = parent.all_ids[:] if parent.all_ids is not None else _path_tokens(parent)
         prompt.ids.extend(context)
         return prompt
 
@@ -101,7 +101,7 @@ class Forest:
         return turn is not None and turn.is_delivered
 
     def add(self, prompt: Prompt, generation: Generation, reply: ChatMessage) -> SampledTurn:
-        """Add a sampled turn, with what the agent is handed out for it."""
+        """Add a sampled turn, with the reply that the agent is sent."""
         turn = SampledTurn(
             len(self.turns),
             prompt.parent,
@@ -115,9 +115,9 @@ class Forest:
             History(),
         )
         self.turns.append(turn)
-        turn.path = prompt.ids + turn.ids
+        turn.all_ids = prompt.ids + turn.ids
         if turn.parent is not None:
-            turn.parent.path = None
+            turn.parent.all_ids = None
         keys = reply_keys(reply)
         self._known.add(prompt.history, prompt.messages, turn, keys)
         for key in keys:
@@ -125,7 +125,7 @@ class Forest:
         return turn
 
     def segments(self) -> list[Segment]:
-        """One segment for each path to a last turn; every delivered turn is trained in exactly one of them."""
+        """One segment for each last turn; every delivered turn is trained in exactly one of them."""
         delivered = [turn for turn in self.turns if turn.is_delivered]
         inner = {turn.parent for turn in delivered}
         trained: set[int] = set()
@@ -136,21 +136,21 @@ class Forest:
         return Counter(turn.continuation.value for turn in self.turns)
 
     def _check_length(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]]) -> None:
-        """Refuse what is far too long after reading as much of it as fits: no other episode can do anything meanwhile.
+        """Refuse messages that are far too long without encoding all of them, which would block other episodes.
 
-        What is only a little too long passes, and is refused when its tokens are counted.
+        Messages that are a little too long pass, and are refused when their tokens are counted.
         """
         texts = [orjson.dumps(tool).decode() for tool in tools]
         for message in messages:
             texts += [message.content, *(f"{call.name}{call.arguments}" for call in message.calls)]
-        tokens = len(texts)  # around each there is at least one
+        tokens = len(texts)  # the template adds at least one to each
         if tokens <= self._context and sum(map(len, texts)) <= _PLAIN_CHARS_PER_TOKEN * self._context:
             return
         slices = (text[start : start + _SLICE_CHARS] for text in texts for start in range(0, len(text), _SLICE_CHARS))
         while tokens <= 2 * self._context and (text := next(slices, None)) is not None:
             tokens += len(self._chat.encode(text))
         if tokens > 2 * self._context:
-            raise ContextTooLong(tokens, int(self._context), "What follows was not counted.")
+            raise ContextTooLong(tokens, int(self._context), "The rest was not counted.")
 
     def _begin(
         self,
@@ -199,14 +199,14 @@ def _path(turn: SampledTurn | None) -> Iterator[SampledTurn]:
 
 def _path_tokens(turn: SampledTurn) -> array[int]:
     tokens = array("i")
-    for one in _path(turn):
-        tokens.extend(one.context)
-        tokens.extend(one.ids)
+    for ancestor in _path(turn):
+        tokens.extend(ancestor.context)
+        tokens.extend(ancestor.ids)
     return tokens
 
 
 def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | None, list[ChatMessage]]]:
-    """Each assistant message with the messages that follow it; first those before any, with None."""
+    """Each assistant message with the messages that follow it; None with those before the first."""
     reply: ChatMessage | None = None
     following: list[ChatMessage] = []
     for message in messages:
@@ -219,14 +219,14 @@ def _groups(messages: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage | Non
 
 
 def _mark_delivered(turn: SampledTurn | None) -> None:
-    """A history that repeats a turn shows that the agent received it, and all before it."""
+    """Mark a turn that the agent has repeated, and all turns before it, as delivered."""
     while turn is not None and not turn.is_delivered:
         turn.is_delivered = True
         turn = turn.parent
 
 
 def _call_names(messages: Sequence[ChatMessage], call_ids: set[str]) -> dict[str, str]:
-    """The names of the tools that were called with these ids, which are usually near the end."""
+    """The names of the tools of these calls, which are usually among the last messages."""
     names: dict[str, str] = {}
     for message in reversed(messages):
         if names.keys() == call_ids:
@@ -244,7 +244,7 @@ def _render(message: ChatMessage, names: dict[str, str]) -> dict[str, str]:
 
 
 def _write_reply(reply: ChatMessage) -> str:
-    """An assistant message that the model did not write, in the form in which most models call tools."""
+    """An assistant message that the model did not write, with tool calls in the most common format."""
     calls = [
         f"<tool_call>\n{orjson.dumps({'name': call.name, 'arguments': call.parsed_arguments()}).decode()}\n</tool_call>"
         for call in reply.calls

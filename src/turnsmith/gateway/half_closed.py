@@ -1,7 +1,7 @@
-"""Connections whose client has said that it sends no more: it may wait for its answer, or be gone.
+"""Connections that a client has half-closed: it may still wait for its answer, or be gone.
 
-Both look the same until there is an answer. The system of a client that waits takes it; that of one that is gone
-refuses it. So the connection stays open for the answer, and `has_arrived` tells which of the two it was.
+The two look the same until the answer is sent: a waiting client's system acknowledges it, and the system of a client
+that is gone resets the connection. So the connection stays open for the answer, and `has_arrived` tells which it was.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 _MOST_SECONDS = 10.0
-"""For an answer to arrive at a client that sends no more."""
+"""How long an answer may take to arrive at a half-closed client."""
 _PAUSE_SECONDS = 0.005
 
 
 class HttpConnection(web.RequestHandler):
-    """A connection that stays open for the answer if its client has sent a whole request, and sends no more."""
+    """A connection that stays open for the answer after its client has sent a whole request and half-closed it."""
 
-    __slots__ = ("has_ended",)
+    __slots__ = ("is_half_closed",)
 
     def __init__(self, server: web.Server, **settings: Any) -> None:
         super().__init__(server, **settings)
-        self.has_ended = False
-        """Whether its client sends no more."""
+        self.is_half_closed = False
+        """Whether the client has closed its side."""
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  (asyncio's says so)
-        """Whether to stay open; the client sends no more."""
-        self.has_ended = True
+        """The client has closed its side; returns whether to keep the connection open."""
+        self.is_half_closed = True
         is_idle = self._waiter is not None and not self._waiter.done()
         if is_idle or self._parser is None:
             return False
         try:
             self._parser.feed_eof()
-        except HttpProcessingError:  # in the middle of a request, which nobody can answer
+        except HttpProcessingError:  # the request is incomplete
             return False
-        self.close()  # once it is answered
+        self.close()  # after the answer
         return True
 
 
-def has_ended(http: web.Request) -> bool:
-    """Whether the client of a request sends no more, or its connection is lost."""
+def may_have_left(http: web.Request) -> bool:
+    """Whether a request's client has closed its side of the connection, or the connection is lost."""
     transport, protocol = http.transport, http.protocol
-    ended = isinstance(protocol, HttpConnection) and protocol.has_ended
-    return ended or transport is None or transport.is_closing()
+    is_half_closed = isinstance(protocol, HttpConnection) and protocol.is_half_closed
+    return is_half_closed or transport is None or transport.is_closing()
 
 
 async def has_arrived(http: web.Request) -> bool:
-    """Whether what was sent to a client that sends no more has arrived at its system, and was not refused."""
+    """Whether the system of a half-closed client has acknowledged the answer, and not reset the connection."""
     until = asyncio.get_running_loop().time() + _MOST_SECONDS
     while asyncio.get_running_loop().time() < until:
         transport = http.transport
         if transport is None or transport.is_closing():
             return False
         descriptor: int = transport.get_extra_info("socket").fileno()
-        is_acknowledged = not transport.get_write_buffer_size() and not _bytes_on_their_way(descriptor)
+        is_acknowledged = not transport.get_write_buffer_size() and not _unacknowledged_bytes(descriptor)
         if _is_reset(descriptor):
             return False
         if is_acknowledged:
@@ -75,8 +75,8 @@ def _is_reset(descriptor: int) -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _bytes_on_their_way(descriptor: int) -> int:
-    """How many bytes were written and not acknowledged; 0 where the system does not tell."""
+def _unacknowledged_bytes(descriptor: int) -> int:
+    """How many written bytes are not acknowledged yet; 0 if the system cannot tell."""
     try:
         return struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds the turn that a request goes on from, by comparing what an agent sends with what it was handed out."""
+"""Finds the turn that a request continues, by comparing its messages with the replies that the agent was sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_WALKS = 8
 
 @dataclass(slots=True, eq=False)
 class _Walk:
-    """How far a request could be followed: the next one usually repeats its messages, and goes on from there."""
+    """How far a request matched the known histories. The next request usually repeats it and continues from there."""
 
     tools: bytes
     messages: tuple[ChatMessage, ...]
@@ -24,7 +24,7 @@ class _Walk:
     done: int
     history: History
     reached: list[History]
-    """All histories that read like these messages."""
+    """All histories that match these messages."""
 
 
 class KnownHistories:
@@ -39,24 +39,24 @@ class KnownHistories:
 
     def __init__(self) -> None:
         self._roots: dict[bytes, History] = {}
-        """By tools: they are part of the prompt, so others begin another history."""
+        """By tools, because they are part of the prompt."""
         self._walks: deque[_Walk] = deque(maxlen=_MOST_WALKS)
 
     def deepest(self, request: ModelRequest) -> tuple[SampledTurn | None, int, History]:
-        """The deepest turn whose history a request repeats, how many messages that is, and the history to there."""
+        """The last turn whose history a request repeats, how many messages that covers, and that history."""
         tools = orjson.dumps(request.tools) if request.tools else b""
         messages, walk = request.messages, self._longest_walk(tools, request.messages)
         turn, done, history, reached, followed = walk.turn, walk.done, walk.history, walk.reached, len(walk.messages)
         for place in range(followed, len(messages)):
             message = messages[place]
             key = message.key
-            following = [longer for one in reached if (longer := one.longer.get(key)) is not None]
+            following = [longer for node in reached if (longer := node.longer.get(key)) is not None]
             if message.role == "assistant":
-                turns = [turn for one in reached for turn in one.answers.get(key, ())]
+                turns = [turn for node in reached for turn in node.answers.get(key, ())]
                 if len(turns) > 1:
                     turns = [turn for turn in turns if _has_same_ids(turn.reply, message)] or turns
                 if turns:
-                    turn = received(turns)
+                    turn = last_delivered(turns)
                     done, history = place + 1, turn.history
                     following += [turn.history for turn in turns]
             if not following:
@@ -67,9 +67,9 @@ class KnownHistories:
         return turn, done, history
 
     def _longest_walk(self, tools: bytes, messages: tuple[ChatMessage, ...]) -> _Walk:
-        """The longest of the last walks that these messages repeat; it is the next one's beginning, so it is dropped.
+        """The longest known walk that these messages repeat. It is forgotten, because the next walk contains it.
 
-        Tuples compare the same objects by identity, and dialects give the same objects for a history that goes on.
+        Comparing is fast: dialects return the same objects for a repeated history, and tuples compare identities first.
         """
         walks = [
             walk
@@ -79,7 +79,7 @@ class KnownHistories:
             and messages[: len(walk.messages)] == walk.messages
         ]
         if not walks:
-            # One that is new is kept when a turn is added: an agent can ask with new tools as often as it likes.
+            # A new root is kept only when a turn is added: an agent can send any number of lists of tools.
             root = self._roots.get(tools) or History(tools=tools)
             return _Walk(tools, (), None, 0, root, [root])
         longest = max(walks, key=lambda walk: len(walk.messages))
@@ -87,7 +87,7 @@ class KnownHistories:
         return longest
 
     def add(self, history: History, messages: Sequence[ChatMessage], turn: SampledTurn, keys: set[MessageKey]) -> None:
-        """Add a turn that answers a history and new messages; an agent may send it in the form of any of the keys."""
+        """Add a turn that answers a history and new messages, under each key by which an agent may send it back."""
         if not history.length:
             history = self._roots.setdefault(history.tools, history)
         for message in messages:
@@ -102,13 +102,13 @@ class KnownHistories:
         self._forget_walks(keys, history.length)
 
     def _forget_walks(self, keys: set[MessageKey], place: int) -> None:
-        """Drop the walks that went on from this place with one of the keys: they may have missed what is new there."""
+        """Forget the walks with one of the keys at this place, because they do not know what was added there."""
         kept = [walk for walk in self._walks if len(walk.messages) <= place or walk.messages[place].key not in keys]
         self._walks = deque(kept, _MOST_WALKS)
 
 
 def reply_keys(reply: ChatMessage) -> set[MessageKey]:
-    """What an agent may send back for what it was handed out: many drop the text of a turn that calls tools.
+    """The keys by which an agent may send a reply back: many agents drop the text of a turn that calls tools.
 
     Example:
         >>> len(reply_keys(ChatMessage("assistant", "Hello")))
@@ -117,11 +117,11 @@ def reply_keys(reply: ChatMessage) -> set[MessageKey]:
     return {reply.key, ChatMessage("assistant", "", reply.calls).key} if reply.calls else {reply.key}
 
 
-def received(alike: Sequence[SampledTurn]) -> SampledTurn:
-    """Of turns that read alike, such as samples that differ in their thinking only, the last that the agent has."""
-    return next((turn for turn in reversed(alike) if turn.is_delivered), alike[-1])
+def last_delivered(turns: Sequence[SampledTurn]) -> SampledTurn:
+    """The last delivered one of turns with the same reply, which may differ in their thinking; else the last one."""
+    return next((turn for turn in reversed(turns) if turn.is_delivered), turns[-1])
 
 
 def _has_same_ids(reply: ChatMessage, message: ChatMessage) -> bool:
-    """Whether the tool calls have the ids that were handed out: some agents keep them, and then no turn is like it."""
+    """Whether a message has the ids of a reply's tool calls; they tell equal turns apart."""
     return [call.id for call in reply.calls] == [call.id for call in message.calls]

@@ -53,15 +53,15 @@ class ChatMessage:
     content: str = ""
     calls: tuple[RequestedCall, ...] = ()
     call_id: str = ""
-    """Of a tool result: the call that it answers."""
+    """The call that a tool result answers."""
     key: tuple[Any, ...] = field(init=False, repr=False, compare=False)
-    """What a message is compared by: agents drop white space, ids and unknown fields, and rewrite arguments."""
+    """Messages are compared by this: agents drop white space, ids and unknown fields, and reformat arguments."""
 
     def __post_init__(self) -> None:
         key: tuple[Any, ...] = (self.role, self.content)
         if self.role == "assistant":
             key = (self.role, self.content.strip(), tuple([call.key for call in self.calls]) if self.calls else ())
-        object.__setattr__(self, "key", key)  # once, because messages are looked up in every request after theirs
+        object.__setattr__(self, "key", key)  # once: every later request repeats the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class ModelRequest:
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     """`temperature`, `top_p` and `top_k`, if the agent set them."""
     stop: tuple[str, ...] = ()
-    """Texts before which the turn is to end."""
+    """The turn ends before any of these texts."""
     unenforced: tuple[str, ...] = ()
-    """Settings that are taken as wishes, because enforcing them would change the distribution that is sampled from."""
+    """Settings that are not applied, because they would change the distribution that is sampled from."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One turn of the model, as the agent is to see it."""
+    """One turn of the model, as the agent sees it."""
 
     id: str
     text: str = ""
@@ -95,7 +95,7 @@ class ModelReply:
     is_cut: bool = False
     """Whether the turn ended because it ran out of tokens."""
     stop: str = ""
-    """The text of the request's before which it ended, if it did."""
+    """The stop text that ended it, if one did."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     model: str = ""
@@ -125,15 +125,15 @@ class Refusal(TurnsmithError):
 
 
 class ContextTooLong(Refusal):
-    """The conversation does not fit: agents recognise it by its code or its words, and shorten their history."""
+    """The conversation does not fit. Agents recognise this error by its code or text, and shorten their history."""
 
     def __init__(self, tokens: int, limit: int, advice: str = "") -> None:
         super().__init__(f"{tokens} tokens are more than the {limit} that fit. {advice}".strip())
         self.tokens, self.limit, self.advice = tokens, limit, advice
 
 
-def refuse_unless_default(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse settings that change what the model samples from: there is no exact log-prob for them.
+def refuse_unless_default(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse settings that change the distribution that is sampled from, because its log-probs are not exact.
 
     Example:
         >>> refuse_unless_default({"n": 2}, {"n": 1})
@@ -142,7 +142,7 @@ def refuse_unless_default(given: Mapping[str, Any], defaults: Mapping[str, Any])
 log-probs of the model's own distribution. Leave it out.
     """
     for name, default in defaults.items():
-        value = given.get(name)
+        value = settings.get(name)
         if value not in (None, default, [], {}):
             raise Refusal(
                 f"`{name}` is not supported: the gateway samples one turn a request, with exact log-probs of the "

@@ -1,10 +1,9 @@
 """The HTTP server of the gateway.
 
-For agents: one for each event loop that runs episodes, on loopback, while there are any. The secret in an episode's
-route is also the right to use it: an agent can reach its own episode and nothing else, and after the episode's end not
-even that.
+For agents: each event loop that runs episodes has one server on loopback. An episode's route contains a secret, so an
+agent can reach only its own episode, and only until that ends.
 
-For `turnsmith serve`: one model for everybody who has its key.
+For `turnsmith serve`: one server offers one model to all clients that have its key.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from turnsmith.errors import describe_failure
+from turnsmith.errors import describe_failure, internal_error, is_ours
 from turnsmith.gateway.dialects import AnthropicMessages, APIDialect, ChatCompletions, Responses
 from turnsmith.gateway.dialects.anthropic_messages import write_token_count
 from turnsmith.gateway.dialects.base import KnownMessages, decode_body
-from turnsmith.gateway.half_closed import has_arrived, has_ended
+from turnsmith.gateway.half_closed import has_arrived, may_have_left
 from turnsmith.gateway.request import ContextTooLong, ModelRequest, Refusal
-from turnsmith.gateway.served import ServedEpisode, ServedTurn
 from turnsmith.gateway.strangers import Strangers
-from turnsmith.internal_errors import internal_error, is_ours
+from turnsmith.gateway.turns import ServedEpisode, ServedTurn
 
 logger = logging.getLogger(__name__)
 # aiohttp writes a traceback for each request that is not HTTP; an agent could fill the log with them.
@@ -43,18 +41,18 @@ _http_logger = logging.getLogger(f"{__name__}.http")
 _http_logger.setLevel(logging.CRITICAL)
 
 BYTES_PER_TOKEN, MOST_EXTRA_BYTES = 64, 256 * 2**10
-"""A request with more bytes than so many for each token that fits, and these for its other fields, is refused. Text has
-about four for a token; JSON, escapes, ids and unknown fields take several times as many."""
+"""The most bytes of a request, for each token of the context and for its other fields. Text has about four bytes per
+token; JSON, escapes, ids and unknown fields take several times as many."""
 BODY_SECONDS = 30.0
-"""For a request's body to arrive; then the request is refused."""
+"""How long the body of a request may take to arrive."""
 TOO_LONG_SECONDS = 0.25
-"""So long an episode's requests wait after one that was too long, which takes time to find out."""
+"""How long an episode's requests wait after one that was too long, because refusing it takes time."""
 KEEP_ALIVE_SECONDS = 10.0
-"""A stream that waits for the model sends a comment so often, which keeps clients from giving up."""
-_MOST_ASKED = 256
-"""So many requests are remembered for clients that repeat them; with each turn, those that lead to it."""
+"""How often a stream that waits for the model sends a comment, so that its client does not give up."""
+_MOST_REMEMBERED = 256
+"""How many requests are remembered, for clients that repeat them. Each keeps its turn and all turns before it."""
 _RETRIED_STATUS = 500
-"""Clients ask again after an error from this one on, and not after one below."""
+"""Clients retry after an error with this status or a higher one."""
 _CHAT, _RESPONSES, _MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
 
 
@@ -64,55 +62,55 @@ class _Reward(msgspec.Struct):
 
 
 @dataclass(eq=False)
-class _Asked:
-    """A turn that was asked for, and by whom last."""
+class _RequestedTurn:
+    """A turn that was requested, and the last request for it."""
 
     digest: tuple[str, int, int]
     key: str
-    """Its idempotency key."""
+    """The idempotency key."""
     http: web.Request
     task: asyncio.Task[ServedTurn] | None
-    """None: it failed, and its client will ask again."""
+    """None if it failed and its client will retry."""
 
     @property
-    def has_left(self) -> bool:
-        """Whether the connection on which it was asked for is closed, or may be."""
-        return has_ended(self.http)
+    def may_have_left(self) -> bool:
+        """Whether its client may have closed the connection."""
+        return may_have_left(self.http)
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is no turn to wait for."""
+        """Whether the turn failed or was cancelled."""
         task = self.task
         return task is None or (task.done() and (task.cancelled() or task.exception() is not None))
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the turn was sent, as far as can be seen from here."""
+        """Whether the turn was sent, as far as the server knows."""
         task = self.task
         return task is not None and task.done() and not self.has_failed and task.result().turn.is_delivered
 
 
 @dataclass
 class _Route:
-    """One episode on the server, with the turns that it was asked for."""
+    """One episode on the server, and the turns that were requested of it."""
 
     episode: ServedEpisode
     over: Refusal
-    """What a request gets that waits for a turn when the episode ends."""
+    """The answer to requests that wait for a turn when the episode ends."""
     is_shared: bool = False
-    """Whether it has many clients: then an answer that was delivered may have been another one's."""
-    asked: list[_Asked] = field(default_factory=list[_Asked])
+    """Whether it has several clients, so that a delivered turn may have been another client's."""
+    requested: list[_RequestedTurn] = field(default_factory=list[_RequestedTurn])
     """Oldest first."""
     tasks: set[asyncio.Task[ServedTurn]] = field(default_factory=set["asyncio.Task[ServedTurn]"])
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Requests are read one at a time: between large ones, those of other episodes get their turn."""
+    """Requests are read one at a time, so that other episodes are served between large ones."""
 
     rewarded: dict[str, _Reward] = field(default_factory=dict[str, _Reward])
-    """The last rewards that came with an idempotency key, by it."""
+    """The last rewards that came with an idempotency key, by key."""
 
     def __post_init__(self) -> None:
         self.known: defaultdict[str, KnownMessages] = defaultdict(lambda: KnownMessages(self.episode.context))
-        """What was read already, by dialect."""
+        """The messages of earlier requests, by dialect."""
 
     async def read(self, http: web.Request, dialect: APIDialect) -> tuple[bytes, ModelRequest]:
         """The body of a request, and what it asks for."""
@@ -121,56 +119,57 @@ class _Route:
             return body, dialect.read(body, self.known[dialect.name])
 
     def reward(self, reward: _Reward, key: str) -> None:
-        """Give the episode a reward; one that a client sends again under the same idempotency key counts once."""
+        """Add a reward to the episode. A reward that a client repeats with the same idempotency key counts once."""
         known = self.rewarded.get(key)
         if known is None:
             self.episode.add_reward(reward.value, reward.turn)
         elif known != reward:
-            raise Refusal("Another reward came with this Idempotency-Key: use a new key for each.", status=422)
+            raise Refusal("This Idempotency-Key was used for another reward: use a new key for each.", status=422)
         if key:
             self.rewarded[key] = reward
-        for oldest in list(self.rewarded)[:-_MOST_ASKED]:
+        for oldest in list(self.rewarded)[:-_MOST_REMEMBERED]:
             del self.rewarded[oldest]
 
     async def pause(self) -> None:
-        """Let an agent that keeps sending what cannot fit wait, on all of its connections."""
+        """Delay an agent that sends requests that are too long, on all of its connections."""
         if not self.is_shared:
             async with self.reading:
                 await asyncio.sleep(TOO_LONG_SECONDS)
 
-    def ask(self, http: web.Request, body: bytes, request: ModelRequest) -> asyncio.Task[ServedTurn]:
-        """Begin a turn; a client that repeats a request, because it saw no answer, gets the same one."""
-        digest = (http.path, len(body), hash(body))  # of a large history, a cryptographic one takes the most time
+    def turn_for(self, http: web.Request, body: bytes, request: ModelRequest) -> asyncio.Task[ServedTurn]:
+        """Begin a turn; a client that repeats a request because it got no answer gets the same turn."""
+        digest = (http.path, len(body), hash(body))  # a cryptographic hash of a large history would be slow
         key = http.headers.get("Idempotency-Key", "")
-        is_counted = http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
-        if is_counted or (key and any(one.key == key for one in self.asked)):
-            known = self._to_repeat([one for one in self.asked if one.digest == digest and key in ("", one.key)])
+        is_retry = http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
+        if is_retry or (key and any(turn.key == key for turn in self.requested)):
+            same = [turn for turn in self.requested if turn.digest == digest and key in ("", turn.key)]
+            known = self._to_repeat(same)
             if known is not None and known.task is not None:
                 known.http = http
                 return known.task
-        # A task of its own: the turn goes on if the client leaves, and is there when it asks again.
+        # A task of its own, so that the turn is finished if the client leaves, and is there when it retries.
         task = asyncio.get_running_loop().create_task(self.episode.take_turn(request))
-        asked = _Asked(digest, key, http, task)
-        self.asked.append(asked)
-        del self.asked[:-_MOST_ASKED]
+        turn = _RequestedTurn(digest, key, http, task)
+        self.requested.append(turn)
+        del self.requested[:-_MOST_REMEMBERED]
         self.tasks.add(task)
-        task.add_done_callback(partial(self._note_end, asked))
+        task.add_done_callback(partial(self._note_end, turn))
         return task
 
-    def _to_repeat(self, same: list[_Asked]) -> _Asked | None:
-        """Which of equal requests a client repeats: several samples of one prompt are asked for with equal ones."""
-        failed = next((one for one in same if one.has_failed), None)
-        if failed is not None:  # its client asks anew
-            self.asked.remove(failed)
+    def _to_repeat(self, same: list[_RequestedTurn]) -> _RequestedTurn | None:
+        """Which of several equal requests a client repeats, if any; equal requests also ask for several samples."""
+        failed = next((turn for turn in same if turn.has_failed), None)
+        if failed is not None:
+            self.requested.remove(failed)
             return None
         if self.is_shared:
-            same = [one for one in same if not one.is_delivered]
-        left = sorted((one for one in same if one.has_left), key=lambda one: one.is_delivered)
-        # If all that are left still wait, or were answered, there is no telling; a new turn is never another's.
+            same = [turn for turn in same if not turn.is_delivered]
+        left = sorted((turn for turn in same if turn.may_have_left), key=lambda turn: turn.is_delivered)
+        # If several could be meant, a new turn is safe: it is no other client's.
         return left[0] if left else same[0] if len(same) == 1 else None
 
     async def result(self, task: asyncio.Task[ServedTurn]) -> ServedTurn:
-        """Wait for a turn, which goes on if whoever waits is cancelled."""
+        """Wait for a turn. Cancelling the wait does not cancel the turn."""
         await asyncio.wait((task,))
         if task.cancelled():
             raise self.over
@@ -181,20 +180,20 @@ class _Route:
         for task in list(self.tasks):
             task.cancel()
 
-    def _note_end(self, asked: _Asked, task: asyncio.Task[ServedTurn]) -> None:
+    def _note_end(self, turn: _RequestedTurn, task: asyncio.Task[ServedTurn]) -> None:
         self.tasks.discard(task)
-        # Asking for the exception marks it as seen: the client may be gone. With it the whole request would be kept.
+        # Reading the exception marks it as seen, because the client may be gone.
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and is_ours(error, callers=0):
-            self.episode.note_bug(error)  # its client may be gone
+            self.episode.note_bug(error)
         if error is not None or task.cancelled():
-            asked.task = None
-            if asked in self.asked and getattr(error, "status", 500) < _RETRIED_STATUS:
-                self.asked.remove(asked)
+            turn.task = None  # the exception would keep the whole request in memory
+            if turn in self.requested and getattr(error, "status", 500) < _RETRIED_STATUS:
+                self.requested.remove(turn)
 
 
 class GatewayServer(ABC):
-    """Speaks all APIs under one path, for whatever episode a request is meant for."""
+    """Serves all APIs under one path; `find` tells which episode a request is for."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -206,7 +205,7 @@ class GatewayServer(ABC):
         """The episode that a request is for; raises a `Refusal`."""
 
     async def start(self, listener: socket.socket) -> None:
-        """Take requests from a listening socket, which is closed at the end."""
+        """Serve requests from a listening socket, which `stop` closes."""
         app = web.Application()
         root = self._root
         app.add_routes(
@@ -239,17 +238,17 @@ class GatewayServer(ABC):
     def _handler(
         self, dialect: APIDialect, answer: Callable[[web.Request, _Route, APIDialect], Awaitable[web.StreamResponse]]
     ) -> Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]:
-        """Find the episode, answer, and write what goes wrong in the dialect's own form."""
+        """Find the episode, answer, and write errors in the dialect's form."""
 
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
                 route = self.find(http)
                 if self._strangers is not None:
-                    self._strangers.welcome(http.protocol)
-                return await _noted(route, partial(answer, http), dialect)
+                    self._strangers.admit(http.protocol)
+                return await _answer_recorded(route, partial(answer, http), dialect)
             except Refusal as refusal:
                 return _json(dialect.write_error(refusal), refusal.status)
-            except ConnectionError:  # the client has left: there is nobody to answer
+            except ConnectionError:  # the client has left
                 return web.Response(status=499)
             except Exception as error:
                 logger.exception("The gateway failed.")
@@ -264,7 +263,7 @@ class GatewayServer(ABC):
         except ContextTooLong as refusal:
             route.episode.note_too_long(refusal)
             raise
-        task = route.ask(http, body, request)
+        task = route.turn_for(http, body, request)
         if request.stream:
             return await _stream(http, route, dialect, request, task)
         served = await route.result(task)
@@ -279,8 +278,8 @@ class GatewayServer(ABC):
         return _json(write_token_count(route.episode.count_tokens(request)))
 
     async def _reward(self, http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:
-        given = decode_body(await _body(http, route.episode.context), float | _Reward)  # pyright: ignore[reportArgumentType]
-        reward = _Reward(given) if isinstance(given, float) else given
+        sent = decode_body(await _body(http, route.episode.context), float | _Reward)  # pyright: ignore[reportArgumentType]
+        reward = _Reward(sent) if isinstance(sent, float) else sent
         route.reward(reward, http.headers.get("Idempotency-Key", ""))
         return _json(b"{}")
 
@@ -292,10 +291,10 @@ class GatewayServer(ABC):
         return _json(orjson.dumps(page))
 
 
-async def _noted(
+async def _answer_recorded(
     route: _Route, answer: Callable[[_Route, APIDialect], Awaitable[web.StreamResponse]], dialect: APIDialect
 ) -> web.StreamResponse:
-    """Answer; the episode takes note of what it does not get."""
+    """Answer a request; the episode records refusals and bugs."""
     try:
         return await answer(route, dialect)
     except Refusal as refusal:
@@ -327,32 +326,32 @@ class _EpisodeServer(GatewayServer):
 
 
 class ModelServer(GatewayServer):
-    """Serves one model to everybody who knows the key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+    """Serves one model to all clients with the key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
 
     def __init__(self, episode: ServedEpisode, key: str) -> None:
         super().__init__("/v1")
-        self._route = _Route(episode, Refusal("The server is ending.", status=503), is_shared=True)
+        self._route = _Route(episode, Refusal("The server is stopping.", status=503), is_shared=True)
         self._key = key.encode()
 
     def find(self, http: web.Request) -> _Route:
         """The model, if the key is right."""
         bearer = http.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = http.headers.get("X-Api-Key") or bearer
-        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key):
-            raise Refusal("The API key is missing or wrong: it is printed when the server starts.", status=401)
+        key = http.headers.get("X-Api-Key") or bearer
+        if not hmac.compare_digest(key.strip().encode("utf-8", "replace"), self._key):
+            raise Refusal("The API key is missing or wrong. The server prints the key when it starts.", status=401)
         return self._route
 
     async def stop(self) -> None:
-        """Take no more requests, and give up the turns that are being sampled."""
-        self._route.end()  # whoever waits for one is told so, as long as there is a connection
+        """Stop serving, and cancel the turns that are being sampled."""
+        self._route.end()  # while clients are connected, so that they get an error
         await super().stop()
-        self._route.end()  # those that were asked for meanwhile
+        self._route.end()  # turns that were requested meanwhile
         await asyncio.gather(*self._route.tasks, return_exceptions=True)
 
 
 @asynccontextmanager
 async def serve_episode(episode: ServedEpisode) -> AsyncGenerator[tuple[str, str]]:
-    """Serve an episode while the context lasts; gives the URL of its model, and its secret."""
+    """Serve an episode while the context lasts; yields the URL of its model, and its secret."""
     loop = asyncio.get_running_loop()
     server = _servers.get(loop)
     if server is None:
@@ -384,7 +383,7 @@ async def _body(http: web.Request, context: int) -> bytes:
             async for part in http.content.iter_any():
                 body += part
                 if len(body) > most:
-                    advice = f"The request has more than {most:,} bytes. A longer context is a setting of the run."
+                    advice = f"The request has more than {most:,} bytes. The run's settings limit the context."
                     raise ContextTooLong(len(body) // BYTES_PER_TOKEN, context, advice)
             return bytes(body)
     except web.RequestPayloadError as error:
@@ -396,10 +395,10 @@ async def _body(http: web.Request, context: int) -> bytes:
 async def _stream(
     http: web.Request, route: _Route, dialect: APIDialect, request: ModelRequest, task: asyncio.Task[ServedTurn]
 ) -> web.StreamResponse:
-    """Send a turn as events. It is sampled whole, because an agent may not act on half a turn."""
+    """Send a turn as events, once it is complete: an agent must not act on half a turn."""
     await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
     if task.done():
-        await route.result(task)  # an error that is known by now is an ordinary response
+        await route.result(task)  # an early error becomes an ordinary response
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(http)
     while not task.done():
@@ -419,8 +418,8 @@ async def _stream(
 
 @asynccontextmanager
 async def _delivery(http: web.Request, served: ServedTurn) -> AsyncGenerator[None]:
-    """Mark a turn as delivered unless sending it fails; before, because the agent may be quicker than this task."""
-    was_delivered, may_be_gone = served.turn.is_delivered, has_ended(http)
+    """Mark a turn as delivered before it is sent, because the agent may answer at once; undo that if sending fails."""
+    was_delivered, may_be_gone = served.turn.is_delivered, may_have_left(http)
     served.turn.is_delivered = True
     try:
         yield
@@ -432,7 +431,7 @@ async def _delivery(http: web.Request, served: ServedTurn) -> AsyncGenerator[Non
 
 
 async def _health(http: web.Request) -> web.Response:
-    return web.Response()  # without a key: whoever watches a server asks only whether it answers
+    return web.Response()  # needs no key
 
 
 async def _no_route(http: web.Request, route: _Route, dialect: APIDialect) -> web.StreamResponse:

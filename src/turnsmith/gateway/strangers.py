@@ -1,7 +1,7 @@
-"""Connections of strangers: how long one may last, and how many there may be.
+"""Connections of strangers: how long each may last, and how many there may be.
 
-Whoever connects is a stranger until a request on that connection shows the key, or the secret of an episode. Strangers
-are closed and never refused: one who has the key is one for a moment, too. Knows nothing of keys and requests.
+A connection is a stranger's until one of its requests has the key, or the secret of an episode. Clients with the key
+start as strangers too, so new connections are never refused; old ones are closed. Knows nothing of keys and requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from aiohttp import web
 from turnsmith.gateway.half_closed import HttpConnection
 
 STRANGER_SECONDS = 10.0
-"""So long a connection may last without the key: headers that never end, slow bodies and idle connections alike."""
+"""How long a connection may last without the key, whether it is idle, its body is slow or its headers never end."""
 MOST_STRANGERS = 256
-"""Beyond so many, or half of the descriptors that are left, the one that has been there for longest is closed."""
+"""With more strangers than this, or than half of the free file descriptors, the oldest connection is closed."""
 _LEAST_STRANGERS = 64
 _ACCEPTED_AT_ONCE = 16
-"""Connections that are accepted before one is closed: fewer than the least number of strangers."""
+"""How many connections are accepted before one can be closed; less than `_LEAST_STRANGERS`."""
 _WAITING = 4096
-"""Connections that the kernel keeps until they are accepted; it allows fewer if it is set up so."""
+"""How many connections the kernel queues; its own limit may be lower."""
 _MOST_FILES = 65_536
 
 
@@ -34,7 +34,7 @@ class Strangers:
 
     Args:
         server: Answers their requests.
-        logger: For what aiohttp has to say of them.
+        logger: Where aiohttp logs.
     """
 
     def __init__(self, server: web.Server, logger: logging.Logger) -> None:
@@ -43,24 +43,24 @@ class Strangers:
         self._loop = asyncio.get_running_loop()
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._timers: dict[Any, asyncio.TimerHandle] = {}
-        """By connection, oldest first; some have been closed by the other side."""
+        """By connection, oldest first; clients may have closed some of them."""
         self._listening: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections."""
         self._listening = await self._loop.create_server(self._arrive, sock=listener, backlog=_ACCEPTED_AT_ONCE)
-        listener.listen(_WAITING)  # asyncio has one number for how many wait, and how many it accepts at once
+        listener.listen(_WAITING)  # asyncio has one number for both limits
 
     def close(self) -> None:
-        """Accept no more connections; those that there are belong to the server."""
+        """Accept no more connections. The server closes the open ones."""
         if self._listening is not None:
             self._listening.close()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def welcome(self, connection: Any) -> None:
-        """The connection's request had the key."""
+    def admit(self, connection: Any) -> None:
+        """Lift the limits from a connection, because its request had the key."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -80,7 +80,7 @@ class Strangers:
 
 
 def allow_more_files() -> None:
-    """Raise this process's limit on open files as far as it may, so that connections do not use it up."""
+    """Raise this process's limit on open files, so that connections do not exhaust it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

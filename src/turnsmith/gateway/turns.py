@@ -1,13 +1,15 @@
-"""A turn of an agent episode, its history and prompt, and the sequence to train on that it is part of."""
+"""A turn of an agent episode, its history and prompt, and the sequence in which it is trained; and what the HTTP server
+needs of an episode.
+"""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from turnsmith.gateway.request import ChatMessage
+from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.inference.engine import Generation
 from turnsmith.trajectory import TokenBuffer
 
@@ -24,11 +26,11 @@ class Continuation(StrEnum):
     """
 
     OPENED = "opened"
-    """A new conversation, or one under another system prompt or with other tools, without turns of the model."""
+    """A history without turns of the model: a new conversation, or another system prompt or other tools."""
     BRIDGED = "bridged"
-    """New messages after a turn of the model: no token of the history was made again."""
+    """New messages after a turn of the model; the history was not tokenised again."""
     SPLICED = "spliced"
-    """A rewritten history; the model's turns in it are those that it sampled, token for token."""
+    """A rewritten history, in which the model's turns keep their sampled tokens."""
     EDITED = "edited"
     """A history with an assistant message that the model did not write."""
 
@@ -38,7 +40,7 @@ class SampledTurn:
     """One turn of the model, and the tokens between it and the turn that it follows."""
 
     number: int
-    """Place in the order of sampling."""
+    """Its position in the order of sampling."""
     parent: SampledTurn | None
     context: array[int]
     """Tokens after the parent's turn, up to this one; without a parent, the whole prompt."""
@@ -48,35 +50,35 @@ class SampledTurn:
     """Its sampled tokens."""
     generation: Generation
     reply: ChatMessage
-    """What the agent was handed out."""
+    """The reply that the agent was sent."""
     messages: tuple[ChatMessage, ...]
-    """What was new in the request."""
+    """The new messages of the request."""
     continuation: Continuation
     history: History
     """The history that ends with it."""
-    path: array[int] | None = None
-    """All tokens up to its end, as long as no turn follows it."""
+    all_ids: array[int] | None = None
+    """All tokens from the conversation's start to its end; None once a turn follows it."""
     is_delivered: bool = False
-    """Whether the agent has received it. A turn that it never saw is not trained on."""
+    """Whether the agent has received it; other turns are not trained."""
 
 
 @dataclass(slots=True, eq=False)
 class History:
-    """A history that an agent has sent or can send, in a tree: what follows it leads to longer ones."""
+    """A node in the tree of the histories that an agent can send; its children have one more message."""
 
     longer: dict[MessageKey, History] = field(default_factory=dict[MessageKey, "History"])
-    """By the message that follows."""
+    """Its children, by their last message."""
     answers: dict[MessageKey, list[SampledTurn]] = field(default_factory=dict[MessageKey, list[SampledTurn]])
-    """The model's turns that follow, by what was handed out for them; the same text may be sampled twice."""
+    """The turns that answer it, by the reply that was sent; the model may sample the same text twice."""
     length: int = 0
     """How many messages it has."""
     tools: bytes = b""
-    """With these it began; only of one without messages."""
+    """The conversation's tools as JSON; only in a root."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """The tokens for the next turn, and where they continue."""
+    """The prompt of the next turn, and the turn that it continues."""
 
     parent: SampledTurn | None
     context: array[int]
@@ -86,7 +88,7 @@ class Prompt:
     history: History
     """The history that it continues."""
     ids: array[int] = field(default_factory=lambda: array("i"))
-    """All tokens of the path, for the engine."""
+    """All its tokens, for the engine."""
 
     @property
     def opening_length(self) -> int:
@@ -99,9 +101,49 @@ class Prompt:
 
 @dataclass(slots=True)
 class Segment:
-    """One path through the forest, as a sequence to train on."""
+    """A sequence to train on: the turns from the first one of a conversation to a last one."""
 
     tokens: TokenBuffer
-    """The mask is 1 on the turns that are trained in this segment; those of an earlier one are context here."""
+    """The mask is 1 on the turns that this segment trains; turns that an earlier segment trains are context."""
     spans: list[tuple[SampledTurn, int, int]]
     """The trained turns, each with its first token and one past its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTurn:
+    """A turn and its reply."""
+
+    reply: ModelReply
+    turn: SampledTurn
+
+
+class ServedEpisode(Protocol):
+    """What the server needs of an episode."""
+
+    model_name: str
+    context: int
+    """The most tokens that a conversation may have."""
+
+    def note_too_long(self, refusal: ContextTooLong) -> None:
+        """Record a request for a turn that was refused before all of it was read."""
+        ...
+
+    def note_bug(self, error: Exception) -> None:
+        """Record a bug of turnsmith in answering a request."""
+        ...
+
+    def note_refused(self, refusal: Refusal) -> None:
+        """Record a request that got an error because of its content, or because the engine failed."""
+        ...
+
+    async def take_turn(self, request: ModelRequest) -> ServedTurn:
+        """Sample the model's next turn; raises a `Refusal`."""
+        ...
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        """The length of a request's prompt."""
+        ...
+
+    def add_reward(self, value: float, turn: int | None) -> None:
+        """Add a reward to a turn; raises a `Refusal` if there is no such turn."""
+        ...

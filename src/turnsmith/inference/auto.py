@@ -1,4 +1,4 @@
-"""What `auto` stands for on this machine: device, engine, dtype, attention. Asks not torch, whose import is slow."""
+"""What `auto` means on this machine: device, engine, dtype, attention. Does not import torch, which is slow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from turnsmith.importing import installed_version
 def auto_device() -> str:
     """`cuda` if this process can see an NVIDIA GPU, else `cpu`.
 
-    Looks for the driver's device files, of which a container may have any one. WSL2 has a single file for GPUs of all
-    makers, so that NVIDIA's library has to be there too. An empty `CUDA_VISIBLE_DEVICES` hides them.
+    Looks for the driver's device files; a container may have only one of them. WSL2 has the same file for GPUs of all
+    makers, so NVIDIA's library must be installed too. An empty `CUDA_VISIBLE_DEVICES` hides all GPUs.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return "cpu"
@@ -57,10 +57,10 @@ def auto_attention(device: str, dtype: str) -> str:
         ('sdpa', 'sdpa')
     """
     # Flash attention computes in half precision only.
-    can = device != "cpu" and dtype != "float32" and has_flash_attention()
-    return "flash_attention_2" if can else "sdpa"
+    can_use_flash = device != "cpu" and dtype != "float32" and has_flash_attention()
+    return "flash_attention_2" if can_use_flash else "sdpa"
 
 
 def has_flash_attention() -> bool:
-    """Whether flash-attn is installed. Asks for its distribution, as transformers does: others have the same module."""
+    """Whether flash-attn is installed. Looks for its distribution: other packages have the module too."""
     return installed_version("flash-attn") is not None

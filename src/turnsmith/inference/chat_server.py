@@ -1,25 +1,25 @@
-"""A model behind `/chat/completions` of an OpenAI-compatible server, for who needs text only: judges and players."""
+"""A model behind `/chat/completions` of an OpenAI-compatible server, for judges and players, which need only text."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Unpack
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.openai_protocol import Completion, Dialect, chat_request, read_completion
-from turnsmith.inference.http_client import HttpClient, ServerRefused
+from turnsmith.inference.http_client import HttpClient, ServerOptions, ServerRefused
 
 
 class ChatServer:
     """Asks one model of a server.
 
     Args:
-        url: The base URL of its API; `/v1` is added to one without a path.
+        url: The base URL of its API; without a path, `/v1` is appended.
         model: The name of the model; None: the only one that the server has.
-        purpose: What the model is, in the error that asks for its name.
-        extra: More fields for the request body, as the server knows them.
-        settings: Those of `HttpClient`.
+        purpose: What the model is for, in the error that asks for its name.
+        extra: More fields for the request body.
+        server: `api_key`, `timeout`, `retries` and `max_concurrency`, see `ServerOptions`.
 
     Example:
         >>> server = ChatServer("http://127.0.0.1:9", model="any", retries=0)
@@ -36,10 +36,10 @@ class ChatServer:
         model: str | None = None,
         purpose: str = "the model",
         extra: dict[str, Any] | None = None,
-        **settings: Any,
+        **server: Unpack[ServerOptions],
     ) -> None:
         has_path = "/" in url.rstrip("/").partition("://")[2]
-        self.client = HttpClient(url if has_path else f"{url.rstrip('/')}/v1", **settings)
+        self.client = HttpClient(url if has_path else f"{url.rstrip('/')}/v1", **server)
         self.model, self._purpose, self._extra = model, purpose, dict(extra or {})
         self._dialect = Dialect("chat")
         self._lock = asyncio.Lock()

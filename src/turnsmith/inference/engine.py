@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class Generation:
         if tokens != log_probs:
             raise EngineFailure(f"the engine returned {tokens} token ids but {log_probs} log-probs: one for each")
         if not _holds(lambda: min(array("i", self.token_ids)) >= 0):
-            raise EngineFailure("the engine returned token ids that are no numbers of tokens")
+            raise EngineFailure("the engine returned invalid token ids")
         if not _holds(lambda: math.isfinite(sum(array("f", self.log_probs)))):
             raise EngineFailure("the engine returned a log-prob that is not a number")
 
@@ -92,6 +93,16 @@ class Engine(Protocol):
         cache.
         """
         ...
+
+
+def derived_seed(seed: int | None, *parts: object) -> int | None:
+    """A seed of its own for each of `parts`, the same when a run is repeated; None stays None.
+
+    Example:
+        >>> derived_seed(1, "episode-1", 0) == derived_seed(1, "episode-1", 1), derived_seed(None, 2)
+        (False, None)
+    """
+    return None if seed is None else zlib.crc32("/".join(map(str, (seed, *parts))).encode())
 
 
 def engine_name(engine: Any) -> str:

@@ -12,15 +12,15 @@ import random
 import time
 from collections.abc import Coroutine
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from urllib.parse import quote, urlsplit
 
 import orjson
 
-from turnsmith.clocks import Bottleneck, Wait
+from turnsmith.concurrency.clocks import Bottleneck, Wait
+from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.errors import ConfigError, EngineFailure, MissingDependency
 from turnsmith.importing import install_line
-from turnsmith.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     import httpx
@@ -41,16 +41,28 @@ class ServerRefused(EngineFailure):
     status: int = 0
 
 
+class ServerOptions(TypedDict, total=False):
+    """How a server is called, by all that call one; the defaults are those of `HttpClient`."""
+
+    api_key: str | None
+    """Sent as a bearer token; None: the environment variable `OPENAI_API_KEY`, if it is set."""
+    timeout: float
+    """Maximum seconds for one response, retries included."""
+    retries: int
+    """How often to retry when the server is busy (408, 429, 5xx) or the connection breaks."""
+    max_concurrency: int
+    """Maximum requests in flight; the others wait."""
+
+
 class HttpClient:
-    """A client for a server that takes and returns JSON.
+    """A client for a server that takes and returns JSON. Its keywords are those of `ServerOptions`.
 
     Args:
         url: The server's URL, to which paths are appended.
-        api_key: Sent as a bearer token; None: the environment variable `OPENAI_API_KEY`, if it is set. Error messages
-            never contain it.
-        timeout: Maximum seconds for one response, retries included.
-        retries: How often to retry when the server is busy (408, 429, 5xx) or the connection breaks.
-        max_concurrency: Maximum requests in flight; the others wait.
+        api_key: Error messages never contain it.
+        timeout: See `ServerOptions`, as for the rest.
+        retries: As there.
+        max_concurrency: As there.
 
     Example:
         >>> server = HttpClient("http://127.0.0.1:9", retries=0)

@@ -1,4 +1,5 @@
-"""Reads a model's config, tokenizer and chat template before a run starts, in a process of its own.
+"""Whether a model can be loaded, asked before a run starts: its config, tokenizer and chat template are read in a
+process of its own, and the Hugging Face hub is asked once, because its own client would retry for a minute.
 
 A wrong name, or a template that cannot be used, would otherwise be found minutes later in a process on another machine.
 The process hides torch from transformers: importing it takes most of the time, and only weights need it.
@@ -18,7 +19,44 @@ from typing import Self
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.formats import USES_PLAIN
-from turnsmith.models import cache_folder, closest_model
+from turnsmith.inference.models import cache_folder, closest_model
+
+_SECONDS = 5.0
+
+
+def check_hub(model: str) -> None:
+    """Raise a `ConfigError` if this is the id of a model that is neither on this machine nor available from the hub.
+
+    Errors that may pass, such as a busy hub, are left to the code that loads the model.
+    """
+    if Path(model).expanduser().exists():
+        return
+    import httpx
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(model, "config.json"), timeout=_SECONDS)
+    except GatedRepoError:
+        raise ConfigError(
+            f"The model {model!r} is gated: accept its conditions on its page of the Hugging Face hub, and log in with "
+            "`hf auth login` or HF_TOKEN."
+        ) from None
+    except RepositoryNotFoundError:
+        raise ConfigError(
+            f"There is no model {model!r} on the Hugging Face hub, or it is private: correct model.model_name, or log "
+            "in with `hf auth login` or HF_TOKEN."
+        ) from None
+    except (httpx.ConnectError, OfflineModeIsEnabled) as error:
+        raise ConfigError(
+            f"The model {model!r} is not on this machine, and the Hugging Face hub cannot be reached ({error}): set "
+            "model.local_path to a folder, or download it where there is a connection."
+        ) from None
+    except (OSError, httpx.HTTPError, EntryNotFoundError):
+        return
+
 
 _MARK = "turnsmith refuses this model: "
 _THINKING = {None: "", False: "off", True: "on"}
@@ -34,7 +72,7 @@ class ModelCheck:
         trust_remote_code: Whether code that comes with the model may run.
         thinking: `inference.thinking`, which the chat template must have a switch for.
         chat_template: `model.chat_template`.
-        say: Called with what the user should know of a model that can be used.
+        warn: Called with what the user should know about a usable model.
 
     Raises:
         ConfigError: At the end of the block: the model is not there, or cannot be used.
@@ -48,16 +86,16 @@ class ModelCheck:
         trust_remote_code: bool,
         thinking: bool | None = None,
         chat_template: str | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         is_ours = Path(path).parent == cache_folder()
         self._is_needed = thinking is not None or chat_template is not None or not is_ours
         self._arguments = [path, tool_format, str(int(trust_remote_code)), _THINKING[thinking], chat_template or ""]
-        self._say = say
+        self._warn = warn
         self._process: subprocess.Popen[str] | None = None
 
     @classmethod
-    def of(cls, config: ConfigStore, path: str, say: Callable[[str], None] = lambda sentence: None) -> ModelCheck:
+    def of(cls, config: ConfigStore, path: str, warn: Callable[[str], None] = lambda sentence: None) -> ModelCheck:
         """The check of a run's model, which is loaded from `path`."""
         model, inference = config.model, config.inference
         return cls(
@@ -66,7 +104,7 @@ class ModelCheck:
             trust_remote_code=model.trust_remote_code,
             thinking=inference.thinking,
             chat_template=model.chat_template,
-            say=say,
+            warn=warn,
         )
 
     def __enter__(self) -> Self:
@@ -92,7 +130,7 @@ class ModelCheck:
         if refused and error is None:
             raise ConfigError(reason.strip())
         if USES_PLAIN in said:
-            self._say(USES_PLAIN)
+            self._warn(USES_PLAIN)
 
 
 def find_fault(
@@ -130,7 +168,7 @@ def find_fault(
 
 
 def report_fault(path: str, tool_format: str, trusted: str, thinking: str = "", chat_template: str = "") -> None:
-    """Print our warnings, and why the model cannot be used; whatever else goes wrong is for the run itself to tell."""
+    """Print our warnings, and why the model cannot be used. The run itself reports other errors."""
     logging.getLogger("turnsmith").addHandler(logging.StreamHandler(sys.stdout))
     if trusted == "0":
         sys.modules["torch"] = None  # type: ignore[assignment]

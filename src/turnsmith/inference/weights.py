@@ -30,7 +30,7 @@ def read_weights(source: Weights) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield names and tensors, in the order they are stored.
 
     Example:
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> names = [name for name, _ in read_weights(resolve("tiny"))]
         >>> "model.embed_tokens.weight" in names, "lm_head.weight" in names  # the output head is tied to the embedding
         (True, False)

@@ -1,4 +1,4 @@
-"""The advantages of one step's episodes on disk, token by token, with the values and rewards they were computed from.
+"""What one step's episodes were trained with, token by token: advantages, what they were computed from, log-probs.
 
 One Parquet file per step, beside the episodes. Numbers repeat within a turn or an episode, so they compress well.
 """
@@ -20,7 +20,7 @@ from turnsmith.records.parquet_reader import ParquetSource, read_batches
 from turnsmith.records.run_folder import RunFolder
 
 _NUMBERS = pa.list_(pa.float32())
-_COLUMNS = ("advantages", "values", "rewards")
+_COLUMNS = ("advantages", "values", "rewards", "trainer_log_probs")
 _SCHEMA: Any = pa.schema([("episode_id", pa.string()), *((name, _NUMBERS) for name in _COLUMNS)])
 
 
@@ -37,6 +37,9 @@ class StepAdvantages:
     """The critic's values; empty without a critic."""
     rewards: dict[str, Sequence[float]] = field(default_factory=dict)
     """Rewards minus the KL penalty; empty if `use_kl_in_reward` is off, because then the episodes hold them."""
+    trainer_log_probs: dict[str, Sequence[float]] = field(default_factory=dict)
+    """The trainer's log-prob of each sampled token, before the update; the episode has the engine's. Empty in files of
+    earlier versions, and if verl trains on the engine's instead (its `bypass_mode`)."""
 
 
 def write_advantages(folder: RunFolder | str | Path, step: int, records: StepAdvantages) -> Path:
@@ -65,7 +68,7 @@ def read_advantages(
         >>> run = RunFolder.create(tempfile.mkdtemp(), "demo")
         >>> file = write_advantages(run, 1, StepAdvantages(advantages={"e1": [0.5, 0.0]}))
         >>> read_advantages(run, 1)
-        StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={})
+        StepAdvantages(advantages={'e1': [0.5, 0.0]}, values={}, rewards={}, trainer_log_probs={})
     """
     return parse_advantages(_path(folder, step), episodes)
 
@@ -78,7 +81,7 @@ def parse_advantages(source: ParquetSource, episodes: Collection[str] | None = N
     """
     found, seen = StepAdvantages(), set[str]()
     only = None if episodes is None else pc.field("episode_id").isin(pa.array(list(episodes), pa.string()))
-    for batch in read_batches(source, _SCHEMA, nullable=_COLUMNS):
+    for batch in read_batches(source, _SCHEMA, optional=("trainer_log_probs",), nullable=_COLUMNS):
         table = pa.Table.from_batches([batch])
         for row in (table if only is None else table.filter(only)).to_pylist():
             if row["episode_id"] in seen:
@@ -86,7 +89,7 @@ def parse_advantages(source: ParquetSource, episodes: Collection[str] | None = N
                 raise RecordError(f"The Parquet file {name} is damaged: it has the episode {row['episode_id']} twice.")
             seen.add(row["episode_id"])
             for name in _COLUMNS:
-                if row[name] is not None:
+                if row.get(name) is not None:
                     getattr(found, name)[row["episode_id"]] = row[name]
     return found
 

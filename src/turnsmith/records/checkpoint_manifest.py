@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: every file with its size and checksum, signed. Shows that it is complete, and whose."""
+"""The manifest of a checkpoint: every file with its size and checksum, signed: shows completeness and authorship."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _THREADS = 4
 
 
 class Checksum(NamedTuple):
-    """Of a file that was flushed to disk."""
+    """The checksum of a file that was flushed to disk."""
 
     size: int
     sha256: str
     changed: int
-    """When the file had last changed, in nanoseconds: it has another time if it has changed since."""
+    """The file's modification time in nanoseconds, which shows later changes."""
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, Checksum]:
@@ -127,8 +127,8 @@ def _files(folder: Path, subfolder: str = "") -> Iterator[str]:
 
 
 def _is_current(path: Path, known: Checksum | None) -> bool:
-    found = path.stat()
-    return known is not None and (known.size, known.changed) == (found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return known is not None and (known.size, known.changed) == (status.st_size, status.st_mtime_ns)
 
 
 def _checksum(path: Path, *, flush: bool = False) -> Checksum:

@@ -1,6 +1,6 @@
 """Checkpoints on disk: written to a hidden folder and renamed, verified by checksum, old ones deleted.
 
-checkpoints/global_step_40/        one checkpoint; only complete ones have such a name
+checkpoints/global_step_40/        one checkpoint; only complete ones have this name
     trainer.json                   its step and the rest of the trainer's state, as plain JSON
     manifest.json                  every file with its size and checksum, signed; written last
 checkpoints/best.json              which checkpoint is the best so far
@@ -56,7 +56,7 @@ class BestCheckpoint:
 
 
 class PendingCheckpoint:
-    """A checkpoint that is being written: first its files into `path`, then `seal`, then `commit`.
+    """A checkpoint that is being written: write its files to `path`, then call `seal`, then `commit`.
 
     If the process is killed at any point, all earlier checkpoints stay as they are; what it leaves behind is hidden
     until `remove_unfinished` deletes it.
@@ -142,10 +142,10 @@ def open_checkpoint(path: Path, *, trust: bool = False) -> Checkpoint:
         RecordError: It is damaged or unfinished, or somebody else wrote it and it is not trusted.
     """
     match = _NAME.fullmatch(path.name)
-    there = _there(path)
-    if match is None or not there.is_dir():
+    current = _current_path(path)
+    if match is None or not current.is_dir():
         raise RecordError(f"{path} is not a checkpoint: expected a folder called global_step_N.")
-    return _verified(there.resolve(), int(match[1]), trust)
+    return _verified(current.resolve(), int(match[1]), trust)
 
 
 def newest_checkpoint(folder: Path, *, trust: bool = False, warn: Warn = lambda sentence: None) -> Checkpoint:
@@ -157,7 +157,7 @@ def newest_checkpoint(folder: Path, *, trust: bool = False, warn: Warn = lambda 
     problems: list[str] = []
     for step in saved_steps(folder):
         try:
-            checkpoint = _verified(_there(folder / f"global_step_{step}"), step, trust)
+            checkpoint = _verified(_current_path(folder / f"global_step_{step}"), step, trust)
         except RecordError as error:
             problems.append(str(error))
             continue
@@ -234,15 +234,15 @@ def prune(folder: Path, last_n: int, step: int) -> None:
     kept = {step} if best is None else {step, best.step}
     for old in [saved for saved in saved_steps(folder) if saved <= step][last_n:] if last_n > 0 else []:
         if old not in kept:
-            # Renamed first, so that a kill cannot leave half a checkpoint under a checkpoint's name. Failing to delete
-            # one is no reason to stop a run.
+            # Renamed first, so that a kill cannot leave half a checkpoint under a checkpoint's name. A run goes on if
+            # this fails.
             with suppress(OSError):
                 hidden = (folder / f"global_step_{old}").rename(folder / f"{_WRITING}{old}")
                 shutil.rmtree(hidden)
 
 
 def usable_key(warn: Warn = lambda sentence: None) -> bytes | None:
-    """The key to sign checkpoints with; None, with a sentence to `warn`, if there is none that can be used."""
+    """The key to sign checkpoints with; if none can be used, calls `warn` with the reason and returns None."""
     try:
         return signing_key()
     except RecordError as error:
@@ -250,8 +250,8 @@ def usable_key(warn: Warn = lambda sentence: None) -> bytes | None:
         return None
 
 
-def _there(path: Path) -> Path:
-    """Where the checkpoint of a name is: between the two renames of `commit`, the replaced one is the only one."""
+def _current_path(path: Path) -> Path:
+    """Where a checkpoint is: between the two renames of `commit`, only the replaced one exists."""
     replaced = path.with_name(f"{_REPLACED}{path.name}")
     return replaced if replaced.is_dir() and not path.exists() else path
 

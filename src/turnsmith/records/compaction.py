@@ -1,7 +1,7 @@
 """Merges the many small episode files of a run into few, however many processes write them.
 
-Safe to interrupt at any point: a merged file appears complete, under a name of its own, and stands for the files that
-it was made of from that moment on, whether or not they have been deleted.
+Safe to interrupt at any point: a merged file appears complete under its own name. From then on it replaces the files
+that it was made of, even before they are deleted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SMALL_BYTES = 8 * 2**20
 _BLOCK_BYTES = 64 * 2**20
 _MOST_TABLES = 16
 _SHARED_BYTES = 2**18
-"""Short steps share a row group up to this size: each row group takes about 26 kB of memory, whatever is in it."""
+"""Short steps share a row group up to this size, because every row group takes about 26 kB of memory."""
 
 
 class EpisodeCompactor:
     """Merges the episode files of a run in a thread, while the run writes more of them.
 
-    Always the same thread: what it has freed it can use again, but other threads cannot.
+    It always uses the same thread, because other threads cannot reuse the memory that a thread has freed.
 
     Args:
         folder: The folder of the episodes.
@@ -53,7 +53,7 @@ class EpisodeCompactor:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="compaction")
             self._thread.start()
-        with suppress(queue.Full):  # it is busy, and will be told after a later step
+        with suppress(queue.Full):  # it is busy; the next step starts it again
             self._done.put_nowait(step)
 
     def wait(self) -> None:
@@ -66,7 +66,7 @@ class EpisodeCompactor:
             try:
                 compact_episodes(self._folder, step)
             except RecordError:
-                return  # another process has the run; whoever writes to it next says so
+                return  # another process has the run; the next write reports that
             except (OSError, pa.ArrowException) as error:
                 self._warn(
                     f"The episode files in {self._folder} could not be merged: {error}. They can be read as they are."
@@ -78,8 +78,8 @@ class EpisodeCompactor:
 def compact_episodes(folder: Path, last_step: int, most: int = _MOST_SMALL_FILES) -> None:
     """Merge small files of steps up to `last_step`, if there are more than `most` of them.
 
-    Nobody may write episodes of these steps any more. Files of some size are left alone, so that each token is written
-    again a few times at most.
+    No process may write episodes of these steps any more. Larger files stay as they are, so that each token is
+    rewritten only a few times.
     """
     check_writable(folder)
     kept = episode_files(folder)
@@ -105,7 +105,7 @@ def truncate_episodes(folder: Path, step: int) -> None:
 
 
 def _runs(files: Iterable[tuple[Path, range]], alone: set[int]) -> Iterator[list[Path]]:
-    """Split the files into those to be merged into one: of consecutive steps, each step as a whole."""
+    """Groups of files to merge into one: each has consecutive, whole steps."""
     run: list[Path] = []
     last, size = -1, 0
     for file, steps in files:
@@ -122,7 +122,7 @@ def _runs(files: Iterable[tuple[Path, range]], alone: set[int]) -> Iterator[list
 
 
 def _write(folder: Path, files: list[Path], last_step: int | None = None) -> None:
-    """Write the episodes of these files to one, without those after `last_step`."""
+    """Write the episodes of these files to one file, without those after `last_step`."""
     ranges = [steps for file in files if (steps := steps_of(file))]
     last = ranges[-1].stop - 1 if last_step is None else last_step
     target = folder / f"steps-{ranges[0].start:08d}-{last:08d}.parquet"
@@ -134,21 +134,19 @@ def _write(folder: Path, files: list[Path], last_step: int | None = None) -> Non
 
 
 def _blocks(files: Iterable[Path]) -> Iterator[Any]:
-    """The rows of the files in tables of bounded size, each of one step if it is not short, so that readers can skip
-    the others.
-    """
+    """The rows of the files in tables of bounded size. Readers skip tables by step, so only short steps share one."""
     held: list[Any] = []
     size, step = 0, None
     for file in files:
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
             for batch in parquet.iter_batches(batch_size=64, use_threads=False):
                 table, row = pa.Table.from_batches([batch]), 0
-                for one, rows in itertools.groupby(batch.column("step").to_pylist()):
-                    if held and size >= (_BLOCK_BYTES if one == step else _SHARED_BYTES):
+                for row_step, rows in itertools.groupby(batch.column("step").to_pylist()):
+                    if held and size >= (_BLOCK_BYTES if row_step == step else _SHARED_BYTES):
                         yield pa.concat_tables(held)
                         held, size = [], 0
                     held.append(table.slice(row, len(list(rows))))
-                    row, size, step = row + len(held[-1]), size + held[-1].nbytes, one
+                    row, size, step = row + len(held[-1]), size + held[-1].nbytes, row_step
                     if len(held) == _MOST_TABLES:
                         held = [pa.concat_tables(held).combine_chunks()]
     if held:
@@ -156,7 +154,7 @@ def _blocks(files: Iterable[Path]) -> Iterator[Any]:
 
 
 def _delete_merged(folder: Path, kept: list[Path]) -> None:
-    """Delete files whose episodes are in a merged one, and what a killed process was writing."""
+    """Delete files whose episodes are in a merged file, and files that a killed process left unfinished."""
     merged = {step for file in kept if is_merged(file) for step in steps_of(file) or ()}
     for file in set(folder.glob("step*.parquet")) - set(kept):
         steps = steps_of(file)
@@ -167,6 +165,6 @@ def _delete_merged(folder: Path, kept: list[Path]) -> None:
 
 
 def _is_current(file: Path) -> bool:
-    """Whether a file has exactly the columns that are written today."""
+    """Whether a file has exactly the columns that this version writes."""
     schema = pq.read_schema(file)
     return schema.equals(SCHEMA) and schema.metadata == SCHEMA.metadata

@@ -1,7 +1,7 @@
 """Which files of a run have its episodes, and which steps are in each of them.
 
 `step-<step>-<part>.parquet` is what one process wrote for a step. `steps-<first>-<last>.parquet` was merged from such
-files, and stands for all files of these steps, whether or not they have been deleted.
+files, and replaces all files of these steps, even before they are deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnsmith.records.run_folder import RunFolder
 
 _MOST_STEPS = 1_000_000
-"""In one file: somebody else's file name must not make readers count for ever."""
+"""The most steps in one file: a hostile file name must not make readers count for ever."""
 _FILE_NAME = re.compile(r"(?:step-(\d{1,18})-.+|steps-(\d{1,18})-(\d{1,18}))\.parquet", re.DOTALL)
 
 
@@ -28,12 +28,12 @@ def episode_files(source: RunFolder | str | Path) -> list[Path]:
     folder = path / "episodes" if (path / "episodes").is_dir() else path
     if not folder.is_dir():
         raise RecordError(f"There are no episodes at {path}: it is neither a run folder nor a file.")
-    found = [(steps, file) for file in folder.iterdir() if (steps := steps_of(file))]
-    # The steps of two merged files are disjoint, or one has all of the other's: the larger comes first.
-    found.sort(key=lambda each: (each[0].start, -each[0].stop, not is_merged(each[1]), each[1].name))
+    named = [(steps, file) for file in folder.iterdir() if (steps := steps_of(file))]
+    # Two merged files have disjoint steps, or one has all steps of the other; the larger one comes first.
+    named.sort(key=lambda each: (each[0].start, -each[0].stop, not is_merged(each[1]), each[1].name))
     files: list[Path] = []
     merged = 0
-    for steps, file in found:
+    for steps, file in named:
         if steps.stop > merged:
             files.append(file)
             merged = steps.stop if is_merged(file) else merged
@@ -41,7 +41,7 @@ def episode_files(source: RunFolder | str | Path) -> list[Path]:
 
 
 def steps_of(file: Path) -> range | None:
-    """The steps whose episodes a file has, by its name; None: it is not called like an episode file.
+    """The steps of an episode file, by its name; None if it has no name of an episode file.
 
     Example:
         >>> steps_of(Path("step-00000007-0.parquet")), steps_of(Path("steps-00000001-00000004.parquet"))
@@ -56,5 +56,5 @@ def steps_of(file: Path) -> range | None:
 
 
 def is_merged(file: Path) -> bool:
-    """Whether an episode file was made of several others."""
+    """Whether an episode file was merged from others."""
     return file.name.startswith("steps-")

@@ -1,7 +1,7 @@
 """Episodes on disk: Parquet files with typed columns and zstd, which any Parquet reader opens.
 
 Each writer makes one file per step, `step-<step>-<part>.parquet`. `records.compaction` merges many of them into one,
-`steps-<first>-<last>.parquet`, which from then on stands for all files of those steps. A file appears complete or not
+`steps-<first>-<last>.parquet`, which from then on replaces all files of those steps. A file appears complete or not
 at all. Rows are written in blocks of bounded size, so that a step of thousands of long episodes is never in memory
 twice.
 """
@@ -40,10 +40,10 @@ from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, Tur
 
 _TOKENS_IN_BLOCK = 4_000_000
 _MOST_OF_A_TASK = 16_000
-"""Characters; it is repeated for each episode of a group, in each epoch."""
+"""Characters of a task, which is repeated for each episode of a group, in each epoch."""
 _MOST_COLUMNS, _MOST_OF_A_COLUMN = 50, 1_000
 MOST_RECORDED = 1e100
-"""Rewards and times of this size are damage; sums and squares of smaller ones are finite."""
+"""Larger rewards and times are damage; sums and squares of smaller ones are finite."""
 
 WRITER_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
@@ -110,13 +110,13 @@ def iter_episodes(source: RunFolder | str | Path, step: int | None = None) -> It
         try:
             yield from _unread(files, step, read)
             return
-        except FileNotFoundError:  # it has been merged with others meanwhile, in the same order
+        except FileNotFoundError:  # it was merged with others, in the same order
             files, before = episode_files(source), files
-    raise RecordError(f"An episode file at {source} cannot be opened: it is listed, but not there.")
+    raise RecordError(f"An episode file at {source} cannot be opened: it is listed, but does not exist.")
 
 
 def _unread(files: list[Path], step: int | None, read: Counter[int]) -> Iterator[Trajectory]:
-    """The episodes but for the first of each step, which were read before; counts them."""
+    """The episodes that `read` does not count yet; adds them to it."""
     again = read.copy()
     last = max(read, default=0)
     for file in files:
@@ -205,7 +205,7 @@ def _message(message: dict[str, str]) -> dict[str, str]:
 
 
 def _task_json(task: Mapping[str, Any] | None) -> str | None:
-    """The row as JSON; of one that is too large, the beginnings of its columns."""
+    """The row as JSON; if it is too large, only the beginning of each column."""
     if task is None:
         return None
     if len(text := to_json(task)) <= _MOST_OF_A_TASK:
@@ -273,7 +273,7 @@ def _episodes(block: Any, step: int | None) -> Iterator[tuple[int, Trajectory]]:
 
 
 def _check(trajectory: Trajectory) -> None:
-    """Check what the types of the columns do not say; raises a ValueError."""
+    """Raise a ValueError if an episode's columns do not fit together."""
     for tokens in trajectory.segments:
         if not len(tokens.ids) == len(tokens.log_probs) == len(tokens.mask) >= tokens.prompt_length >= 0:
             raise ValueError("the tokens of an episode do not fit together")
@@ -303,7 +303,7 @@ def _trajectory(row: dict[str, Any], tokens: TokenBuffer) -> Trajectory:
         row["turn_weights_version"],
         row["generate_seconds"],
         row["step_seconds"],
-        # Files from before this column existed have none; the same goes for every `row.get` below.
+        # Older files have no column for what is read with `get`, here and below.
         row.get("turn_weights_swaps") or [()] * len(row["turn_start"]),
         row.get("turn_branch") or [0] * len(row["turn_start"]),
         strict=True,

@@ -29,12 +29,12 @@ _guards: dict[Path, Guard] = {}
 
 
 def guard(folder: Path, check: Guard) -> None:
-    """Have `check` called before each write to this folder and those below; it replaces another of this folder."""
+    """Call `check` before each write to this folder or below it, instead of an earlier check of this folder."""
     _guards[folder] = check
 
 
 def unguard(folder: Path, check: Guard) -> None:
-    """Have `check`, or one that is equal, called no more."""
+    """Stop calling `check`, or a check that is equal to it."""
     if _guards.get(folder) == check:
         del _guards[folder]
 
@@ -71,7 +71,7 @@ def describe_os_error(error: OSError) -> str:
 
 @contextmanager
 def atomic_write(path: Path) -> Generator[Path]:
-    """Give a temporary path to write to; rename it to `path` if the block succeeds, delete it if the block raises.
+    """Yield a temporary path to write to; rename it to `path` if the block succeeds, delete it if the block raises.
 
     Example:
         >>> import tempfile
@@ -116,7 +116,7 @@ def write_for_user(file: str | Path, text: str) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, if they are not there."""
+    """Create a folder and its parents, if they do not exist."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -171,7 +171,7 @@ def read_file(path: Path) -> bytes:
     """The content of a regular file; empty if there is none.
 
     Raises:
-        RecordError: It cannot be read, or is no file: a pipe, say, which nobody may ever write to.
+        RecordError: It cannot be read, or is not a file but, for example, a pipe.
     """
     try:
         if not path.exists():
@@ -190,7 +190,7 @@ def existing_parent(folder: Path) -> Path:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Why no file can be written to a folder, or to where it would be created; empty: one can."""
+    """Why no file can be written to a folder, or where it would be created; empty if one can."""
     try:
         with tempfile.TemporaryFile(dir=existing_parent(folder)):
             return ""

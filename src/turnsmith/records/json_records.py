@@ -1,7 +1,7 @@
 """Reads the JSON files of a run folder: parsed strictly, and checked before anything else sees them.
 
-A run folder may be somebody else's, or damaged. What these functions return has the fields below in these types, and no
-text that UTF-8 cannot encode; further fields, as of a newer version, are left as they are.
+A run folder may be somebody else's, or damaged. The returned records have the fields below with these types, and only
+text that UTF-8 can encode. Other fields, as of a newer version, stay as they are.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Event(TypedDict, total=False):
     born: Count | None
 
 
-class RunParts(TypedDict, total=False):
-    """What everybody may know of `resume.json`."""
+class ResumeFile(TypedDict, total=False):
+    """The fields of `resume.json` for all readers."""
 
     steps: Count
     environment: str | None
@@ -119,7 +119,7 @@ def parse_lines(data: bytes, shape: type, where: str, *, skip_damaged: bool = Fa
         >>> parse_lines(b'{"step": 1, "entropy": 2.5}\\n{"step": 2, "ent', Metrics, "metrics.jsonl")
         [{'step': 1, 'entropy': 2.5}]
     """
-    *lines, _ = data.split(b"\n")  # After the last line end comes nothing, or an unfinished line.
+    *lines, _ = data.split(b"\n")  # the last part is empty or unfinished
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:

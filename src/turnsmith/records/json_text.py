@@ -58,7 +58,7 @@ def _foreign(value: Any, depth: int) -> Any:
     """Arrays and tensors as lists, anything else as its `str`."""
     try:
         return _plain(value.tolist(), depth - 1)
-    except Exception:  # noqa: BLE001  (there is none, or it raises, which must not lose the record)
+    except Exception:  # noqa: BLE001  (a missing or failing `tolist` must not lose the record)
         return replace_surrogates(_text(value))
 
 

@@ -1,6 +1,6 @@
 """Reads a Parquet file of a run folder in batches that have the columns they should, checked to the last value.
 
-A run folder may be somebody else's, or damaged: no error but a `RecordError` leaves these functions.
+A run folder may be somebody else's, or damaged: whatever is wrong with a file is a `RecordError`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ParquetSource = Path | BinaryIO
 
 @contextmanager
 def damage_named(source: ParquetSource) -> Generator[None]:
-    """Turn whatever a damaged file makes Arrow, or our own conversions, raise into a `RecordError` that names it."""
+    """Turn the errors that a damaged file causes in Arrow or in our conversions into a `RecordError` with its name."""
     try:
         yield
-    except FileNotFoundError:  # not damaged: merged with others meanwhile
+    except FileNotFoundError:  # not damaged, but merged with others
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         name = source if isinstance(source, Path) else "it"
@@ -58,28 +58,28 @@ def read_batches(
     with damage_named(source), pq.ParquetFile(source) as parquet:
         names = _check_columns(parquet.schema_arrow, schema, version, optional)
         groups = _row_groups_of(parquet, step)
-        threads = isinstance(source, Path)  # for a stream in memory they cost more than they save
+        threads = isinstance(source, Path)  # for a stream in memory, threads cost more than they save
         for batch in parquet.iter_batches(batch_size=64, row_groups=groups, columns=names, use_threads=threads):
-            batch.validate(full=True)  # offsets, dictionary indices and UTF-8, which Arrow otherwise believes
+            batch.validate(full=True)  # offsets, dictionary indices and UTF-8, which Arrow otherwise trusts
             for name in names:
                 if _has_null(batch.column(name), may_be_null=name in nullable):
                     raise ValueError(f"its column {name} has a null")
             yield batch
 
 
-def _check_columns(found: Any, schema: Any, version: str | None, optional: Collection[str]) -> list[str]:
-    known = (found.metadata or {}).get(b"turnsmith.format", b"").decode()
+def _check_columns(actual: Any, schema: Any, version: str | None, optional: Collection[str]) -> list[str]:
+    known = (actual.metadata or {}).get(b"turnsmith.format", b"").decode()
     if version is not None and known != version:
         raise ValueError(f"it has format {known or 'none'}, but this turnsmith reads {version}")
     names: list[str] = []
     for field in schema:
-        if field.name not in found.names and field.name in optional:
+        if field.name not in actual.names and field.name in optional:
             continue
-        place = found.get_field_index(field.name)  # -1 if there are two of them
+        place = actual.get_field_index(field.name)  # -1 if there are several
         if place < 0:
             raise ValueError(f"it has no single column {field.name}")
-        if _decoded(found.field(place).type) != _decoded(field.type):
-            raise ValueError(f"its column {field.name} is of type {found.field(place).type}, not {field.type}")
+        if _decoded(actual.field(place).type) != _decoded(field.type):
+            raise ValueError(f"its column {field.name} is of type {actual.field(place).type}, not {field.type}")
         names.append(field.name)
     return names
 
@@ -89,7 +89,7 @@ def _decoded(kind: Any) -> Any:
 
 
 def _has_null(column: Any, *, may_be_null: bool = False) -> bool:
-    """Whether a column has a null where it may not, itself or in its lists and structs."""
+    """Whether a column has a null that it may not have, itself or in its lists and structs."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count and not may_be_null:
@@ -105,9 +105,9 @@ def _row_groups_of(parquet: pq.ParquetFile, step: int | None) -> list[int]:
     paths = [parquet.schema.column(place).path for place in range(len(parquet.schema))]
     if step is None or "step" not in paths:
         return list(range(metadata.num_row_groups))
-    found: list[int] = []
+    groups: list[int] = []
     for place in range(metadata.num_row_groups):
         known = metadata.row_group(place).column(paths.index("step")).statistics
         if known is None or not known.has_min_max or known.min <= step <= known.max:
-            found.append(place)
-    return found
+            groups.append(place)
+    return groups

@@ -47,7 +47,7 @@ def rewind(run: RunFolder, step: int) -> None:
 
 def _drop_later_lines(file: Path, step: int) -> None:
     if file.exists():
-        *lines, _ = file.read_bytes().split(b"\n")  # After the last line end comes nothing, or an unfinished line.
+        *lines, _ = file.read_bytes().split(b"\n")  # the last part is empty or unfinished
         with atomic_write(file) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines if _step_of(line) <= step))
 

@@ -1,6 +1,4 @@
-"""Digests of recorded episodes, of their values alone: merging and rewinding files, which write the rows again, keep
-them.
-"""
+"""Digests of the values of recorded episodes, which stay the same when files are merged or rewound."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ class _Rows:
             self._add(name, column)
 
     def digest(self) -> str:
-        parts = (f"{name} {one.hexdigest()}\n" for name, one in sorted(self._hashes.items()))
+        parts = (f"{name} {part.hexdigest()}\n" for name, part in sorted(self._hashes.items()))
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def _add(self, name: str, values: Any) -> None:

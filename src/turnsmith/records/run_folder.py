@@ -27,6 +27,7 @@ from turnsmith.errors import RecordError
 from turnsmith.records.files import append_line, flush_file, flush_folder, make_folder, read_file, write_text
 from turnsmith.records.json_records import About, Event, LedgerStep, Metrics, parse_lines, parse_object
 from turnsmith.records.json_text import restore_number, to_json
+from turnsmith.records.run_state import EventKind
 from turnsmith.records.yaml_text import dump_yaml
 
 FORMAT = 1
@@ -90,7 +91,7 @@ class RunFolder:
 
     @staticmethod
     def is_at(path: Path) -> bool:
-        """Whether there is a run folder, damaged or not; one that may not be entered is none."""
+        """Whether there is a run folder, damaged or not, that this user may enter."""
         try:
             return (path / "run.json").is_file()
         except OSError:
@@ -158,13 +159,25 @@ class RunFolder:
         """What became of the episodes of each step so far."""
         return self._read("ledger", LedgerStep)
 
-    def append_event(self, kind: str, /, **fields: Any) -> None:
-        """Append an event, with the time in seconds since 1970; a power failure may lose it until the step is done."""
+    def append_event(self, kind: EventKind, /, **fields: Any) -> None:
+        """Append an event with its time in seconds since 1970. Until the step ends, a power failure may lose it."""
         record = {"time": time.time(), "kind": kind, **fields}
         append_line(self.path / "events.jsonl", to_json(record), flush=False)
 
+    def record(self, kind: EventKind, content: Any) -> None:
+        """Write what has happened in training into the file that has its kind."""
+        files = {
+            EventKind.STEP: self.append_metrics,
+            EventKind.EVALUATION: self.append_evaluation,
+            EventKind.LEDGER: self.append_ledger,
+        }
+        if kind in files:
+            files[kind](content)
+        else:
+            self.append_event(kind, content=content)
+
     def read_events(self) -> list[dict[str, Any]]:
-        """All events so far, oldest first, without damaged ones: nothing depends on all of them."""
+        """All events so far, oldest first, without damaged ones, because no reader needs all of them."""
         return self._read("events", Event, skip_damaged=True)
 
     def _append(self, file: str, record: Mapping[str, Any]) -> None:
@@ -180,10 +193,10 @@ class RunFolder:
 
 
 def _make_folder(parent: Path, name: str) -> Path:
-    """Make the first of name, name-2, name-3, ... that does not exist. Whoever creates the folder owns it."""
+    """Create the first of name, name-2, name-3, ... that does not exist; no other process gets the same folder."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     while True:
         path = parent / next(names)
         with suppress(FileExistsError):
-            path.mkdir(mode=0o700)  # episodes and weights are nobody else's; to share them, chmod
+            path.mkdir(mode=0o700)  # private, because it has episodes and weights; users share it with chmod
             return path

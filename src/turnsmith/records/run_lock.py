@@ -1,8 +1,8 @@
 """One writer for a run: the process that rewinds its folder, and the processes that it starts to write there.
 
-`run.lock` names the process that holds the run, with a token that only its own processes know. They hold the file
-locked, and look at the token before each write. So a second writer is refused, or notices it at its next write, also
-where the file system has no locks or only those of one host, and after somebody has removed or replaced the file.
+`run.lock` names the process that holds the run, and a token that only its own processes know. They keep the file
+locked and read the token before each write. So a second process is refused, or the one that lost the run stops at its
+next write. The latter also works without locks across hosts, and after the file was removed or replaced.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from turnsmith.records.run_state import is_alive, this_process
 
 _NAME = "run.lock"
 _BYTES = 1024
-"""Written in one call, always as many, so that no reader sees a part of it."""
+"""The file always has this size and is written in one call, so that no reader sees a part of it."""
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 0.05
-"""Without locks, whoever took the run at the same time, or was about to write to it, has done so after this time."""
+"""Without locks, a process that claims or writes the file at the same moment has done so after this time."""
 _SHARE_SECONDS = 10.0
 _ENDING_SECONDS = 5.0
-"""For a process that was just killed to be gone."""
+"""How long a killed process may take to end."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class _Guard:
 
 
 class RunLock:
-    """A run that this process holds, or writes to for the process that holds it. Closed with `release`, or by dying."""
+    """A run that this process holds, or writes to for the process that holds it. Ends with `release` or the process."""
 
     def __init__(self, folder: Path, token: str, descriptor: int, *, is_holder: bool) -> None:
         self.folder, self.token = folder, token
         write_for(folder, token)
         holder = os.getpid() if is_holder else 0
         self.release = weakref.finalize(self, _release, folder, token, descriptor, holder)
-        """Let go of the run. Safe to call twice; called by itself when this object or the process ends."""
+        """Release the run. Safe to call twice; also called when this object or the process ends."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class RunLock:
 
 
 def claim_run(folder: Path, wait_seconds: float) -> RunLock:
-    """Take a run for this process and those that it starts.
+    """Claim a run for this process and those that it starts.
 
     After a run is killed, some of its processes end only seconds later; until then they may still write.
 
@@ -75,7 +75,7 @@ def claim_run(folder: Path, wait_seconds: float) -> RunLock:
         >>> with claim_run(folder, wait_seconds=0):
         ...     claim_run(folder, wait_seconds=0)
         Traceback (most recent call last):
-        turnsmith.errors.RecordError: ... is in use: this process itself has it since ... Call cleanup() of ...
+        turnsmith.errors.RecordError: ... is in use: this process has held it since ... Call cleanup() of ...
     """
     began = time.monotonic()
     while True:
@@ -95,10 +95,10 @@ def claim_run(folder: Path, wait_seconds: float) -> RunLock:
 
 
 def join_run(folder: Path, token: str) -> RunLock:
-    """Write to a run for the process that has claimed it; until this process ends, no other can claim it.
+    """Write to a run for the process that holds it. No other process can claim the run until this one ends.
 
     Raises:
-        RecordError: It is not held with this token any more.
+        RecordError: It is no longer held with this token.
     """
     check_holder(folder, token)
     descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CLOEXEC)
@@ -107,7 +107,7 @@ def join_run(folder: Path, token: str) -> RunLock:
 
 
 def write_for(folder: Path, token: str) -> None:
-    """Have every write of this process in the folder fail once the run is not held with this token any more."""
+    """Make all writes of this process to the folder fail once the run is no longer held with this token."""
     files.guard(folder, _Guard(folder, token))
 
 
@@ -118,18 +118,18 @@ def check_holder(folder: Path, token: str) -> None:
         return
     if holder:
         whom, since = _described(holder)
-        what = f"{whom} took it over at {since}, so this one no longer writes to it."
+        what = f"{whom} took it over at {since}, so this process no longer writes to it."
     else:
         gone = "removed" if holder is None else "replaced"
-        what = f"{_NAME} was {gone} while this one wrote to it, so that another one can: this one stops."
-    raise RecordError(f"{folder} does not belong to this process any more: {what}")
+        what = f"{_NAME} was {gone} while this process wrote to it, so that another one can: this one stops."
+    raise RecordError(f"{folder} no longer belongs to this process: {what}")
 
 
 def _claim(path: Path, descriptor: int) -> tuple[str, str]:
-    """The token, if the run could be claimed; else why not, if it is known."""
+    """The token if the run was claimed, else the reason why not, if it is known."""
     locked = _lock(descriptor, fcntl.LOCK_EX)
     if not _is_same(path, descriptor):
-        return "", ""  # it was removed or replaced since it was opened
+        return "", ""  # the file was removed or replaced since it was opened
     holder = _parsed(os.pread(descriptor, _BYTES, 0))
     if problem := _why_held(holder, path, has_locks=locked is not None):
         return "", problem
@@ -146,7 +146,7 @@ def _claim(path: Path, descriptor: int) -> tuple[str, str]:
 
 
 def _why_held(holder: Mapping[str, Any], path: Path, *, has_locks: bool) -> str:
-    """Why nobody else can have the run: its holder is alive on this machine, or nothing tells whether it is."""
+    """Why the run cannot be claimed: its holder is alive, or may be alive on another machine."""
     is_here = holder.get("host") == platform.node()
     if not holder or (is_here and not is_alive(holder)) or (not is_here and has_locks):
         return ""
@@ -160,7 +160,7 @@ def _why_held(holder: Mapping[str, Any], path: Path, *, has_locks: bool) -> str:
 
 
 def _lock(descriptor: int, kind: int) -> bool | None:
-    """Whether the file could be locked; None: its file system has no locks."""
+    """Whether the file could be locked; None if its file system has no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -171,7 +171,7 @@ def _lock(descriptor: int, kind: int) -> bool | None:
 
 
 def _share(descriptor: int) -> None:
-    """Hold the lock together with the other processes of this run, once those who looked at it have let go of it."""
+    """Share the lock with the other processes of this run, once processes that tested it have released it."""
     until = time.monotonic() + _SHARE_SECONDS
     while _lock(descriptor, fcntl.LOCK_SH) is False and time.monotonic() < until:
         time.sleep(_SETTLE_SECONDS)
@@ -181,13 +181,13 @@ def _release(folder: Path, token: str, descriptor: int, holder: int) -> None:
     files.unguard(folder, _Guard(folder, token))
     with suppress(OSError):
         holds = _parsed(os.pread(descriptor, _BYTES, 0)).get("token") == token
-        if holds and holder == os.getpid():  # a forked child ends without letting go of it
+        if holds and holder == os.getpid():  # a forked child does not release the run
             os.pwrite(descriptor, b" " * _BYTES, 0)
     os.close(descriptor)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Who holds a run; empty: nobody, None: the file is not there."""
+    """The holder of a run; empty if there is none, None if there is no file."""
     try:
         return _parsed(path.read_bytes())
     except FileNotFoundError:
@@ -220,11 +220,11 @@ def _in_use(holder: Mapping[str, Any]) -> str:
         return ""
     whom, since = _described(holder)
     if holder["pid"] == os.getpid():
-        return f"this process itself has it since {since}. Call cleanup() of the trainer that has it first."
+        return f"this process has held it since {since}. Call cleanup() of the trainer that holds it first."
     return f"{whom} has trained in it since {since}. Stop that process first."
 
 
 def _still_written(path: Path) -> str:
     holder = _read(path)
-    whom = f"that {_described(holder)[0]} started" if holder else "whose name is not known"
-    return f"a process {whom} still writes to it. Wait for its end, or stop it."
+    writer = f"a process that {_described(holder)[0]} started" if holder else "an unknown process"
+    return f"{writer} still writes to it. Wait until that process ends, or stop it."

@@ -10,10 +10,38 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-_BEGINNINGS = ("starting", "resumed", "training", "evaluation", "serving")
 _QUIET_SECONDS = 900
 LAST_SAVE = "saving the last state"
 """The phase in which a run that failed saves a last checkpoint."""
+
+
+class EventKind(StrEnum):
+    """The kinds of what happens in a run."""
+
+    STARTING = "starting"
+    """A process has made the folder, and prepares to train."""
+    TRAINING = "training"
+    RESUMED = "resumed"
+    LOADED = "loaded"
+    """A script has loaded a checkpoint into the run."""
+    EVALUATION = "evaluation"
+    """Of `turnsmith eval`: it begins. Of training: an evaluation is made, which `evaluations.jsonl` has."""
+    SERVING = "serving"
+    PLAYED = "played"
+    PHASE = "phase"
+    """A part of a step begins."""
+    STEP = "step"
+    """A step is made, whose record is in `metrics.jsonl`."""
+    LEDGER = "ledger"
+    """A step's line of `ledger.jsonl`."""
+    CHECKPOINT = "checkpoint"
+    WARNING = "warning"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """By Ctrl-C."""
+    PREEMPTED = "preempted"
+    """By a scheduler."""
+    FAILED = "failed"
 
 
 class RunState(StrEnum):
@@ -22,17 +50,24 @@ class RunState(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """By Ctrl-C."""
+    """Stopped by Ctrl-C."""
     PREEMPTED = "preempted"
-    """By a scheduler, with SIGTERM or SIGUSR1."""
+    """Stopped by a scheduler, with SIGTERM or SIGUSR1."""
     FAILED = "failed"
-    """With an error, which is in its events."""
+    """Ended with an error, which is in its events."""
     DIED = "died"
     """Its process is gone without recording an end, as after SIGKILL."""
     UNCLEAR = "unclear"
     """No end was recorded, and its process cannot be checked from this host."""
 
 
+_BEGINNINGS = (
+    EventKind.STARTING,
+    EventKind.RESUMED,
+    EventKind.TRAINING,
+    EventKind.EVALUATION,
+    EventKind.SERVING,
+)
 _ENDS = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.FAILED)
 
 
@@ -71,7 +106,7 @@ def process_start(pid: int) -> int | None:
     try:
         # The program's name comes first, in parentheses, and may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else int(fields[19])  # nobody may ever wait for one that has ended
+        return None if fields[0] in "ZX" else int(fields[19])  # an ended process may stay listed
     except (OSError, ValueError, IndexError):
         return None
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from turnsmith.errors import RecordError
+from turnsmith.records.run_state import EventKind
 
-KIND = "warning"
 """The event kind of warnings."""
 
 
@@ -84,18 +84,18 @@ def warnings_in(events: Iterable[Mapping[str, Any]]) -> list[RunWarning]:
 
     Example:
         >>> begun = RunWarning("zero_gradient", 3, "Zero.", "Why.", "Do.")
-        >>> events = [{"kind": KIND, "content": warning.content()} for warning in (begun, begun.ended(9))]
+        >>> events = [{"kind": EventKind.WARNING, "content": warning.content()} for warning in (begun, begun.ended(9))]
         >>> [(warning.step, warning.until) for warning in warnings_in(events)]
         [(3, 9)]
     """
     warnings: dict[tuple[str, int], RunWarning] = {}
     for event in events:
-        if event.get("kind") == KIND:
+        if event.get("kind") == EventKind.WARNING:
             content = event.get("content")
             # A warning that belongs to no step, such as one about a file, is a plain sentence.
             warning = RunWarning.of(content) if isinstance(content, Mapping) else _of_sentence(str(content))
             warnings[warning.name, warning.step] = warning
-        elif event.get("kind") == "resumed" and isinstance(event.get("step"), int):
+        elif event.get("kind") == EventKind.RESUMED and isinstance(event.get("step"), int):
             warnings = _rewound(warnings, event["step"])
     return list(warnings.values())
 

@@ -1,5 +1,5 @@
 """The chain of a run's ledger: each line has the digests of what its step wrote, and a signature that covers them and
-the line before. Whoever does not have the user's key cannot change, add or remove a step without a trace.
+the line before. A step cannot be changed, added or removed without a trace, except with the user's key.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.signing_key import key_name, signature
 
 CHECKPOINT = "checkpoint"
-"""In a line's `files`: the manifest of the checkpoint that was made with the step."""
+"""In a line's `files`, the name of the manifest of the step's checkpoint."""
 SETTINGS = "config.yaml"
 _ROWS, _METRICS = "episodes", "metrics"
 
 Standing = Literal["signed", "unsigned", "changed"]
-"""Of a line: signed with this user's key; without it, so that nothing is known; signed with it, and changed since."""
+"""A line is signed with this user's key, not signed with it (so nothing is known), or changed since it was signed."""
 
 
 class LedgerChain:
@@ -47,12 +47,12 @@ class LedgerChain:
     def sign(
         self, line: Mapping[str, Any], metrics: Mapping[str, Any] | None, checkpoint: Path | None = None
     ) -> dict[str, Any]:
-        """The line with the digests of its step's records, and signed if there is a key.
+        """Add the digests of the step's records to its line, and sign it if there is a key.
 
         Args:
             line: The step's line of the ledger; its episodes and advantages are in the run folder.
             metrics: The step's line of the metrics, which is written next.
-            checkpoint: One that is being written with this step.
+            checkpoint: A checkpoint that is being written with this step.
         """
         step = int(line["step"])
         self._digests = {earlier: digest for earlier, digest in self._digests.items() if earlier < step}
@@ -71,41 +71,41 @@ class LedgerChain:
 def step_digests(
     run: RunFolder, step: int, rows: str | None, metrics: Mapping[str, Any] | None, is_first: bool
 ) -> dict[str, str]:
-    """The SHA-256 of each record of a step that is there, by its name.
+    """The SHA-256 of each existing record of a step, by name.
 
     Args:
         run: The run.
         step: The step.
         rows: The digest of its episodes.
         metrics: Its line of the metrics.
-        is_first: Whether it is the run's first, with which the evaluation before training counts.
+        is_first: Whether it is the run's first step, which includes the evaluation before training.
     """
-    found = {_ROWS: rows, _METRICS: None if metrics is None else digest_of(metrics)}
+    digests = {_ROWS: rows, _METRICS: None if metrics is None else digest_of(metrics)}
     for number in (0, step) if is_first else (step,):
         for file in run.path.glob(f"*/step-{number:08d}*.parquet"):
             if file.parent != run.episodes_dir:
-                found[f"{file.parent.name}/{file.name}"] = file_digest(file)
+                digests[f"{file.parent.name}/{file.name}"] = file_digest(file)
     if (run.path / SETTINGS).is_file():
-        found[SETTINGS] = file_digest(run.path / SETTINGS)
-    return {name: digest for name, digest in found.items() if digest is not None}
+        digests[SETTINGS] = file_digest(run.path / SETTINGS)
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def standings(run: RunFolder, lines: Sequence[Mapping[str, Any]], key: bytes | None) -> list[Standing]:
-    """What is known of each of these lines, the `newest_of_each_step` of a ledger."""
-    found: list[Standing] = []
+    """The standing of each line; the lines are the `newest_of_each_step` of a ledger."""
+    known: list[Standing] = []
     digests: list[str] = []
     for line in lines:
         if key is None or line.get("key") != key_name(key):
-            found.append("unsigned")
+            known.append("unsigned")
         else:
             expected = _line_signature(line, _before(run, digests), key)
-            found.append("signed" if _is_same(line.get("signature"), expected) else "changed")
+            known.append("signed" if _is_same(line.get("signature"), expected) else "changed")
         digests.append(digest_of(line))
-    return found
+    return known
 
 
 def signed_end(run: RunFolder, step: int) -> dict[str, str]:
-    """The fields with which the event of a run's end says after which line of its ledger it ended.
+    """Fields for the event of a run's end, which sign that the ledger ended with its current last line.
 
     Empty if this user's key did not sign that line.
     """
@@ -116,13 +116,13 @@ def signed_end(run: RunFolder, step: int) -> dict[str, str]:
 
 
 def is_signed_end(event: Mapping[str, Any], last_line: Mapping[str, Any], key: bytes) -> bool:
-    """Whether the event of a run's end was signed with this key, after this line of its ledger."""
+    """Whether the event of a run's end was signed with this key when this was the ledger's last line."""
     expected = signature(f"end {event.get('step')} {digest_of(last_line)}".encode(), key)
     return _is_same(event.get("signature"), expected)
 
 
 def newest_of_each_step(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines of a ledger or of metrics without those of steps that were made again from an earlier checkpoint.
+    """The lines of a ledger or of metrics, without those of steps that were repeated from an earlier checkpoint.
 
     Example:
         >>> newest_of_each_step([{"step": 1}, {"step": 2}, {"step": 3}, {"step": 2, "again": True}])
@@ -152,7 +152,7 @@ def _canonical(record: Mapping[str, Any]) -> bytes:
 
 
 def _before(run: RunFolder, digests: Sequence[str]) -> str:
-    """What a line follows: the one before, or the beginning of this run."""
+    """The digest that a line signs as its predecessor: the line before, or run.json."""
     return digests[-1] if digests else hashlib.sha256(run.read_bytes("run.json")).hexdigest()
 
 
@@ -161,5 +161,5 @@ def _line_signature(line: Mapping[str, Any], before: str, key: bytes) -> str:
     return signature(f"{before}\n".encode() + _canonical(content), key)
 
 
-def _is_same(given: object, expected: str) -> bool:
-    return hmac.compare_digest(str(given).encode(), expected.encode())
+def _is_same(actual: object, expected: str) -> bool:
+    return hmac.compare_digest(str(actual).encode(), expected.encode())

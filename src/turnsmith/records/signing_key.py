@@ -1,7 +1,7 @@
 """The key with which turnsmith signs what this user's processes write, so that it can recognise its own files.
 
 Loading a checkpoint runs whatever its pickles contain. The signature tells files written by this user from files that
-came from elsewhere; it keeps no secret between processes of the same user. The key is in `$TURNSMITH_CACHE`, else
+came from elsewhere; it does not separate processes of the same user. The key is in `$TURNSMITH_CACHE`, else
 `$XDG_CONFIG_HOME/turnsmith`, else `~/.config/turnsmith`, rather than in a cache folder that may be cleared.
 """
 
@@ -61,7 +61,7 @@ def signature(content: bytes, key: bytes) -> str:
 
 
 def key_name(key: bytes) -> str:
-    """A name for a key, which tells nothing else about it: with it, what another key signed is told from a change."""
+    """An id that reveals nothing else about a key. It distinguishes records of another key from changed ones."""
     return hashlib.sha256(b"turnsmith key " + key).hexdigest()[:16]
 
 
@@ -75,7 +75,7 @@ def _create_key(path: Path) -> None:
             file.flush()
             os.fsync(descriptor)
         try:
-            os.link(temporary, path)  # Unlike a rename it fails if another process was first; then that key counts.
+            os.link(temporary, path)  # Unlike a rename, this fails if another process was first; its key is then used.
         except FileExistsError:
             pass
         flush_folder(path.parent)  # without the key, nothing that it signed is trusted

@@ -1,7 +1,7 @@
 """Stack traces of all processes of a run, on request: which line each thread is at, written to the run folder.
 
-Each process registers when it starts, and pays nothing after that. The signal handler is written in C and needs neither
-the interpreter nor its lock, so a process that hangs inside a library responds too. It shows the 100 newest threads:
+Each process registers when it starts, at no later cost. The signal handler is written in C and needs neither the
+interpreter nor its lock, so a process that hangs inside a library responds too. It shows the 100 newest threads:
 the main thread, which is the oldest, has a signal of its own.
 """
 
@@ -53,7 +53,7 @@ def enable_stack_dump(role: str, *, is_guess: bool = False) -> None:
         file.flush()
         faulthandler.register(_MAIN_THREAD, file=file, all_threads=False)
         faulthandler.register(_ALL_THREADS, file=file, all_threads=True)
-    except (OSError, ValueError):  # Nowhere to write: not worth failing a run for.
+    except (OSError, ValueError):  # A run does not fail for this.
         return
     _registered = file
 
@@ -67,7 +67,7 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
         >>> collect_stacks(here / "stacks", here / "stacks.txt")
         ['the process that watches']
     """
-    asked: list[tuple[int, Path]] = []
+    processes: list[tuple[int, Path]] = []
     for file in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
         process = _FILE.fullmatch(file.name)
         if (
@@ -75,17 +75,17 @@ def collect_stacks(folder: Path, target: Path) -> list[str]:
             or process["host"] != platform.node()
             or process_start(int(process["pid"])) != int(process["start"])
         ):
-            continue  # On another host, or dead: its id may belong to another process by now.
-        asked.append((int(process["pid"]), file))
-    # One after the other: a signal that comes while a process is writing is ignored.
-    for number in (_MAIN_THREAD, _ALL_THREADS) if asked else ():
-        for pid, _ in asked:
+            continue  # On another host, or dead; its id may now be another process's.
+        processes.append((int(process["pid"]), file))
+    # In two rounds, because a process ignores a signal while it is writing.
+    for number in (_MAIN_THREAD, _ALL_THREADS) if processes else ():
+        for pid, _ in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         time.sleep(_WRITING_SECONDS)
     roles: list[str] = []
     with target.open("w") as output:
-        for _, file in asked:
+        for _, file in processes:
             text = file.read_text(errors="replace")
             roles.append(text.partition(",")[0])
             output.write(f"{text}\n")

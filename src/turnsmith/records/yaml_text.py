@@ -87,7 +87,7 @@ _MAX_VALUES, _MAX_NUMBER_BITS = 100_000, 4096
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """Number of values once every alias is expanded, as copying and printing do: ten lines can stand for billions.
+    """Number of values once every alias is expanded, as copying and printing do: ten lines can expand to billions.
 
     Visits each part once, however often it is used. A part that contains itself raises `RecursionError`.
     """

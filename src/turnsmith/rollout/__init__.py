@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from turnsmith.rollout.episode import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 __all__ = ["EpisodeStart", "Limits", "run_episode"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
-import zlib
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from turnsmith.clocks import Clock
-from turnsmith.errors import ConfigError, InternalError, TextRefused, describe_failure
+from turnsmith.concurrency.clocks import Clock
+from turnsmith.errors import ConfigError, EngineFailure, InternalError, TextRefused, internal_error
 from turnsmith.gateway.forest import Forest
 from turnsmith.gateway.request import (
     ContextTooLong,
@@ -23,45 +20,27 @@ from turnsmith.gateway.request import (
     RequestedCall,
     refuse_unless_default,
 )
-from turnsmith.gateway.served import ServedTurn
-from turnsmith.gateway.turns import Prompt, SampledTurn
-from turnsmith.inference.chat import Chat
+from turnsmith.gateway.turns import Prompt, SampledTurn, ServedTurn
 from turnsmith.inference.engine import Engine, Generation, Sampling, engine_name
-from turnsmith.internal_errors import internal_error, is_ours
-from turnsmith.rollout.limits import Limits
-from turnsmith.step_result import to_reward
-from turnsmith.threads import is_cancelled_from_outside
+from turnsmith.rollout.turn_rules import TurnRules
 from turnsmith.tools.definition import ToolCall
-from turnsmith.tools.parsing import ActionParser, FunctionCallingParser, NativeParser
+from turnsmith.tools.parsing import parse_turn
 from turnsmith.tools.parsing.base import THINK_END, THINK_START, answer_start
+from turnsmith.tools.step_result import to_reward
 from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 
 logger = logging.getLogger(__name__)
 _MOST_REFUSED = 20
-"""Different errors that are kept of an episode."""
-_DEFAULT_PARSER = FunctionCallingParser()
+"""The most different errors that are kept of one episode."""
 
 
 class AgentSession:
     """Implements `ServedEpisode` for one attempt at an episode."""
 
-    def __init__(
-        self,
-        episode_id: str,
-        engine: Engine,
-        chat: Chat,
-        clock: Clock,
-        *,
-        limits: Limits,
-        sampling: Sampling,
-        parser: ActionParser | None,
-    ) -> None:
-        self.episode_id = episode_id
-        self._engine, self._chat, self._clock, self._limits = engine, chat, clock, limits
-        self._sampling = replace(sampling, stop_token_ids=_union(chat.stop_token_ids, sampling))
-        self._parser: ActionParser = parser or _DEFAULT_PARSER
-        self.context = limits.context
-        self.forest = Forest(chat, self._parser, context=self.context)
+    def __init__(self, rules: TurnRules, engine: Engine, clock: Clock) -> None:
+        self.rules, self._engine, self._clock = rules, engine, clock
+        self.context = rules.limits.context
+        self.forest = Forest(rules.chat, rules.parser, context=self.context)
         self.model_name = engine_name(engine)
         self.ended_by: tuple[Outcome, str] | None = None
         """Why the last request got no turn, or only half a turn; the episode ends so unless a later one gets one."""
@@ -86,36 +65,27 @@ class AgentSession:
             raise
         except (ConfigError, TextRefused) as error:  # roles or texts that the model's template cannot hold
             raise Refusal(str(error)) from error
-        number, self._begun = self._begun, self._begun + 1
-        self._clock.pause()  # the engine may be waiting for the trainer, which is no doing of the agent
+        self._begun += 1
         began = time.perf_counter()
         try:
-            ids = prompt.ids
-            generation = await self._engine.generate(
-                ids, replace_seed(sampling, self.episode_id, number), session=self.episode_id
-            )
-            generation.check(sampling)
-            generation = self._until_stop(request, generation)
-        except (Exception, asyncio.CancelledError) as error:
-            if is_cancelled_from_outside(error) or is_ours(error):
-                raise
-            message = describe_failure(f"{engine_name(self._engine)}.generate", error)
-            self.ended_by = Outcome.ENGINE_FAILED, message
-            raise Refusal(message, status=500) from error
-        finally:
-            self._clock.resume()
+            generation = await self.rules.generate(self._engine, prompt.ids, sampling, self._clock)
+        except EngineFailure as error:
+            self.ended_by = Outcome.ENGINE_FAILED, str(error)
+            raise Refusal(str(error), status=500) from error
+        generation = self._until_stop(request, generation)
         reply, info = self._reply(request, generation, len(prompt.ids))
         turn = self.forest.add(prompt, generation, reply.message)
         self.infos[turn.number] = {"continuation": prompt.continuation.value, **info}
         self.last_reply_at = time.perf_counter()
         self.seconds[turn.number] = self.last_reply_at - began
-        self.ended_by = self._cut_by(request, generation, sampling)
+        cut = self.rules.cut_by(generation, sampling, request.max_tokens)  # the agent may go on from a cut turn
+        self.ended_by = None if cut is None else (cut, "")
         self._count_calls(turn, reply)
         return ServedTurn(reply, turn)
 
     def note_too_long(self, refusal: ContextTooLong) -> None:
-        """Without a turn the model has done nothing to make the conversation long: that is a fault."""
-        if self._begun >= self._limits.turns:
+        """End the episode at the limit. Before the first turn it is a fault: the model has written nothing yet."""
+        if self._begun >= self.rules.limits.turns:
             self.ended_by = Outcome.TURN_LIMIT, ""
         elif not self.forest.turns:
             self.ended_by = Outcome.ENVIRONMENT_FAILED, str(refusal)
@@ -138,7 +108,7 @@ class AgentSession:
 
     def add_reward(self, value: float, turn: int | None) -> None:
         """Add a reward to a turn, by its place among those that the agent has received; None: the last one."""
-        received = [one.number for one in self.forest.turns if one.is_delivered]
+        received = self.received
         place = len(received) - 1 if turn is None else turn
         if not 0 <= place < len(received):
             raise Refusal(f"There is no turn {turn}: the model has taken {len(received)} turns.", param="turn")
@@ -150,17 +120,22 @@ class AgentSession:
         self.rewards[received[place]] = total
 
     @property
+    def received(self) -> list[int]:
+        """The numbers of the turns that the agent has received."""
+        return [turn.number for turn in self.forest.turns if turn.is_delivered]
+
+    @property
     def last_message(self) -> str:
         """What the model said last, as the agent got it."""
         return self.forest.turns[-1].reply.content if self.forest.turns else ""
 
-    def note(self, info: dict[str, Any]) -> None:
+    def add_scoring_info(self, info: dict[str, Any]) -> None:
         """Add what its scoring says of the agent's answer to the last turn."""
         if self.forest.turns:
             self.infos[self.forest.turns[-1].number] |= info
 
-    def to_trajectory(self) -> Trajectory:
-        """The record of the episode: a token buffer for each path through its turns."""
+    def to_trajectory(self, reward: float | None = None) -> Trajectory:
+        """The record of the episode: a token buffer for each path through its turns. `reward` is added to the last."""
         segments = self.forest.segments()
         places = {
             turn.number: TurnRecord(
@@ -178,7 +153,7 @@ class AgentSession:
         turns = [turn for turn in self.forest.turns if turn.number in places]
         trajectory = Trajectory(
             states=["\n".join(message.content for message in turn.messages[-1:]) for turn in turns],
-            actions=[self._chat.text(turn.ids) for turn in turns],
+            actions=[self.rules.chat.text(turn.ids) for turn in turns],
             rewards=[self.rewards.get(turn.number, 0.0) for turn in turns],
             dones=[turn is turns[-1] for turn in turns],
             infos=[self.infos[turn.number] for turn in turns],
@@ -191,6 +166,12 @@ class AgentSession:
         for turn, action in zip(turns, trajectory.actions, strict=True):
             trajectory.messages += [{"role": one.role, "content": one.content} for one in turn.messages]
             trajectory.messages.append({"role": "assistant", "content": action})
+        if turns and self.refused:
+            trajectory.infos[-1]["refused"] = dict(self.refused)
+        if turns and reward is not None:
+            trajectory.rewards[-1] += reward
+        elif reward is not None:
+            trajectory.score = reward  # there is no turn to put it on
         return trajectory
 
     def _until_stop(self, request: ModelRequest, generation: Generation) -> Generation:
@@ -200,7 +181,7 @@ class AgentSession:
     def _turn_sampling(self, request: ModelRequest, prompt: Prompt) -> Sampling:
         """The plan's sampling, within what the limits leave; raises a `ContextTooLong` if they leave nothing."""
         refuse_unless_default({"stop": request.stop or None}, {"stop": None})
-        limits, length, opening = self._limits, len(prompt.ids), prompt.opening_length
+        limits, length, opening = self.rules.limits, len(prompt.ids), prompt.opening_length
         if self._begun >= limits.turns:
             advice = f"The episode has used its {limits.turns} turns, of which inference.max_turns allows more."
             raise ContextTooLong(length, self.context, advice)
@@ -210,25 +191,10 @@ class AgentSession:
         left = limits.tokens - (length - opening)
         if left < 1:
             raise ContextTooLong(length, opening + limits.tokens, "inference.max_episode_tokens allows more.")
-        wanted = [self._turn_tokens(), left, *([] if request.max_tokens is None else [max(1, request.max_tokens)])]
-        return replace(self._sampling, max_tokens=min(wanted))
-
-    def _turn_tokens(self) -> int:
-        limit = self._limits.turn_tokens
-        return self._sampling.max_tokens if limit is None else limit
-
-    def _cut_by(self, request: ModelRequest, generation: Generation, sampling: Sampling) -> tuple[Outcome, str] | None:
-        """The limit of ours that cut a turn short, if one did; the agent decides what to make of half a turn."""
-        if generation.stop_reason != "length" or self._chat.is_closed(generation.token_ids):
-            return None
-        if request.max_tokens is not None and sampling.max_tokens >= request.max_tokens:
-            return None
-        if sampling.max_tokens < self._turn_tokens():
-            return Outcome.TOKEN_LIMIT, ""
-        return None if self._limits.turn_tokens is None else (Outcome.TURN_TOKEN_LIMIT, "")
+        return self.rules.sampling(self._begun, left, request.max_tokens)
 
     def _count_calls(self, turn: SampledTurn, reply: ModelReply) -> None:
-        limit = self._limits.tool_calls
+        limit = self.rules.limits.tool_calls
         self._calls += len(reply.calls)
         if limit is not None and self._calls > limit:
             turn.is_delivered = True  # the model has taken it, though the agent never sees its calls
@@ -241,13 +207,12 @@ class AgentSession:
         self, request: ModelRequest, generation: Generation, prompt_tokens: int
     ) -> tuple[ModelReply, dict[str, Any]]:
         ids, info = list(generation.token_ids), dict[str, Any]()
-        text = self._chat.text(ids)
+        text = self.rules.chat.text(ids)
         start = answer_start(text)
         reasoning, answer = (text, "") if start < 0 else (text[:start], text[start:])
         calls: tuple[RequestedCall, ...] = ()
         if request.tools:
-            parser = self._parser
-            parsed = parser.parse_ids(ids) if isinstance(parser, NativeParser) else parser.parse(text)
+            parsed = parse_turn(self.rules.parser, text, ids)
             calls = tuple(map(_requested, parsed.calls))
             answer = parsed.text if calls else answer
             if parsed.problem is not None:
@@ -258,7 +223,7 @@ class AgentSession:
             text=answer.strip() if reasoning else answer,
             reasoning=reasoning.replace(THINK_START, "").replace(THINK_END, "").strip(),
             calls=calls,
-            is_cut=generation.stop_reason == "length" and not self._chat.is_closed(ids),
+            is_cut=generation.stop_reason == "length" and not self.rules.chat.is_closed(ids),
             prompt_tokens=prompt_tokens,
             completion_tokens=len(ids),
             model=request.model or self.model_name,
@@ -268,7 +233,7 @@ class AgentSession:
 
     def _note_wishes(self, request: ModelRequest, info: dict[str, Any]) -> None:
         """Record what the agent asked for and did not get: the run's plan decides how the model is sampled."""
-        plan = {name: getattr(self._sampling, name) for name in request.sampling}
+        plan = {name: getattr(self.rules.plan, name) for name in request.sampling}
         other = {name: value for name, value in request.sampling.items() if value != plan[name]}
         if not other and not request.unenforced:
             return
@@ -276,24 +241,8 @@ class AgentSession:
         _warn_once(json.dumps(info["not_applied"], sort_keys=True))
 
 
-def replace_seed(sampling: Sampling, episode_id: str, number: int) -> Sampling:
-    """The sampling with a seed of its own for every turn of every episode, the same when the run is repeated.
-
-    Example:
-        >>> replace_seed(Sampling(seed=1), "a", 0).seed == replace_seed(Sampling(seed=1), "a", 1).seed
-        False
-    """
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=zlib.crc32(f"{sampling.seed}/{episode_id}/{number}".encode()))
-
-
 def _requested(call: ToolCall) -> RequestedCall:
     return RequestedCall(call.name, json.dumps(call.arguments, ensure_ascii=False), f"call_{uuid4().hex[:24]}")
-
-
-def _union(stop_token_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-    return tuple(dict.fromkeys((*stop_token_ids, *sampling.stop_token_ids)))
 
 
 _warned: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turnsmith.clocks import Bottleneck, Clock
+from turnsmith.concurrency.clocks import Bottleneck, Clock
 from turnsmith.env.host import Host
 from turnsmith.env.mix import MixMember
 from turnsmith.env.spec import EnvironmentSpec
@@ -16,11 +16,13 @@ from turnsmith.errors import (
     Overloaded,
     WorkerLost,
     describe_failure,
+    internal_error,
+    is_bug,
+    is_ours,
 )
-from turnsmith.internal_errors import internal_error, is_bug, is_ours
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.step_result import to_reward
+from turnsmith.tools.step_result import to_reward
 from turnsmith.trajectory import Outcome, Trajectory
 
 
@@ -72,36 +74,35 @@ def in_mix(start: EpisodeStart, spec: RolloutSpec) -> tuple[EpisodeStart, Rollou
     return replace(start, environment=name), replace(spec, environment=member.environment, limits=limits), member
 
 
-def to_common_scale(trajectory: Trajectory, reward_range: tuple[float, float]) -> None:
-    """Map an episode's reward from its environment's range to 0 to 1; what is to be added goes to the last turn.
+def finish_reward(
+    trajectory: Trajectory,
+    *,
+    reward_range: tuple[float, float] | None = None,
+    penalty: float | None = None,
+    is_scored: bool = False,
+) -> bool:
+    """Everything that changes the reward of an episode once it has been played, and the check of what comes out.
+
+    Each reward was checked when it was given. If one of them, or what they add up to, cannot be trained on now, the
+    episode is a fault and they are all 0.
+
+    Args:
+        trajectory: The episode.
+        reward_range: Of an environment in a mix: this range is mapped to 0 to 1; what is added goes to the last turn.
+        penalty: Added to the score if the episode has one, else to the reward of its last turn.
+        is_scored: Whether the run has a reward function, even if it has not scored this episode.
+
+    Returns:
+        Whether the rewards can be trained on.
 
     Example:
         >>> episode = Trajectory(actions=["a", "b"], rewards=[2.0, 2.0])
-        >>> to_common_scale(episode, (-4.0, 4.0))
-        >>> episode.rewards, episode.total_reward
-        ([0.25, 0.75], 1.0)
-    """
-    low, high = reward_range
-    span = high - low
-    trajectory.reward_shares = {name: share / span for name, share in trajectory.reward_shares.items()}
-    if trajectory.score is not None:
-        trajectory.score = (trajectory.score - low) / span
-    elif trajectory.rewards:
-        trajectory.rewards = [reward / span for reward in trajectory.rewards]
-        trajectory.rewards[-1] -= low / span
-
-
-def check_rewards(trajectory: Trajectory) -> bool:
-    """Make an episode a fault if a reward of it, or what they add up to, cannot be trained on; then they are all 0.
-
-    Each was checked when it was given; what was added, scaled or summed since is checked here.
-
-    Returns:
-        Whether they can be trained on.
-
-    Example:
+        >>> finish_reward(episode, reward_range=(-4.0, 4.0)), episode.rewards, episode.total_reward
+        (True, [0.25, 0.75], 1.0)
+        >>> finish_reward(episode, penalty=-0.5), episode.rewards
+        (True, [0.25, 0.25])
         >>> episode = Trajectory(actions=["a", "b"], rewards=[6e14, 6e14], outcome=Outcome.COMPLETED)
-        >>> check_rewards(episode)
+        >>> finish_reward(episode)
         False
         >>> episode.outcome.value, episode.rewards
         ('reward_failed', [0.0, 0.0])
@@ -109,6 +110,12 @@ def check_rewards(trajectory: Trajectory) -> bool:
         'The rewards of the episode add up to 1200000000000000; a reward must be a number from -1e+15 to 1e+15, \
 because training computes in float32: scale it down.'
     """
+    if reward_range is not None:
+        _to_common_scale(trajectory, *reward_range)
+    if penalty is not None and (trajectory.score is not None or is_scored):
+        trajectory.score = (trajectory.score or 0.0) + penalty
+    elif penalty is not None:
+        trajectory.rewards[-1] += penalty
     total = "The rewards of the episode add up to" if trajectory.score is None else "The score of the episode is"
     given = [(f"The reward of turn {turn} is", reward) for turn, reward in enumerate(trajectory.rewards)]
     given += [(f"The share of {name!r} is", share) for name, share in trajectory.reward_shares.items()]
@@ -122,6 +129,16 @@ because training computes in float32: scale it down.'
                 trajectory.error = f"{what} {reward:.17g}; a reward must be {wrong}."
             return False
     return True
+
+
+def _to_common_scale(trajectory: Trajectory, low: float, high: float) -> None:
+    span = high - low
+    trajectory.reward_shares = {name: share / span for name, share in trajectory.reward_shares.items()}
+    if trajectory.score is not None:
+        trajectory.score = (trajectory.score - low) / span
+    elif trajectory.rewards:
+        trajectory.rewards = [reward / span for reward in trajectory.rewards]
+        trajectory.rewards[-1] -= low / span
 
 
 async def score_trajectory(
@@ -148,8 +165,8 @@ def failure_outcome(error: Exception, *, is_user_code: bool = True) -> tuple[Out
 
     Args:
         error: What was raised.
-        is_user_code: Whether code of the user's may have raised it. If not, whatever nobody raised on purpose is a bug
-            of ours.
+        is_user_code: Whether the user's code may have raised it. If not, an exception that `errors.is_bug`
+            accepts is a bug of turnsmith.
 
     Example:
         >>> failure_outcome(EnvironmentFailure("Game.step raised KeyError."))

@@ -31,7 +31,7 @@ class EpisodeBuffer:
 
     Example:
         >>> from transformers import AutoTokenizer
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> buffer = EpisodeBuffer()
         >>> buffer.set_opening("Go.", [{"role": "user", "content": "Go."}])
@@ -81,7 +81,7 @@ class EpisodeBuffer:
         if counts[0] != counts[1]:
             raise ValueError(f"{counts[0]} token ids but {counts[1]} log-probs: the engine must return one for each.")
         start = len(self.ids)
-        # Concatenated, not extended: an array that grows in place over-allocates by a sixteenth.
+        # The arrays are concatenated, because an array that grows in place allocates a sixteenth more than it needs.
         ids, log_probs = self.ids + array("i", generation.token_ids), self.log_probs + array("f", generation.log_probs)
         self.numbers = self.numbers + array("d", (start, len(ids), generation.weights_version, seconds, 0.0, 0.0))
         self.ids, self.log_probs = ids, log_probs

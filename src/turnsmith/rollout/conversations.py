@@ -16,23 +16,23 @@ from typing import Any
 
 import orjson
 
-from turnsmith.clocks import Clock
+from turnsmith.concurrency.clocks import Clock
 from turnsmith.gateway.histories import reply_keys
 from turnsmith.gateway.request import ContextTooLong, ModelReply, ModelRequest, Refusal
-from turnsmith.gateway.served import ServedTurn
-from turnsmith.gateway.turns import Prompt
+from turnsmith.gateway.turns import Prompt, ServedTurn
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.rollout.agent_session import AgentSession
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
+from turnsmith.rollout.turn_rules import TurnRules
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.parsing.base import answer_start
 from turnsmith.trajectory import Outcome, Trajectory
 
 _MOST_LIVE = 10_000
-"""Beyond so many, the one that has been idle for longest ends."""
+"""The most conversations that are kept; one more ends the one that has been idle for longest."""
 _LEAST_TEMPERATURE, _MOST_TOP_K = 0.01, 10**6
-"""Below the one and above the other, engines overflow: what is meant is greedy decoding, or all tokens."""
+"""Engines overflow at a lower temperature and a higher top-k: the client means greedy decoding, or all tokens."""
 
 
 class Conversation(AgentSession):
@@ -49,7 +49,7 @@ class Conversation(AgentSession):
         trajectory = self.to_trajectory()
         if not trajectory.turns:
             return None
-        trajectory.episode_id = trajectory.group_id = self.episode_id
+        trajectory.episode_id = trajectory.group_id = self.rules.episode_id
         trajectory.outcome, trajectory.error = self.ended_by or (Outcome.COMPLETED, "")
         trajectory.seconds = self.last_used - self.began
         return trajectory
@@ -59,8 +59,9 @@ class Conversation(AgentSession):
         if left < 1:
             self.ended_by = Outcome.TOKEN_LIMIT, ""
             raise ContextTooLong(len(prompt.ids), self.context, "inference.max_episode_tokens allows more.")
-        wanted = self._sampling.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
-        return _with_wishes(replace(self._sampling, max_tokens=min(wanted, left)), request)
+        wanted = self.rules.plan.max_tokens if request.max_tokens is None else max(1, request.max_tokens)
+        sampling = replace(self.rules.sampling(self._begun, left), max_tokens=min(wanted, left))
+        return _with_wishes(sampling, request)
 
     def _until_stop(self, request: ModelRequest, generation: Generation) -> Generation:
         ids = list(generation.token_ids)
@@ -83,7 +84,7 @@ class Conversation(AgentSession):
         return replace(reply, text=text, stop=stop), info
 
     def _answer(self, ids: list[int]) -> str:
-        text = self._chat.text(ids)
+        text = self.rules.chat.text(ids)
         start = answer_start(text)
         return "" if start < 0 else text[start:]
 
@@ -122,12 +123,12 @@ class Conversations:
         self._engine, self._chat, self._limits, self._sampling, self._parser = engine, chat, limits, sampling, parser
         self._idle = idle
         self._live: dict[Conversation, None] = {}
-        """The one that was used last is the last."""
+        """In the order in which they were used; the most recent one is the last."""
         self._by_history: defaultdict[int, Counter[Conversation]] = defaultdict(Counter)
         """By a hash of the tools and of all messages up to an answer, with how often it went on from there. This only
         finds the conversation: which turn of it is continued, its forest decides by the messages themselves."""
         self._ended: list[Trajectory] = []
-        """Not taken yet."""
+        """Conversations that `take_ended` has not returned yet."""
         self._numbers = count(1)
 
     async def take_turn(self, request: ModelRequest) -> ServedTurn:
@@ -180,7 +181,8 @@ class Conversations:
         candidates = self._candidates(request)
         if not candidates:
             return None
-        # If two read the same, each client goes on with one of them, and none with one whose answer nobody received.
+        # Two conversations may have the same messages. Each client continues one of them, and first
+        # one whose last answer was received.
         conversation, *others = candidates
         if others:
             conversation = min(
@@ -195,15 +197,9 @@ class Conversations:
         return next((self._by_history[place] for place in reversed(before) if place in self._by_history), Counter())
 
     def _opened(self) -> Conversation:
-        conversation = Conversation(
-            f"conversation-{next(self._numbers)}",
-            self._engine,
-            self._chat,
-            Clock(None),
-            limits=self._limits,
-            sampling=self._sampling,
-            parser=self._parser,
-        )
+        name = f"conversation-{next(self._numbers)}"
+        rules = TurnRules.of(name, self._chat, limits=self._limits, sampling=self._sampling, parser=self._parser)
+        conversation = Conversation(rules, self._engine, Clock(None))
         conversation.model_name = self.model_name
         conversation.began = time.monotonic()
         return conversation

@@ -69,9 +69,9 @@ class GroupFilter:
         self._incomplete: dict[str, list[Trajectory]] = {}
 
     def add(self, trajectory: Trajectory) -> bool:
-        """Add an episode that has ended. True: it completes a group with equal rewards, which is now `filtered`.
+        """Add an episode that has ended; returns whether it completes a group of equal rewards, now `filtered`.
 
-        Masked episodes do not count. A group with fewer than two others stays as it is, and so does a dropped one.
+        Masked episodes are not compared. A group with fewer than two others stays as it is, as does a dropped one.
         """
         group = group_name(trajectory.episode_id)
         episodes = self._incomplete.setdefault(group, [])
@@ -86,20 +86,6 @@ class GroupFilter:
         for episode in counted:
             episode.decision = Decision.FILTERED
         return True
-
-
-def drop_groups(results: Iterable[EpisodeResult], groups: Collection[str], why: str) -> None:
-    """Drop the episodes of these groups that could be trained on; `why` becomes their error.
-
-    Example:
-        >>> slow = Trajectory(episode_id="a-0", rewards=[1.0])
-        >>> drop_groups([EpisodeResult(slow)], ["a"], "too late")
-        >>> slow.decision.value, slow.error
-        ('dropped', 'too late')
-    """
-    for trajectory in (result.trajectory for result in results):
-        if group_name(trajectory.episode_id) in groups and trajectory.decision.is_counted:
-            trajectory.decision, trajectory.error = Decision.DROPPED, trajectory.error or why
 
 
 def settle_groups(results: Iterable[EpisodeResult]) -> None:

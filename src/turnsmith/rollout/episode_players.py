@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import inspect
 import random
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from turnsmith.errors import EnvironmentFailure
+from turnsmith.concurrency.threads import shared_threads
+from turnsmith.errors import EnvironmentFailure, internal_error, is_ours
 from turnsmith.importing import import_object
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat_server import ChatServer
-from turnsmith.inference.engine import Engine, Sampling
+from turnsmith.inference.engine import Engine, Sampling, derived_seed
 from turnsmith.inference.http_client import is_url
-from turnsmith.internal_errors import internal_error, is_ours
 from turnsmith.rollout.attempt import EpisodeStart
 from turnsmith.rollout.model_copies import ModelCopies, ModelFolder
 from turnsmith.rollout.players import Players, PlayerSetting, past_model, past_models
-from turnsmith.threads import shared_threads
 from turnsmith.tools.parsing.base import answer_start
 
 _SECONDS = 120.0
-"""For one answer of a function or a server."""
+"""Time limit of one answer of a function or a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,7 @@ class EpisodePlayers:
     ) -> tuple[str, Said]:
         if setting.who.startswith("scripted:"):
             return setting.who, await self._call(setting.who.removeprefix("scripted:"), name, messages, number)
-        seed = self._sampling.seed
-        if seed is not None:
-            seed = zlib.crc32(f"{seed}/{self._start.episode_id}/{name}/{number}".encode())
+        seed = derived_seed(self._sampling.seed, self._start.episode_id, name, number)
         if is_url(setting.who):
             server = _server(setting.who, setting.model, name)
             answer = await server.ask(messages, setting.sampling(self._sampling, seed))
@@ -109,14 +105,14 @@ class EpisodePlayers:
         return self._said(chat.text(generation.token_ids), len(generation.token_ids))
 
     def _said(self, text: str, tokens: int | None) -> Said:
-        start = answer_start(text)  # what it thinks is not said
+        start = answer_start(text)  # the other player's reasoning is not part of its answer
         answer = "" if start < 0 else text[start:].strip() if start else text
         return Said(answer, len(self._chat.encode(text)) if tokens is None else tokens)
 
     async def _call(self, function_name: str, name: str, messages: list[dict[str, str]], number: int) -> Said:
         function = import_object(function_name)
-        # By the start, as the environment's own randomness: the episodes of a group meet the same player.
-        seed = {"seed": zlib.crc32(f"{self._start.seed}/{name}/{number}".encode())}
+        # The seed comes from the start, as the environment's does: the episodes of a group meet the same player.
+        seed = {"seed": derived_seed(self._start.seed, name, number)}
         options = seed if _takes_seed(function) else {}
         text = await shared_threads().run(lambda: function(messages, **options), limit=_SECONDS)
         if hasattr(text, "__await__"):
@@ -128,10 +124,10 @@ class EpisodePlayers:
     def _choose(self, name: str, setting: PlayerSetting) -> tuple[str, ModelFolder | None]:
         """Which model plays in this episode, and its folder; None: the one that is trained or evaluated."""
         if name not in self._chosen:
-            self._chosen[name] = self._drawn(name, setting)
+            self._chosen[name] = self._draw_model(name, setting)
         return self._chosen[name]
 
-    def _drawn(self, name: str, setting: PlayerSetting) -> tuple[str, ModelFolder | None]:
+    def _draw_model(self, name: str, setting: PlayerSetting) -> tuple[str, ModelFolder | None]:
         first, draw = self._players.first, random.Random(f"{self._start.seed}/{name}")
         if setting.who.startswith("model:"):
             return setting.who, ModelFolder.named(setting.who.removeprefix("model:"), first)

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_summary import EpisodeSummary
 from turnsmith.rollout.same_failure import NOT_RETRIED
-from turnsmith.trajectory import Decision, Outcome, Trajectory
+from turnsmith.trajectory import Decision, Outcome, Trajectory, is_success
 
 _MAX_EXAMPLES = 3
+_Counts = TypeVar("_Counts")
 
 
 class MixedEpisode(NamedTuple):
@@ -24,6 +25,19 @@ class MixedEpisode(NamedTuple):
     """None: it does not count."""
     success: bool | None
     """What its last `info` says; None: nothing."""
+
+
+@dataclass
+class ToolCounts:
+    """What became of the tool calls."""
+
+    calls: int = 0
+    errors: int = 0
+    """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
+    failures: int = 0
+    """Calls in which the tool failed; a call that the tool refused does not count."""
+    format_problems: int = 0
+    """Turns with a tool call that could not be parsed."""
 
 
 @dataclass
@@ -39,13 +53,7 @@ class EpisodeReport:
     """Token sequences beyond one in each episode, of agents that rewrote their history or had several conversations."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests of agents that got an error for what they asked for, by its sentence."""
-    tool_calls: int = 0
-    tool_errors: int = 0
-    """Calls that did not succeed: invalid arguments, refused by the tool, or the tool failed."""
-    tool_failures: int = 0
-    """Calls in which the tool failed; a call that the tool refused does not count."""
-    format_problems: int = 0
-    """Turns with a tool call that could not be parsed."""
+    tools: ToolCounts = field(default_factory=ToolCounts)
     first_error: str = ""
     groups: dict[str, list[float]] = field(default_factory=dict)
     """The rewards of each group's episodes, by group id; empty for a group whose episodes all failed."""
@@ -58,8 +66,10 @@ class EpisodeReport:
     conversations: dict[str, list[str]] = field(default_factory=dict)
     """Episode ids by a hash of the conversation: identical episodes share an entry. Only those with turns."""
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """The first few episode ids of each outcome, of each group, and with a `tool_failure`, `tool_error`,
-    `format_problem`, `cut_turn` or request that was `refused`."""
+    """The first few episode ids of each outcome, and with a `tool_failure`, `tool_error`, `format_problem`, `cut_turn`
+    or request that was `refused`."""
+    group_examples: dict[str, list[str]] = field(default_factory=dict)
+    """The first few episode ids of each group."""
     decisions: Counter[str] = field(default_factory=Counter)
     """Episodes by the failure policy's decision."""
     filtered_groups: list[str] = field(default_factory=list)
@@ -111,14 +121,15 @@ class EpisodeReport:
         for name, episodes in self.environments.items():
             counted = [episode for episode in episodes if episode.reward is not None]
             reports = any(episode.success is not None for episode in counted)
-            won = [bool(one.success) if reports else (one.reward or 0.0) > 0 for one in counted]
+            won = [is_success(episode.success, episode.reward or 0.0, by_info=reports) for episode in counted]
             counts[name] = sum(won), len(won)
         return counts
 
     def __add__(self, other: EpisodeReport) -> EpisodeReport:
-        total = EpisodeReport(**{name: _add(value, getattr(other, name)) for name, value in vars(self).items()})
+        total = _added(self, other)
         total.first_error = self.first_error or other.first_error
-        total.examples = {name: ids[:_MAX_EXAMPLES] for name, ids in total.examples.items()}
+        for examples in (total.examples, total.group_examples):
+            examples |= {name: ids[:_MAX_EXAMPLES] for name, ids in examples.items()}
         return total
 
     def metrics(self) -> dict[str, Any]:
@@ -156,9 +167,8 @@ class EpisodeReport:
             record |= {f"others/{what}": count for what, count in sorted(self.others.items())}
         agent = {"agent/branches": self.branches, "agent/refused": self.refused.total()}
         record |= {name: count for name, count in agent.items() if count}
-        if self.tool_calls or self.format_problems:
-            record |= {"tools/calls": self.tool_calls, "tools/errors": self.tool_errors}
-            record |= {"tools/failures": self.tool_failures, "tools/format_problems": self.format_problems}
+        if self.tools.calls or self.tools.format_problems:
+            record |= {f"tools/{name}": count for name, count in vars(self.tools).items()}
         return record
 
     def _metrics_by_environment(self) -> dict[str, Any]:
@@ -204,11 +214,11 @@ def report_of(trajectories: Iterable[Trajectory]) -> EpisodeReport:
             rewards.append(trajectory.total_reward)
             _add_behaviour(report, trajectory)
         if trajectory.environment:
-            mixed = MixedEpisode(trajectory.total_reward if is_used else None, _reported_success(trajectory))
+            mixed = MixedEpisode(trajectory.total_reward if is_used else None, trajectory.reported_success)
             report.environments.setdefault(trajectory.environment, []).append(mixed)
         _add_tool_calls(report, trajectory)
-        _add_example(report, outcome.value, trajectory)
-        _add_example(report, _group_key(trajectory.group_id), trajectory)
+        _add_example(report.examples, outcome.value, trajectory)
+        _add_example(report.group_examples, trajectory.group_id, trajectory)
     return report
 
 
@@ -227,11 +237,6 @@ def refusal_warning(report: EpisodeReport, step: int = 0) -> RunWarning | None:
     )
 
 
-def group_examples(report: EpisodeReport, group: str) -> list[str]:
-    """The ids of the first few episodes of a group."""
-    return report.examples.get(_group_key(group), [])
-
-
 def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     report.rewards.append(trajectory.total_reward)
     report.turns.append(trajectory.num_turns)
@@ -240,9 +245,9 @@ def _add_behaviour(report: EpisodeReport, trajectory: Trajectory) -> None:
     cut = sum(turn.stop_reason == "length" for turn in trajectory.turns)
     report.cut_turns += cut
     if cut:
-        _add_example(report, "cut_turn", trajectory)
-    success = _reported_success(trajectory)
-    report.summaries.append(EpisodeSummary.of(trajectory, success))
+        _add_example(report.examples, "cut_turn", trajectory)
+    success = trajectory.reported_success
+    report.summaries.append(EpisodeSummary.of(trajectory))
     if success is not None:
         report.successes = (report.successes or 0) + success
     if trajectory.actions:
@@ -259,10 +264,7 @@ def _add_tool_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
         has_format_problem = "format_problem" in info
         if how := info.get("continuation"):
             report.continuations[str(how)] += 1
-        report.tool_calls += len(calls)
-        report.tool_errors += errors
-        report.tool_failures += failures
-        report.format_problems += has_format_problem
+        report.tools = _added(report.tools, ToolCounts(len(calls), errors, failures, int(has_format_problem)))
         report.refused.update(info.get("refused", {}))
         reasons = {
             "refused": "refused" in info,
@@ -271,30 +273,18 @@ def _add_tool_calls(report: EpisodeReport, trajectory: Trajectory) -> None:
             "format_problem": has_format_problem,
         }
         for reason in filter(reasons.get, reasons):
-            _add_example(report, reason, trajectory)
+            _add_example(report.examples, reason, trajectory)
 
 
-def _add_example(report: EpisodeReport, reason: str, trajectory: Trajectory) -> None:
-    examples = report.examples.setdefault(reason, [])
-    if len(examples) < _MAX_EXAMPLES and trajectory.episode_id not in examples:
-        examples.append(trajectory.episode_id)
+def _add_example(examples: dict[str, list[str]], reason: str, trajectory: Trajectory) -> None:
+    ids = examples.setdefault(reason, [])
+    if len(ids) < _MAX_EXAMPLES and trajectory.episode_id not in ids:
+        ids.append(trajectory.episode_id)
 
 
-def _reported_success(trajectory: Trajectory) -> bool | None:
-    if not trajectory.infos or "success" not in trajectory.infos[-1]:
-        return None
-    return _is_true(trajectory.infos[-1]["success"])
-
-
-def _is_true(value: Any) -> bool:
-    try:
-        return bool(value)
-    except Exception:  # noqa: BLE001  (an array, or an object of the user's own: not a success)
-        return False
-
-
-def _group_key(group: str) -> str:
-    return f"group {group}"
+def _added(ours: _Counts, theirs: _Counts) -> _Counts:
+    """The sum of two reports, field by field."""
+    return type(ours)(**{name: _add(value, getattr(theirs, name)) for name, value in vars(ours).items()})
 
 
 def _add(ours: Any, theirs: Any) -> Any:
@@ -302,4 +292,6 @@ def _add(ours: Any, theirs: Any) -> Any:
         return theirs if ours is None else ours
     if type(ours) is dict:
         return {name: ours.get(name, []) + theirs.get(name, []) for name in ours | theirs}
+    if isinstance(ours, ToolCounts):
+        return _added(ours, theirs)
     return ours + theirs

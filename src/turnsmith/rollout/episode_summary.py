@@ -37,13 +37,13 @@ class EpisodeSummary:
     """Some of the runs of four words in what the model wrote, the same ones for the same text."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory, success: bool | None) -> EpisodeSummary:
+    def of(cls, trajectory: Trajectory) -> EpisodeSummary:
         """Of a finished episode."""
         return cls(
             trajectory.episode_id,
             trajectory.group_id,
             trajectory.total_reward,
-            success,
+            trajectory.reported_success,
             trajectory.sampled_tokens,
             any("format_problem" in info for info in trajectory.infos),
             dict(trajectory.reward_shares),

@@ -26,9 +26,7 @@ class Cause(StrEnum):
     """Why an episode may not count as it is."""
 
     ENVIRONMENT = "environment"
-    """The environment or the reward function raised, or returned something invalid."""
-    TIMEOUT = "timeout"
-    """A call to the environment timed out."""
+    """The environment or the reward function raised, returned something invalid, or a call to it timed out."""
     TOOL = "tool"
     """A tool failed; the model was shown an error message and went on."""
     PARSE = "parse"
@@ -38,9 +36,8 @@ class Cause(StrEnum):
     ENGINE = "engine"
     """The engine failed, or its server died."""
     WORKER = "worker"
-    """The process that ran the environment or the episode died."""
-    OVERLOAD = "overload"
-    """A call to the environment, a tool or the reward function never got its turn."""
+    """The process that ran the environment or the episode died, or a call to the environment, a tool or the reward
+    function never got its turn."""
     INTERNAL = "internal"
     """turnsmith itself failed."""
 
@@ -53,9 +50,9 @@ class Cause(StrEnum):
 _CAUSES = {
     Outcome.ENVIRONMENT_FAILED: Cause.ENVIRONMENT,
     Outcome.REWARD_FAILED: Cause.ENVIRONMENT,
-    Outcome.ENVIRONMENT_TIMEOUT: Cause.TIMEOUT,
+    Outcome.ENVIRONMENT_TIMEOUT: Cause.ENVIRONMENT,
     Outcome.WORKER_LOST: Cause.WORKER,
-    Outcome.OVERLOADED: Cause.OVERLOAD,
+    Outcome.OVERLOADED: Cause.WORKER,
     Outcome.ENGINE_FAILED: Cause.ENGINE,
     Outcome.INTERNAL_ERROR: Cause.INTERNAL,
     Outcome.TURN_LIMIT: Cause.LIMIT,
@@ -132,13 +129,11 @@ class FailurePolicy:
     """
 
     environment: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
-    timeout: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
     tool: CausePolicy = CausePolicy()
     parse: CausePolicy = CausePolicy()
     limit: CausePolicy = CausePolicy()
     engine: CausePolicy = CausePolicy(_DEFAULT_RETRIES, Decision.MASKED)
     worker: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
-    overload: CausePolicy = CausePolicy(_WORKER_RETRIES, Decision.MASKED)
     internal: CausePolicy = CausePolicy(0, Decision.STOPPED)
 
     @classmethod

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from turnsmith.concurrency.loop_thread import run_blocking, run_here
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine
-from turnsmith.loop_thread import run_blocking, run_here
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.evaluation.evaluate import engine_and_chat
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec, check_tools
+from turnsmith.rollout.spec import Limits, RolloutSpec, check_tools
 from turnsmith.rollout.turn import EpisodeTools, TurnResult, apply_action
 from turnsmith.tools.definition import ToolCall, ToolResult
 from turnsmith.tools.parsing import ActionParser, FormatProblem
@@ -70,7 +69,7 @@ class MultiTurnChatHarness:
     def run_episode(self, initial_prompt: str = "", seed: int = 0) -> dict[str, Any]:
         """Play one episode; the prompt is prepended to the environment's first observation.
 
-        A failure is no exception: `outcome` and `error` say what it was.
+        A failure raises nothing; `outcome` and `error` say what it was.
         """
         return run_blocking(self._play(initial_prompt, seed))
 
@@ -159,7 +158,7 @@ class MultiTurnManager:
     def __init__(self, tool_registry: ToolRegistry, action_parser: ActionParser, environment: Any = None) -> None:
         self.tool_registry = tool_registry
         self.action_parser = action_parser
-        if environment is None:  # the tool that steps one brings it
+        if environment is None:  # then it is the one that the tool was made with
             stepping = (tool for tool in tool_registry if isinstance(tool, EnvironmentStepTool))
             environment = next((tool.environment for tool in stepping), None)
         self.environment = environment
@@ -193,8 +192,8 @@ class MultiTurnManager:
         """Clear the turns before the next episode."""
         self.turns = []
 
-    def take(self, trajectory: Trajectory) -> None:
-        """Have the turns of a whole episode, instead of those so far."""
+    def show_episode(self, trajectory: Trajectory) -> None:
+        """Replace the turns by those of a whole episode."""
         results = map(_turn, _answers(trajectory), trajectory.rewards, trajectory.dones, trajectory.infos)
         self.turns = list(map(ManagedTurn, trajectory.states, trajectory.actions, results))
 

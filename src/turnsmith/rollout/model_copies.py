@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from turnsmith.concurrency.threads import shared_threads
 from turnsmith.inference.chat import Chat, set_template
 from turnsmith.inference.engine import Engine
-from turnsmith.threads import shared_threads
 
 _MOST = 6
 """Copies that a process keeps; beyond that, the one that was not asked for longest is dropped once it is idle."""
@@ -31,7 +31,7 @@ class ModelFolder:
     @classmethod
     def named(cls, name: str, like: ModelFolder | None) -> ModelFolder:
         """The model with this name, folder or id."""
-        from turnsmith.models import resolve
+        from turnsmith.inference.models import resolve
 
         return replace(like or cls(""), path=resolve(name), chat_template=None)
 

@@ -16,8 +16,7 @@ from turnsmith.errors import ConfigError, EngineFailure, EnvironmentFailure, Int
 from turnsmith.inference.sync.base import BaseInferenceEngine, make_sampling
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.harness import MultiTurnManager
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec, check_tools
+from turnsmith.rollout.spec import Limits, RolloutSpec, check_tools
 from turnsmith.rollout.turn import EpisodeTools
 from turnsmith.trajectory import Outcome, TokenBuffer, Trajectory
 
@@ -38,7 +37,7 @@ class MultiTurnInferenceEngine:
         >>> from turnsmith import Chat, ScriptedEngine
         >>> from turnsmith.env.examples import GuessNumber
         >>> from turnsmith.inference.sync.base import BaseInferenceEngine
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> tokenizer = AutoTokenizer.from_pretrained(resolve("tiny"))
         >>> engine = BaseInferenceEngine(ScriptedEngine(["8", "12"], Chat(tokenizer)), tokenizer)
         >>> conversation = MultiTurnInferenceEngine(engine, system_prompt="Answer with a number.")
@@ -177,7 +176,7 @@ class MultiTurnInferenceEngine:
         self.trajectory, self.tokens, self._session = trajectory, trajectory.tokens, trajectory.episode_id
         self.messages, self.num_turns = list(trajectory.messages), trajectory.num_turns
         if manager is not None:
-            manager.take(trajectory)
+            manager.show_episode(trajectory)
         # Only the texts are returned: without an exception, a failure would look like a short episode.
         if trajectory.outcome is Outcome.INTERNAL_ERROR:
             raise InternalError.read(trajectory.error)

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from turnsmith.errors import InternalError
+from turnsmith.errors import InternalError, bugs_named
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.internal_errors import bugs_named
-from turnsmith.rollout.attempt import check_rewards
+from turnsmith.inference.engine import Engine, Generation, Sampling, derived_seed
+from turnsmith.rollout.attempt import finish_reward
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.failure_policy import Cause
 from turnsmith.rollout.same_failure import NOT_RETRIED, SameFailure
@@ -72,7 +71,7 @@ async def play_episode(
         >>> from turnsmith.env import EnvironmentSpec
         >>> from turnsmith.env.examples.guess_number import GuessNumber
         >>> from turnsmith.inference.engines.scripted_engine import ScriptedEngine
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> class Flaky(GuessNumber):
         ...     crashes = [True]
@@ -115,7 +114,8 @@ async def _play(
             break
         retries[cause] += 1
         if cause in (Cause.PARSE, Cause.LIMIT):
-            attempt_spec = replace(spec, sampling=_reseeded(spec.sampling, attempt + 1))
+            seed = derived_seed(spec.sampling.seed, f"attempt-{attempt + 1}")
+            attempt_spec = replace(spec, sampling=replace(spec.sampling, seed=seed))
             attempt_engine = _ReplayEngine(engine, None, f"-try{attempt + 2}")
         else:
             # A server may still be busy with this attempt's request: the same one is sent again under another session.
@@ -125,11 +125,14 @@ async def _play(
         trajectory.episode_id = f"{start.episode_id}-try{attempt + 1}"
         given_up.append(trajectory)
         pause = failing.pause()
-        if pause or cause in (Cause.WORKER, Cause.OVERLOAD):
+        if pause or cause is Cause.WORKER:
             await asyncio.sleep(pause + _backoff_seconds(start.episode_id, retries[cause] - 1))
     trajectory.decision = policy.decision
     if policy.decision is Decision.PENALISED:
-        _penalise(trajectory, policy.penalty, has_reward_fn=spec.reward_fn is not None)
+        is_scored = spec.reward_fn is not None
+        # An episode without a turn has nothing to train on.
+        if not trajectory.turns or not finish_reward(trajectory, penalty=policy.penalty, is_scored=is_scored):
+            trajectory.decision = Decision.MASKED
     return EpisodeResult(trajectory, given_up, cause)
 
 
@@ -180,21 +183,3 @@ def _backoff_seconds(episode_id: str, retry: int) -> float:
     """
     jitter = zlib.crc32(f"{episode_id}/{retry}".encode()) / 2**32
     return jitter * min(_FIRST_BACKOFF_SECONDS * 2**retry, _MAX_BACKOFF_SECONDS)
-
-
-def _reseeded(sampling: Sampling, attempt: int) -> Sampling:
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=zlib.crc32(f"{sampling.seed}/attempt-{attempt}".encode()))
-
-
-def _penalise(trajectory: Trajectory, penalty: float, *, has_reward_fn: bool) -> None:
-    """Add the penalty to the reward of the last turn; an episode without a turn has nothing to train on."""
-    if not trajectory.turns:
-        trajectory.decision = Decision.MASKED
-    elif trajectory.score is not None or has_reward_fn:
-        trajectory.score = (trajectory.score or 0.0) + penalty
-    else:
-        trajectory.rewards[-1] += penalty
-    if not check_rewards(trajectory):
-        trajectory.decision = Decision.MASKED

@@ -1,4 +1,4 @@
-"""Notices that everything fails in the same way, so that nobody waits for the rest of it."""
+"""Notices that all attempts fail in the same way, so that a run or an evaluation stops early."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.env.host import Host
+from turnsmith.errors import user_failure
 from turnsmith.inference.chat import Chat
-from turnsmith.internal_errors import user_failure
-from turnsmith.step_result import StepResult
 from turnsmith.tools.definition import ToolCall, ToolResult
-from turnsmith.tools.parsing import ActionParser, FormatProblem, NativeParser, ParsedAction
+from turnsmith.tools.parsing import ActionParser, FormatProblem, ParsedAction, parse_turn
 from turnsmith.tools.parsing.base import PLAIN_INPUT
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.step_result import StepResult
 from turnsmith.tools.step_tool import EnvironmentStepTool
 from turnsmith.tools.tool import Tool
 
@@ -35,7 +35,7 @@ class TurnResult:
     problem: FormatProblem | None = None
     """Why a tool call could not be parsed, if the model seems to have written one."""
     is_over_limit: bool = False
-    """Whether the turn had more tool calls than the episode had left; then none of them was run."""
+    """Whether the turn had more tool calls than the episode had left, so that none of them was run."""
 
     @property
     def done(self) -> bool:
@@ -88,9 +88,10 @@ async def apply_action(
 ) -> TurnResult:
     """Run the tool calls in the model's turn; if there are none, step the environment.
 
-    Calls run one after another in the order they were written, because they may share state. Those that are steps have
-    their rewards, and after one that ends the episode none is run. If a call cannot be parsed, the model is shown an
-    error message and loses only that turn. If there are more calls than `calls_left`, none is run.
+    Calls run one after another in the order they were written, because they may share state. A call that is a step of
+    the environment adds its reward; if it ends the episode, the calls after it are not run. If a call cannot be parsed,
+    the model is shown an error message and loses only that turn. If there are more calls than `calls_left`, none of
+    them is run.
     """
     if not tools:
         return await _step(action, host)
@@ -120,10 +121,9 @@ async def apply_action(
 
 def _parse(parser: ActionParser, action: str, ids: Sequence[int]) -> ParsedAction:
     try:
-        # A model family may mark tool calls with control tokens, which the decoded text does not show.
-        return parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(action)
+        return parse_turn(parser, action, ids)
     except Exception as error:
-        raise user_failure(f"{type(parser).__name__}.parse", error) from error
+        raise user_failure(f"{type(parser).__name__}.parse", error, callers=2) from error  # `parse_turn` calls it
 
 
 async def _run_calls(

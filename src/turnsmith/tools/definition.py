@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnsmith.step_result import StepResult
+from turnsmith.tools.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True)

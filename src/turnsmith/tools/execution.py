@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from turnsmith.clocks import Clock, OutOfTime, add_clock
-from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
-from turnsmith.generators import enter
-from turnsmith.threads import shared_threads
+from turnsmith.concurrency.clocks import Clock, OutOfTime, add_clock
+from turnsmith.concurrency.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.concurrency.generators import enter
+from turnsmith.concurrency.threads import shared_threads
 
 GRACE = 1.0
 """Seconds that a cancelled tool gets for its cleanup."""
@@ -60,8 +60,10 @@ async def run_tool(
     episode_id: str,
     thread: EnvironmentThread | EventLoopThread | None = None,
 ) -> CallOutcome:
-    """Call the function for at most `limit` seconds, in its `thread` if it has one; else an async one in its own task,
-    and a plain one in any thread. Time in a queue does not count.
+    """Call the function for at most `limit` seconds, without the time that it waits in a queue.
+
+    It runs in its `thread` if it has one. Otherwise an async function gets a task of its own, and a plain one any
+    thread.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled; an async tool has had `GRACE` seconds for its cleanup.

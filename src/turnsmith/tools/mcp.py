@@ -1,7 +1,7 @@
 """Add the tools of an MCP server to a registry, over stdio or streamable HTTP, with the official `mcp` package.
 
-The connection runs in the shared event loop of the process (`turnsmith.loop_thread`), so that the registry can be used
-from any event loop and from synchronous code.
+The connection runs in the shared event loop of the process (`concurrency/loop_thread.py`), so that the registry can be
+used from any event loop and from synchronous code.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.concurrency.loop_thread import shared_loop
+from turnsmith.concurrency.supervisor import supervised
 from turnsmith.errors import ConfigError, MissingDependency, ToolError
 from turnsmith.importing import install_line
-from turnsmith.loop_thread import shared_loop
-from turnsmith.supervisor import supervised
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.tool import Tool
@@ -244,7 +244,7 @@ class _Connection:
         return self._client
 
     async def close(self) -> None:
-        """Close the connection; `mcp` gives the program two seconds. It ends with all that it started."""
+        """Close the connection. `mcp` gives the program two seconds to end, with all processes that it started."""
         self._stop.set()
         if self._serving is not None:
             await asyncio.wait((self._serving,), timeout=CLOSE_LIMIT)

@@ -69,7 +69,7 @@ def _to_plain(value: Any) -> Any:
 
 
 _MAX_TOKEN_LENGTH = 8
-"""More characters than this are not expected in one token; ordinary text has three to five."""
+"""A token is expected to have at most so many characters; in ordinary text it has three to five."""
 
 
 def truncate(text: str, tokens: int, encode: Encode | None = None) -> tuple[str, bool]:
@@ -86,7 +86,7 @@ def truncate(text: str, tokens: int, encode: Encode | None = None) -> tuple[str,
         >>> truncate("short", 20)
         ('short', False)
     """
-    # No tokenizer makes more tokens than there are bytes, so most results need not be encoded at all.
+    # A text has at most as many tokens as bytes, so most results need not be encoded at all.
     if len(text) * (1 if text.isascii() else 4) < tokens:
         return replace_surrogates(text), False
     length, half = len(text), tokens * _MAX_TOKEN_LENGTH // 2

@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from turnsmith.errors import ConfigError, EnvironmentFailure, InternalError, Overloaded, ToolError, describe_failure
-from turnsmith.internal_errors import internal_error, is_ours
-from turnsmith.loop_thread import run_blocking
+from turnsmith.concurrency.loop_thread import run_blocking
+from turnsmith.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    InternalError,
+    Overloaded,
+    ToolError,
+    describe_failure,
+    internal_error,
+    is_ours,
+)
 from turnsmith.tools.arguments import BadArguments, check_arguments
 from turnsmith.tools.definition import ToolCall, ToolDefinition, ToolResult
 from turnsmith.tools.error_messages import check_schema, unknown_tool
@@ -154,7 +162,7 @@ class ToolRegistry:
         if error is None:
             return _result(entry, outcome.value, count)
         is_failed_step = entry.tool.is_step and isinstance(error, EnvironmentFailure)
-        if is_failed_step or isinstance(error, Overloaded):  # no doing of the model, nor of a tool
+        if is_failed_step or isinstance(error, Overloaded):  # neither the model nor a tool caused it
             raise error
         if isinstance(error, ToolError):
             text, is_cut = truncate(str(error), entry.tool.max_output_tokens, count)

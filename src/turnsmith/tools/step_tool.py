@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any
 
-from turnsmith.environment_threads import EventLoopThread
-from turnsmith.step_result import StepResult, read_step
+from turnsmith.concurrency.environment_threads import EventLoopThread
 from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.step_result import StepResult, read_step
 from turnsmith.tools.tool import Tool
 
 
@@ -29,7 +29,7 @@ class StepTool(Tool):
     """
 
     is_step = True
-    grace = 60.0  # whoever steps keeps the time limit, and says so earlier than this
+    grace = 60.0  # the host of the environment keeps the time limit, and reports it earlier than this
 
     def __init__(
         self, definition: ToolDefinition, step: Callable[[str], Awaitable[StepResult]], *, limit: float

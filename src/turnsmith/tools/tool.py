@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.concurrency.environment_threads import EnvironmentThread, EventLoopThread
 from turnsmith.errors import ConfigError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import current_episode
-from turnsmith.tools.schema import Signature, signature_of
-from turnsmith.tools.tool_checks import require_self, warn_if_incomplete, what_is_untold
+from turnsmith.tools.schema import Signature, require_self, signature_of, warn_if_incomplete, what_is_untold
 
 __all__ = ["Tool", "current_episode", "tool", "tools_of"]
 
@@ -43,11 +42,11 @@ class Tool:
     time_limit: float = 30.0
     """Timeout of one call in seconds, from when it begins."""
     grace: float = 0.0
-    """Seconds that whoever waits adds to it, for a tool that keeps its time limit itself."""
+    """Seconds that the caller waits longer than the time limit, for a tool that keeps the limit itself."""
     max_output_tokens: int = 1024
     """Longer results are shortened to this many tokens before the model sees them."""
     thread: EnvironmentThread | EventLoopThread | None = None
-    """Where calls of an environment's method run; None: a plain one in any thread, an async one on the event loop."""
+    """Where calls of an environment's method run. None: a plain one in any thread, an async one on the event loop."""
     is_step: bool = False
     """Whether a call is a step of the environment: `execute` returns a `StepResult`."""
 
@@ -182,7 +181,7 @@ def tool(
         if not callable(plain) or not hasattr(plain, "__name__"):
             raise ConfigError(f"@tool is for functions and methods, not for {type(target).__name__}.")
         options = _Options(name or plain.__name__, description, float(time_limit), int(max_output_tokens))
-        if _is_in_class(plain):  # told about by `untold_tools`, once its class is the one that is used
+        if _is_in_class(plain):  # `untold_tools` warns about it, once its class is used
             setattr(plain, _MARK, options)
             return target
         warn_if_incomplete(options.name, description or plain.__doc__, plain)

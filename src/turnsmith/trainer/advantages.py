@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from turnsmith.trajectory import Trajectory
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from turnsmith.algo import TurnScale
     from turnsmith.config import TrainingConfig
     from turnsmith.records.advantages import StepAdvantages
 
@@ -67,7 +69,7 @@ class AdvantageEstimator:
     def check_credit(self, credit: str) -> None:
         """Raise a `ConfigError` if the estimator does not support this `training.credit`."""
         if credit not in self.by_credit:
-            others = [estimator.name for estimator in _BUILT_IN.values() if credit in estimator.by_credit]
+            others = [estimator.name for estimator in ESTIMATORS.values() if credit in estimator.by_credit]
             raise ConfigError(
                 f"training.credit={credit!r} does not go with training.adv_estimator={self.name!r}: use "
                 f"{' or '.join(f'credit={one!r}' for one in self.by_credit)}, or one of {', '.join(others)}."
@@ -141,8 +143,8 @@ def get_estimator(name: str) -> AdvantageEstimator:
         turnsmith.errors.ConfigError: training.adv_estimator='pathlib:Path' is not an estimator: decorate the function \
 with @advantage_estimator.
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
     found = import_object(name)
     if not isinstance(found, AdvantageEstimator):
         raise ConfigError(
@@ -231,91 +233,69 @@ def _join(inputs: AdvantageInputs, rows: EpisodeRows) -> AdvantageInputs:
 # The built-in estimators: functions of `turnsmith.algo`, which is imported when one of them is called.
 
 
-def _grouped(name: str) -> Compute:
-    """A function of `algo` that takes rewards, mask and groups."""
-
-    def compute(inputs: AdvantageInputs) -> Any:
-        from turnsmith import algo
-
-        return getattr(algo, name)(inputs.rewards, inputs.mask, inputs.groups)
-
-    return compute
-
-
-def _by_turn(scale: Any) -> Compute:
-    def compute(inputs: AdvantageInputs) -> Any:
-        from turnsmith import algo
-
-        return algo.compute_turn_return_advantage(inputs.rewards, inputs.mask, inputs.groups, inputs.gamma, scale=scale)
-
-    return compute
-
-
-def _anchored(*, normalize: bool) -> Compute:
-    def compute(inputs: AdvantageInputs) -> Any:
-        from turnsmith import algo
-
-        if inputs.anchors is None:
-            raise ValueError("anchored credit needs the observation that each turn began from")
-        return algo.compute_gigpo_advantage(
-            inputs.rewards, inputs.mask, inputs.groups, inputs.anchors, inputs.gamma, normalize=normalize
-        )
-
-    return compute
-
-
-def _gae(name: str) -> Compute:
-    def compute(inputs: AdvantageInputs) -> Any:
-        from turnsmith import algo
-
-        if inputs.values is None:
-            raise ValueError("gae needs the values of a critic")
-        return getattr(algo, name)(inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam)
-
-    return compute
-
-
-def _reinforce_plus_plus(inputs: AdvantageInputs) -> Any:
+def _compare_episodes(data: AdvantageInputs, name: str) -> Any:
     from turnsmith import algo
 
-    return algo.compute_reinforce_plus_plus_advantage(inputs.rewards, inputs.mask, inputs.gamma)
+    functions = {
+        "grpo": algo.compute_grpo_advantage,
+        "dr_grpo": algo.compute_dr_grpo_advantage,
+        "grpo_passk": algo.compute_pass_at_k_advantage,
+        "rloo": algo.compute_rloo_advantage,
+        "opo": algo.compute_opo_advantage,
+        "reinforce_plus_plus_baseline": algo.compute_reinforce_plus_plus_baseline_advantage,
+    }
+    return functions[name](data.rewards, data.mask, data.groups)
 
 
-_BUILT_IN = {
-    estimator.name: estimator
-    for estimator in (
-        AdvantageEstimator(
-            "grpo",
-            {
-                "episode": _grouped("compute_grpo_advantage"),
-                "turn": _by_turn("group"),
-                "anchored": _anchored(normalize=True),
-            },
-        ),
-        AdvantageEstimator(
-            "dr_grpo",
-            {
-                "episode": _grouped("compute_dr_grpo_advantage"),
-                "turn": _by_turn("none"),
-                "anchored": _anchored(normalize=False),
-            },
-        ),
-        AdvantageEstimator("grpo_passk", {"episode": _grouped("compute_pass_at_k_advantage")}),
-        AdvantageEstimator("rloo", {"episode": _grouped("compute_rloo_advantage"), "turn": _by_turn("none")}),
-        AdvantageEstimator("opo", {"episode": _grouped("compute_opo_advantage")}),
-        AdvantageEstimator("reinforce_plus_plus", {"episode": _reinforce_plus_plus}, compares_groups=False),
-        AdvantageEstimator(
-            "reinforce_plus_plus_baseline",
-            {"episode": _grouped("compute_reinforce_plus_plus_baseline_advantage"), "turn": _by_turn("batch")},
-        ),
-        AdvantageEstimator(
-            "gae",
-            {
-                "episode": _gae("compute_gae_advantage_return"),
-                "turn": _gae("compute_turn_gae_advantage_return"),
-            },
-            needs_critic=True,
-            compares_groups=False,
-        ),
-    )
-}
+def _reinforce_plus_plus(data: AdvantageInputs) -> Any:
+    from turnsmith.algo import compute_reinforce_plus_plus_advantage
+
+    return compute_reinforce_plus_plus_advantage(data.rewards, data.mask, data.gamma)
+
+
+def _gae(data: AdvantageInputs, *, by_turn: bool) -> Any:
+    from turnsmith.algo import compute_gae_advantage_return, compute_turn_gae_advantage_return
+
+    if data.values is None:
+        raise ValueError("gae needs the values of a critic")
+    compute = compute_turn_gae_advantage_return if by_turn else compute_gae_advantage_return
+    return compute(data.rewards, data.values, data.mask, data.gamma, data.lam)
+
+
+def _turn_returns(data: AdvantageInputs, scale: TurnScale) -> Any:
+    from turnsmith.algo import compute_turn_return_advantage
+
+    return compute_turn_return_advantage(data.rewards, data.mask, data.groups, data.gamma, scale=scale)
+
+
+def _gigpo(data: AdvantageInputs, *, normalize: bool) -> Any:
+    from turnsmith.algo import compute_gigpo_advantage
+
+    if data.anchors is None:
+        raise ValueError("anchored credit needs the observation that each turn began from")
+    return compute_gigpo_advantage(data.rewards, data.mask, data.groups, data.anchors, data.gamma, normalize=normalize)
+
+
+def _episodes(name: str, **more: Compute) -> AdvantageEstimator:
+    """An estimator that compares the episodes of a group, with what it does for other kinds of credit."""
+    return AdvantageEstimator(name, {"episode": partial(_compare_episodes, name=name), **more})
+
+
+_PLAIN_TURNS = partial(_turn_returns, scale="none")
+_ALL = (
+    _episodes("grpo", turn=partial(_turn_returns, scale="group"), anchored=partial(_gigpo, normalize=True)),
+    _episodes("dr_grpo", turn=_PLAIN_TURNS, anchored=partial(_gigpo, normalize=False)),
+    _episodes("grpo_passk"),
+    _episodes("rloo", turn=_PLAIN_TURNS),
+    _episodes("opo"),
+    AdvantageEstimator("reinforce_plus_plus", {"episode": _reinforce_plus_plus}, compares_groups=False),
+    _episodes("reinforce_plus_plus_baseline", turn=partial(_turn_returns, scale="batch")),
+    AdvantageEstimator(
+        "gae",
+        {"episode": partial(_gae, by_turn=False), "turn": partial(_gae, by_turn=True)},
+        needs_critic=True,
+        compares_groups=False,
+    ),
+)
+ESTIMATORS = {estimator.name: estimator for estimator in _ALL}
+"""The estimators that `training.adv_estimator` names, in the order of `config.Estimator`."""

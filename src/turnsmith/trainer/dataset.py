@@ -1,4 +1,4 @@
-"""The dataset of a run: seeds, tasks or a curriculum, as a stream whose state can be saved and restored."""
+"""The dataset of a run: seeds, tasks or a curriculum, as a stream whose state can be saved; and its epochs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _About(TypedDict):
 
 
 class Rows(Protocol):
-    """What a PyTorch dataset has."""
+    """The interface of a PyTorch dataset with numbered rows."""
 
     def __len__(self) -> int: ...
 
@@ -256,11 +256,11 @@ class CustomEnvironmentDataset:
         """The opening prompt of a row's episodes, from the one episode loop."""
         if self.environment is None or self.tokenizer is None:
             return {}
+        from turnsmith.concurrency.loop_thread import run_blocking
         from turnsmith.inference.engine import Sampling
         from turnsmith.inference.engines.scripted_engine import ScriptedEngine
-        from turnsmith.loop_thread import run_blocking
         from turnsmith.rollout.episode import EpisodeStart, run_episode
-        from turnsmith.rollout.limits import Limits
+        from turnsmith.rollout.spec import Limits
         from turnsmith.trajectory import Outcome
 
         chat = self._chat
@@ -307,3 +307,38 @@ def _shuffled(rows: int, seed: str) -> array[int]:
     order = array("q", range(rows))
     random.Random(seed).shuffle(order)
     return order
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of one call of `fit`, which begins a new one after those of the calls before.
+
+    Example:
+        >>> first = Epochs().next(steps=1, after=0)  # fit(num_epochs=2, num_iters_per_epoch=1)
+        >>> [first.of(step) for step in (1, 2)]
+        [0, 1]
+        >>> second = first.next(steps=2, after=2)  # fit(num_epochs=2, num_iters_per_epoch=2)
+        >>> [second.of(step) for step in (3, 4, 5, 6)]
+        [2, 2, 3, 3]
+        >>> [step for step in (3, 4, 5, 6) if second.end_with(step, every=2)]
+        [6]
+    """
+
+    steps: int = 1
+    """Steps in each."""
+    after: int = 0
+    """The last step before the call."""
+    first: int = 0
+    """The number of its first epoch."""
+
+    def of(self, step: int) -> int:
+        """The epoch of a step."""
+        return self.first + (step - self.after - 1) // self.steps
+
+    def end_with(self, step: int, every: int) -> bool:
+        """Whether so many epochs of the call end with this step, or a multiple of them; 0: never."""
+        return every > 0 and (step - self.after) % (every * self.steps) == 0
+
+    def next(self, steps: int, after: int) -> Epochs:
+        """Those of a call that begins after a step, and has so many steps in each."""
+        return Epochs(steps, after, self.of(after) + 1)

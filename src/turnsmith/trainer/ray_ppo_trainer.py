@@ -4,51 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, TrainingFailure
-from turnsmith.inference.model_check import ModelCheck
-from turnsmith.models import BUILT_MODELS, cache_folder
-from turnsmith.records import stacks
+from turnsmith.inference.models import BUILT_MODELS, cache_folder
 from turnsmith.records.checkpoints import read_state
 from turnsmith.records.files import using
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_lock import RunLock, claim_run
-from turnsmith.records.run_state import this_process
+from turnsmith.records.run_lock import RunLock
+from turnsmith.records.run_state import EventKind, this_process
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.records.signed_ledger import signed_end
-from turnsmith.rollout.isolation_check import check_isolation
-from turnsmith.rollout.rewards.reward_function import check_reward_function
-from turnsmith.rollout.spec import check_tools
+from turnsmith.rollout.spec import EpisodeParts
 from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.arguments import check_tokenizer, environment_of, one_of
-from turnsmith.trainer.callbacks import TrainerCallback
-from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, find_checkpoint
-from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.build import run_header, verl_config
-from turnsmith.trainer.config.check import check, check_horizon
-from turnsmith.trainer.config.layout import episode_workers
-from turnsmith.trainer.dataset import CustomEnvironmentDataset, Tasks, steps_in_epoch
-from turnsmith.trainer.display.progress import ProgressView
-from turnsmith.trainer.driver.cluster import Cluster
+from turnsmith.trainer.checkpoints.contents import check_fit, find_checkpoint
+from turnsmith.trainer.config.check import check, check_horizon, run_header, verl_config
+from turnsmith.trainer.dataset import CustomEnvironmentDataset, Epochs, Tasks, steps_in_epoch
+from turnsmith.trainer.display import ProgressView
+from turnsmith.trainer.driver.ending import ignore_preemption, preemptible, record_end, to_training_failure
 from turnsmith.trainer.driver.preflight import check_machine
-from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
-from turnsmith.trainer.driver.runner_client import train_until, wait_for_call
-from turnsmith.trainer.driver.stop_signals import ignore_preemption, preemptible
-from turnsmith.trainer.driver.watchdog import STACKS, Watchdog
-from turnsmith.trainer.epochs import Epochs
-from turnsmith.trainer.forecast_check import ForecastCheck
-from turnsmith.trainer.mix_dataset import run_dataset
-from turnsmith.trainer.recipe import RunInputs
-from turnsmith.trainer.resume import Parts, StoppedRun, reopen
-from turnsmith.trainer.validation import Validation
-
-_TRACKER_SECONDS = 40.0  # the task runner itself stops waiting sooner, and says which tracker it was
+from turnsmith.trainer.resume import Recipe, StoppedRun, reopen
+from turnsmith.trainer.run_parts import (
+    EpisodePlan,
+    RunParts,
+    TrainerCallback,
+    check_tokenizer,
+    claim_new_folder,
+    one_of,
+    write_settings,
+    write_starts,
+)
+from turnsmith.trainer.session import Session, train_until
 
 
 class RayPPOTrainer:
@@ -106,39 +95,19 @@ made of whole groups. Set batch_size to 24 or 32.
             )
         dataset = one_of(dataset=dataset, train_dataset=train_dataset)
         validation = one_of(validation=validation, val_dataset=val_dataset)
-        if environment is None:
-            environment = environment_of(dataset)
         check(config)
         check_tokenizer(tokenizer, config)
-        check_reward_function(reward_fn)
+        episodes = EpisodeParts(reward_fn=reward_fn, tools=tools, parser=parser)
         self.config = config
-        self.environment = EnvironmentSpec.of(environment, config.environment)
-        check_isolation(self.environment.isolated(), reward_fn)
-        check_tools(self.environment, tools)
-        self.reward_fn = reward_fn
-        self.dataset = run_dataset(dataset, self.environment)
-        self.tools = tools
-        self.parser = parser
-        self.callbacks = list(callbacks)
-        self.validation = Validation.of(validation, self.environment)
-        self.validation.check(config, self.dataset)
-        for starts in (self.dataset, self.validation.starts):
-            self.environment.check_tasks(starts.first_tasks())
+        self.parts = RunParts.of(config, episodes, environment, dataset, validation, callbacks)
+        """What was passed."""
         self.run: RunFolder | None = None
         """The run folder, once training has started."""
         self._lock: RunLock | None = None  # from before the folder is rewound until the run's processes have ended
-        self._cluster: Cluster | None = None
-        self._runner: Any = None
-        self._servers: list[Any] = []  # an actor ends with its last handle
-        self._watchdog: Any = None
-        self._forecast = None if config.training.plan is None else ForecastCheck.of(config.training.plan)
+        self._session: Session | None = None  # while the run has processes
         self._view = ProgressView()
-        if self.validation.is_chosen and not config.evaluation.every:
-            self._view.note(
-                "warning: a held-out set is given (validation), but evaluation.every is 0, so that nothing is "
-                "evaluated: set evaluation.every, in steps."
-            )
-        self._horizon = 0
+        if sentence := self.parts.validation.warning(config):
+            self._view.note(sentence)
         self._steps_made = 0
         self._epochs = Epochs()
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
@@ -176,12 +145,11 @@ made of whole groups. Set batch_size to 24 or 32.
             Traceback (most recent call last):
             turnsmith.errors.RecordError: There is no run folder runs/gone.
         """
-        given = Parts(environment, reward_fn, tools, curriculum, validation, parser)
+        given = {"environment": environment, "curriculum": curriculum, "validation": validation}
+        given |= EpisodeParts(reward_fn=reward_fn, tools=tools, parser=parser).parts()
         stopped = reopen(run_folder, given, overrides, trust=trust)
-        parts = stopped.parts
-        mine = (parts.environment, parts.reward_fn, stopped.dataset, parts.tools, parts.validation, parts.parser)
         try:
-            trainer = cls(stopped.config, *mine, callbacks)
+            trainer = cls(stopped.config, **stopped.parts, callbacks=callbacks)
         except BaseException:
             stopped.lock.release()
             raise
@@ -220,24 +188,26 @@ made of whole groups. Set batch_size to 24 or 32.
         if steps <= 0:  # only in a resumed run
             self._view.note(f"All {self._steps_made} steps of {self._folder().path} are done.")
             return self.metrics_history
-        self._check_horizon(steps)
+        if self._session is not None and self._session.runner is not None:
+            last = self._watch(self._session.runner.step.remote()) + steps
+            check_horizon(self.config.training, last, self._session.horizon)
         began, self._epochs = time.monotonic(), epochs
         try:
-            header = run_header(self.config, self.environment.name)
+            header = run_header(self.config, self.parts.environment.name)
             self._view.start(self._steps_made + steps, header, self._steps_made)
             self._start(self._steps_made + steps)
             last = self._watch(self._runner.step.remote()) + steps
             with using(self._folder().path):
-                self._inputs().write_recipe(self._folder(), last, epochs)
-                self._folder().append_event("training", steps=last, **this_process())
+                Recipe.of(self.config, self.parts, last, epochs).write(self._folder().path)
+                self._folder().append_event(EventKind.TRAINING, steps=last, **this_process())
             self._is_training = True
             grace = self.config.checkpoint.grace_seconds
             is_whole = train_until(last, epochs, self._runner, self._watch, grace, self._view.note)
             self._is_training = False
             end = last if is_whole else self._steps_made
             with using(self._folder().path):
-                self._folder().append_event("finished", step=end, **signed_end(self._folder(), end))
-            for callback in self.callbacks:
+                self._folder().append_event(EventKind.FINISHED, step=end, **signed_end(self._folder(), end))
+            for callback in self.parts.callbacks:
                 callback.on_train_end(self)
         except BaseException as error:
             self._is_training = False
@@ -245,8 +215,6 @@ made of whole groups. Set batch_size to 24 or 32.
             self._view.finish(record_end(error, self.run))
             self.cleanup()
             raise
-        if self._forecast is not None:
-            self._view.note(self._forecast.line())
         self._view.finish(f"{steps - (last - end)} steps in {time.monotonic() - began:.0f} s, in {self._folder().path}")
         if not is_whole:
             self.cleanup()  # the step that was under way is gone; only `resume` begins it again
@@ -267,7 +235,7 @@ made of whole groups. Set batch_size to 24 or 32.
 
         model = self.config.model.local_path or self.config.model.model_name
         folder = str(cache_folder() / BUILT_MODELS[model]) if model in BUILT_MODELS else model
-        for warning in run_quick_checks(self._inputs(), folder, say).warnings:
+        for warning in run_quick_checks(self.config, self.parts, folder, say).warnings:
             say(str(warning))
 
     def stop(self) -> None:
@@ -303,13 +271,13 @@ made of whole groups. Set batch_size to 24 or 32.
         self._refuse_while_training("load_checkpoint")
         checkpoint = find_checkpoint(Path(path), trust=trust, warn=self._view.note)
         check_fit(checkpoint, self.config, self._view.note)
-        epoch_steps = steps_in_epoch(self.config, self.dataset)
+        epoch_steps = steps_in_epoch(self.config, self.parts.dataset)
         epoch = read_state(checkpoint.path).get("epoch", (checkpoint.step - 1) // epoch_steps)
         self._epochs = Epochs(epoch_steps, checkpoint.step, int(epoch) + 1)
         self._start(0, checkpoint.step + self.config.training.num_epochs * epoch_steps)
         step = self._steps_made = int(self._watch(self._runner.load.remote(str(checkpoint.path))))
         with using(self._folder().path):
-            self._folder().append_event("loaded", step=step, content=str(checkpoint.path))
+            self._folder().append_event(EventKind.LOADED, step=step, content=str(checkpoint.path))
         return step
 
     def cleanup(self) -> None:
@@ -317,159 +285,102 @@ made of whole groups. Set batch_size to 24 or 32.
 
         The run is then over for this trainer; `resume` goes on with it.
         """
-        if self._forecast is not None:
-            self._forecast.close()
-        if self._cluster is not None:
-            self._finish_trackers()
-            self._cluster.close()
+        if self._session is not None:
+            self._session.close()
         if self._lock is not None:
             self._lock.release()
-        self._cluster = self._runner = self._lock = None
-        self._servers = []
+        self._session = self._lock = None
 
-    def _finish_trackers(self) -> None:
-        import ray
-        from ray.exceptions import RayError
-
-        if self._runner is not None and self.config.logging.trackers:
-            try:
-                ray.get(self._runner.finish_trackers.remote(), timeout=_TRACKER_SECONDS)
-            except RayError:
-                pass  # the task runner may be what failed
+    @property
+    def _runner(self) -> Any:
+        """The task runner, while it runs."""
+        return None if self._session is None else self._session.runner
 
     def _steps_to_make(self, epochs: int | None, epoch_steps: int | None) -> tuple[int, Epochs]:
         """Number of steps, and their epochs."""
         if self._stopped is not None and epochs is None and epoch_steps is None:
             return self._stopped.recipe.steps - self._stopped.step, self._epochs
-        epoch_steps = epoch_steps or steps_in_epoch(self.config, self.dataset)
+        epoch_steps = epoch_steps or steps_in_epoch(self.config, self.parts.dataset)
         steps = (epochs or self.config.training.num_epochs) * epoch_steps
         return steps, self._epochs.next(epoch_steps, self._steps_made)
-
-    def _check_horizon(self, steps: int) -> None:
-        if self._runner is not None:
-            last = self._watch(self._runner.step.remote()) + steps
-            check_horizon(self.config.training, last, self._horizon)
-
-    def _inputs(self) -> RunInputs:
-        return RunInputs(
-            self.config, self.environment, self.reward_fn, self.dataset, self.tools, self.validation, self.parser
-        )
 
     def _start(self, last_step: int, horizon: int | None = None) -> None:
         """Start every process, if there is none yet; `horizon`: the learning rate's last step, if not `last_step`."""
         if self._runner is not None:
             return
-        self._horizon = horizon or last_step
-        from turnsmith.models import resolve
-        from turnsmith.models.hub import check_hub
-        from turnsmith.trainer.verl.task_runner import TaskRunner
+        from turnsmith.inference.model_check import check_hub
+        from turnsmith.inference.models import resolve
         from turnsmith.trainer.verl.trackers import tracker_variables
-        from turnsmith.trainer.verl.transformers.server import start_servers_early
 
         config = self.config
-        check_machine(config)
+        check_machine(config)  # before anything that a machine without Linux cannot install is imported
+        from omegaconf import OmegaConf
+
         self._view.phase("resolving model")
         # Other machines do not see the cache of this one.
         shared = Path(config.checkpoint.output_dir) / ".models" if config.ray.address else None
         model_path = resolve(config.model.model_name, config.model.local_path, shared)
         check_hub(model_path)
-        inputs = self._inputs()
-        self.run, self._lock = self._begin_folder(inputs)
+        if self._stopped is None:
+            self.run, self._lock = claim_new_folder(config, self.parts.environment.name)
+        else:
+            self._refuse_after_cleanup()
+            self.run, self._lock = self._stopped.run, self._stopped.lock
         run_dir = str(self.run.path)
-        self._cluster = Cluster(config, resolve_device(config), {stacks.VARIABLE: str(self.run.path / STACKS)})
-        theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._horizon)
+        self._session = Session(config, self.run, horizon or last_step)
+        theirs = verl_config(config, model_path=model_path, run_dir=run_dir, steps=self._session.horizon)
         with using(self.run.path):
-            inputs.write(self.run, theirs, is_new=self._stopped is None)
-            inputs.write_recipe(self.run, last_step, self._epochs)
-            self.run.append_event("starting", **this_process())
-        if self._forecast is not None:
-            self._forecast.begin(self.run, memory=resolve_device(config) == "cpu" and not config.ray.address)
+            write_settings(config, self.run)
+            self.run.write_verl_config(OmegaConf.to_yaml(theirs))
+            write_starts(config, self.parts, self.run, is_new=self._stopped is None)
+            Recipe.of(config, self.parts, last_step, self._epochs).write(self.run.path)
+            self.run.append_event(EventKind.STARTING, **this_process())
         if config.training.check and self._stopped is None:
-            self._check(model_path)
-            inputs = self._inputs()  # it may have chosen where environments run
-        self._view.phase("starting Ray")
-        # It ends before anything loads the model, and while Ray starts.
-        with ModelCheck.of(config, model_path, self._view.note):
-            self._cluster.start(self._view.phase)
-        self._view.phase("importing torch and verl")
-        self._runner = self._cluster.actor(TaskRunner, threads=6)
-        self._watchdog = Watchdog(config.failures.stall_seconds, self._runner, self._cluster, self.run)
-        self._servers = start_servers_early(config, self._cluster, model_path)
+            from turnsmith.trainer.quick_checks import check_before_start
+
+            self._view.phase("checking")
+            self.config, self.parts = check_before_start(config, self.parts, model_path, self.run, self._view.note)
+        runner = self._session.start(model_path, self._view)
         self._watch(
-            self._runner.start.remote(
+            runner.start.remote(
                 theirs,
-                inputs.episode_plan(self._lock, model_path),
-                num_actors=episode_workers(config),
-                saving=CheckpointPolicy.of(config),
-                epochs=self._epochs,
-                evaluating=self.validation.schedule(config, self.reward_fn, self.tools),
-                tracker_variables=tracker_variables(run_dir),
+                EpisodePlan.of(self.config, self.parts, self._lock, model_path),
+                self.parts.validation.schedule(config),
+                self._epochs,
+                tracker_variables(run_dir),
             )
         )
         if self._stopped is not None and self._stopped.checkpoint is not None:
-            self._watch(self._runner.load.remote(str(self._stopped.checkpoint.path)))
+            self._watch(runner.load.remote(str(self._stopped.checkpoint.path)))
         self._stopped = None
-
-    def _begin_folder(self, inputs: RunInputs) -> tuple[RunFolder, RunLock]:
-        """The run's folder, new or the one to resume in, and the lock that this process holds it with."""
-        if self._stopped is not None:
-            self._refuse_after_cleanup()
-            return self._stopped.run, self._stopped.lock
-        folder = inputs.new_folder()
-        with using(folder.path):
-            return folder, claim_run(folder.path, 0)
-
-    def _check(self, model_path: str) -> None:
-        """Run the quick checks; what they find is a warning, unless no episode of the run can work."""
-        from turnsmith.trainer.quick_checks import run_quick_checks
-
-        self._view.phase("checking")
-        found = run_quick_checks(self._inputs(), model_path, say=self._view.note)
-        for warning in found.warnings:
-            self._view.note(str(warning))
-            with using(self._folder().path):
-                self._folder().append_event("warning", content=warning.content())
-        if found.environment != self.environment:
-            self._use(found.environment)
-            with using(self._folder().path):
-                self._inputs().write_settings(self._folder())
-
-    def _use(self, environment: EnvironmentSpec) -> None:
-        """Train, and evaluate where that is in the same one, with other settings of the environment."""
-        if self.environment.config == self.config.environment and environment.config is not None:
-            self.config = replace(self.config, environment=environment.config)
-        if self.validation.environment == self.environment:
-            self.validation = replace(self.validation, environment=environment)
-        self.environment = environment
 
     def _watch(self, reference: Any, grace: float | None = None) -> Any:
         """Show progress until a call to the task runner returns; raise its error as one of ours."""
         from ray.exceptions import RayError
 
         try:
-            return wait_for_call(reference, self._runner, self._watchdog, self._show, grace)
+            assert self._session is not None
+            return self._session.wait(reference, self._show, grace)
         except RayError as error:
             raise to_training_failure(error, self._folder(), self._steps_made) from None
 
-    def _show(self, kind: str, content: Any) -> None:
-        if kind == "phase":
+    def _show(self, kind: EventKind, content: Any) -> None:
+        if kind == EventKind.PHASE:
             self._view.phase(content)
-        elif kind == "step":
+        elif kind == EventKind.STEP:
             self._steps_made = content["step"]
             self._view.step(content)
-            if self._forecast is not None and (line := self._forecast.step(content)):
-                self._view.note(line)
-            for callback in self.callbacks:
+            for callback in self.parts.callbacks:
                 callback.on_step_end(self, content)
-        elif kind == "evaluation":
+        elif kind == EventKind.EVALUATION:
             self._view.evaluation(content)
-            for callback in self.callbacks:
+            for callback in self.parts.callbacks:
                 callback.on_evaluate(self, content)
-        elif kind == "checkpoint":
+        elif kind == EventKind.CHECKPOINT:
             self._view.note(f"saved {content}")
-            for callback in self.callbacks:
+            for callback in self.parts.callbacks:
                 callback.on_save(self, Path(content))
-        elif kind == "warning":
+        elif kind == EventKind.WARNING:
             self._view.note(content if isinstance(content, str) else str(RunWarning.of(content)))
 
     def _refuse_while_training(self, method: str) -> None:
@@ -487,12 +398,3 @@ made of whole groups. Set batch_size to 24 or 32.
         if self.run is None:
             raise TrainingFailure("The run has no folder yet: call fit() first.")
         return self.run
-
-
-class CustomRayPPOTrainer(RayPPOTrainer):
-    """The specification's other name for `RayPPOTrainer`.
-
-    Example:
-        >>> from turnsmith import ConfigStore
-        >>> CustomRayPPOTrainer(ConfigStore(), "turnsmith.env.examples:GuessNumber").run
-    """

@@ -1,12 +1,17 @@
-"""One row for each episode, made of the rows of its segments, so that estimators compare episodes and never segments.
+"""The rows of an episode: one for estimators, and what each of its rows weighs in a mean over episodes.
 
-An agent that rewrites its history or has several conversations gives several token sequences. The row of its episode
-has the model's turns of all of them in the order in which they were sampled. So a reward reaches every turn that was
-sampled before it, in whichever segment: a turn that sums up a conversation earns what comes after it.
+An agent that rewrites its history or has several conversations gives several token sequences, and as many rows. The one
+row that estimators see has the model's turns of all of them in the order in which they were sampled, so that they
+compare episodes and never segments. A reward reaches every turn that was sampled before it, in whichever segment: a
+turn that sums up a conversation earns what comes after it.
+
+verl's losses count rows, and verl fills a batch up with rows without tokens. Multiplied by `row_weights`, their
+gradients count episodes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -100,3 +105,44 @@ class EpisodeRows:
     def first(self, items: Sequence[Any]) -> list[Any]:
         """One item for each episode, of those for each row."""
         return [items[row] for row in self._firsts]
+
+
+def counts_episodes(aggregation: str) -> bool:
+    """Whether this `training.loss_aggregation` is a mean over episodes; the others weigh each token alike.
+
+    Example:
+        >>> counts_episodes("seq-mean-token-sum"), counts_episodes("token-mean")
+        (True, False)
+    """
+    return aggregation.startswith("seq-mean")
+
+
+def row_weights(episodes: Sequence[Hashable], tokens: Sequence[int], aggregation: str) -> list[float]:
+    """The weight of each row's gradient.
+
+    With R rows, E episodes that have tokens to train, and n tokens in a row of an episode that has N:
+
+        seq-mean-token-sum, seq-mean-token-sum-norm    R / E
+        seq-mean-token-mean                            R / E * n / N
+
+    All are 1 if each row is an episode with tokens. The step of a batch in several mini-batches is exact as well: each
+    episode has 1/E of the step, wherever its rows are.
+
+    Args:
+        episodes: The episode of each row.
+        tokens: How many tokens of each row are trained.
+        aggregation: `training.loss_aggregation`.
+
+    Example:
+        >>> row_weights(["a", "b", "b", "padding"], [8, 3, 1, 0], "seq-mean-token-mean")
+        [2.0, 1.5, 0.5, 0.0]
+        >>> row_weights(["a", "b"], [8, 3], "seq-mean-token-mean")
+        [1.0, 1.0]
+    """
+    totals = Counter[Hashable]()
+    for episode, count in zip(episodes, tokens, strict=True):
+        totals[episode] += count
+    scale = len(episodes) / max(1, sum(total > 0 for total in totals.values()))
+    if aggregation != "seq-mean-token-mean":
+        return [scale] * len(episodes)
+    return [scale * (count / max(1, totals[episode])) for episode, count in zip(episodes, tokens, strict=True)]

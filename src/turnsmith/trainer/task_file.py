@@ -193,7 +193,7 @@ def _read_list(path: Path) -> Iterator[Any]:
 
 
 def _read_csv(path: Path) -> Iterator[Any]:
-    """Rows of as many values as there are columns: a comma or quote that is not quoted makes others."""
+    """Read rows with one value per column; a comma or quote that is not in quotes would add values, and is an error."""
     csv.field_size_limit(2**31 - 1)
     reader, columns = csv.reader(_lines(path, newline=""), strict=True), list[str]()
     while True:

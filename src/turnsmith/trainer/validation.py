@@ -15,12 +15,12 @@ from turnsmith.errors import ConfigError
 from turnsmith.records.checkpoints import best_checkpoint, mark_best, saved_steps
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_state import EventKind
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan
 from turnsmith.rollout.evaluation.result import IN_TRAINING, PART, EvaluationResult
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.rollout.limits import Limits
-from turnsmith.tools.registry import ToolRegistry
-from turnsmith.trainer.config.build import training_sampling
+from turnsmith.rollout.spec import Limits
+from turnsmith.trainer.config.layout import training_sampling
 from turnsmith.trainer.dataset import ENDLESS, CustomEnvironmentDataset, DatasetRow, require_tasks, steps_in_epoch
 from turnsmith.trainer.mix_dataset import MixDataset, load_dataset
 
@@ -38,6 +38,7 @@ class EvaluationSchedule:
     """Steps between two evaluations."""
     environment: EnvironmentSpec
     plan: EvaluationPlan
+    """Each worker plays it with the parts and players of the run."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ class Validation:
         starts.seed = FIRST_SEED if starts.seed is None else starts.seed
         return [starts.start(index) for index in range(min(most, len(starts)))]
 
-    def schedule(
-        self, config: ConfigStore, reward_fn: Callable[..., Any] | None, tools: ToolRegistry | None
-    ) -> EvaluationSchedule | None:
+    def schedule(self, config: ConfigStore) -> EvaluationSchedule | None:
         """The schedule that the settings ask for; None: no evaluation."""
         evaluation = config.evaluation
         if not evaluation.every:
@@ -107,8 +106,6 @@ class Validation:
             limits=Limits.of(config.inference),
             # Always the same random numbers: only the model differs between two evaluations.
             sampling=replace(sampling, temperature=temperature, seed=FIRST_SEED),
-            reward_fn=reward_fn,
-            tools=tools,
             failures=FailurePolicy.of(config.failures),
             concurrency=config.inference.max_concurrency,
         )
@@ -135,6 +132,15 @@ class Validation:
                 "training.seed, or pass validation=CustomEnvironmentDataset(seeds=...)."
             )
 
+    def warning(self, config: ConfigStore) -> str:
+        """A sentence if the user chose held-out starts and the settings never evaluate on them; else empty."""
+        if not self.is_chosen or config.evaluation.every:
+            return ""
+        return (
+            "warning: a held-out set is given (validation), but evaluation.every is 0, so that nothing is evaluated: "
+            "set evaluation.every, in steps."
+        )
+
     def save(self, run: Path) -> None:
         """Write the held-out dataset to a run folder."""
         (run / FOLDER).mkdir(exist_ok=True)
@@ -159,7 +165,9 @@ class TrainingEvaluations:
     records.
     """
 
-    def __init__(self, schedule: EvaluationSchedule | None, run: RunFolder, emit: Callable[[str, Any], None]) -> None:
+    def __init__(
+        self, schedule: EvaluationSchedule | None, run: RunFolder, emit: Callable[[EventKind, Any], None]
+    ) -> None:
         self._schedule = schedule
         self._run = run
         self._emit = emit
@@ -177,18 +185,20 @@ class TrainingEvaluations:
     def make(self, step: int, runners: EpisodeRunners) -> dict[str, Any]:
         """Evaluate the current weights and record the episodes; return the metrics for `report`."""
         assert self._schedule is not None
-        self._emit("phase", "evaluate")
+        self._emit(EventKind.PHASE, "evaluate")
         result = runners.evaluate(self._schedule.environment, self._schedule.plan)
         write_episodes(self._run, step, result.trajectories, part=PART, subfolder=IN_TRAINING)
         if not result.counted:
             ends, why = result.report.ends, result.report.first_error
-            self._emit("warning", f"No episode of the evaluation after step {step} could be counted ({ends}): {why}")
+            self._emit(
+                EventKind.WARNING, f"No episode of the evaluation after step {step} could be counted ({ends}): {why}"
+            )
         return {"step": step, **result.metrics()}
 
     def report(self, record: Mapping[str, Any]) -> None:
         """Record and show the metrics of an evaluation."""
         self._has_first = True
-        self._emit("evaluation", dict(record))
+        self._emit(EventKind.EVALUATION, dict(record))
 
     def is_best(self, record: Mapping[str, Any]) -> bool:
         """Whether a checkpoint made now would be the best."""

@@ -1,4 +1,4 @@
-"""Each step was trained on exactly the episodes that it settled, and none was trained on twice."""
+"""Checks that each step trained on exactly the episodes that it settled, and on none twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnsmith.verify.history import RunHistory, StepHistory
 
 
 class BatchesCheck(HistoryCheck):
-    """Compares `trained/`, written from what the actor was about to read, with the episodes."""
+    """Compares the batches in `trained/`, recorded as the actor read them, with the episodes."""
 
     name = "batches"
 
@@ -26,7 +26,7 @@ class BatchesCheck(HistoryCheck):
         elif not history.has_episodes:
             self.not_recorded = "no episodes"
 
-    def see(self, step: StepHistory) -> None:
+    def check_step(self, step: StepHistory) -> None:
         """Compare a step's batch with its episodes."""
         if self.not_recorded:
             return
@@ -42,25 +42,26 @@ class BatchesCheck(HistoryCheck):
         extra, missing = sorted(batch.keys() - counted.keys()), sorted(counted.keys() - batch.keys())
         self.require(not extra, f"in the batch, but not among the step's episodes: {listed(extra)}.", step.step)
         self.require(not missing, f"kept, but not in the batch: {listed(missing)}.", step.step)
-        numbers = (step.advantages.advantages, step.advantages.values, step.advantages.rewards)
+        recorded = step.advantages
+        numbers = (recorded.advantages, recorded.values, recorded.rewards, recorded.trainer_log_probs)
         for name in sorted(batch.keys() & counted.keys()):
             for column in numbers:
                 if name in column:
-                    self._see_tokens(step.step, counted[name], column[name])
-            self._see_mask(step.step, counted[name], batch[name])
+                    self._check_tokens(step.step, counted[name], column[name])
+            self._check_mask(step.step, counted[name], batch[name])
 
-    def _see_tokens(self, step: int, episode: Trajectory, numbers: Sequence[float]) -> None:
+    def _check_tokens(self, step: int, episode: Trajectory, numbers: Sequence[float]) -> None:
         expected = episode.response_length
         sentence = (
             f"episode {episode.episode_id} has {len(numbers)} tokens in its batch, but sampled and read {expected}."
         )
         self.require(len(numbers) == expected, sentence, step)
 
-    def _see_mask(self, step: int, episode: Trajectory, advantages: Sequence[float]) -> None:
+    def _check_mask(self, step: int, episode: Trajectory, advantages: Sequence[float]) -> None:
         sampled = zip(advantages, episode.response_mask(), strict=False)
         trained = any(number and not is_sampled for number, is_sampled in sampled)
         self.require(not trained, f"episode {episode.episode_id} was trained on tokens that it did not sample.", step)
 
-    def proved(self) -> str:
-        """How many were trained on."""
+    def summary(self) -> str:
+        """How many episodes were trained on."""
         return f"{counted(len(self._trained), 'episode')} trained on once, in {counted(self._steps, 'step')}"

@@ -1,4 +1,4 @@
-"""What every check of a run's history has: violations, and what it looked at."""
+"""The base class of the checks of a run's history, and their violations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Violation:
 
     sentence: str
     step: int | None = None
-    """None: of the run as a whole."""
+    """None if it concerns the whole run."""
 
     def __str__(self) -> str:
         return self.sentence if self.step is None else f"step {self.step}: {self.sentence}"
 
 
 class HistoryCheck:
-    """One kind of check. `verify_run` calls `see` for each step in order, and `finish` at the end."""
+    """One kind of check. `verify_run` calls `check_step` for each step in order, then `check_run`."""
 
     name = ""
 
@@ -30,20 +30,20 @@ class HistoryCheck:
         self.not_recorded = ""
         """Why this could not be checked; empty if it was."""
         self.unsigned = ""
-        """What was found whole, but is not signed with this user's key, so that it may have been changed."""
+        """What is complete, but may have been changed, because this user's key did not sign it."""
 
-    def see(self, step: StepHistory) -> None:
-        """Look at one step."""
+    def check_step(self, step: StepHistory) -> None:
+        """Check one step."""
 
-    def finish(self) -> None:
-        """Look at the run as a whole, after its last step."""
+    def check_run(self) -> None:
+        """Check the whole run, after its last step."""
 
-    def proved(self) -> str:
-        """What was looked at, in a few words; asked for only if nothing is violated."""
+    def summary(self) -> str:
+        """What was checked, in a few words; only used if there are no violations."""
         return ""
 
     def require(self, holds: bool, sentence: str, step: int | None = None) -> None:
-        """Note a violation unless something holds."""
+        """Record a violation unless `holds`."""
         if not holds:
             self.violations.append(Violation(sentence, step))
 

@@ -1,4 +1,4 @@
-"""Checkpoints are whole, of steps that are recorded, and the ones that should be there."""
+"""Checks that checkpoints are complete, are of recorded steps, and that none is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from turnsmith.errors import RecordError
 from turnsmith.records.checkpoint_manifest import MANIFEST
 from turnsmith.records.checkpoints import best_checkpoint, open_checkpoint, read_state, saved_steps
-from turnsmith.records.run_state import RunState
+from turnsmith.records.run_state import EventKind, RunState
 from turnsmith.records.signed_ledger import CHECKPOINT, file_digest
 from turnsmith.verify.check import HistoryCheck
 from turnsmith.verify.history import RunHistory
@@ -35,17 +35,17 @@ class CheckpointsCheck(HistoryCheck):
         elif history.settings is not None and not history.settings.checkpoint.save_interval and not self._on_disk:
             self.not_recorded = "checkpoint.save_interval=0"
 
-    def finish(self) -> None:
-        """Look at every checkpoint."""
+    def check_run(self) -> None:
+        """Check every checkpoint."""
         if self.not_recorded:
             return
         last = max((int(line["step"]) for line in self.history.metrics), default=0)
         for step in self._on_disk:
-            self._see_files(step)
+            self._check_files(step)
             known = step <= last or step in self.history.loaded_steps
             self.require(known, f"it has a checkpoint, but metrics.jsonl ends at {last}.", step)
-        self._see_newest(last)
-        self._see_best()
+        self._check_newest(last)
+        self._check_best()
         if self._foreign:
             steps = ", ".join(map(str, sorted(self._foreign)))
             self.unsigned = (
@@ -54,7 +54,7 @@ class CheckpointsCheck(HistoryCheck):
         if not self._on_disk and not self.violations:
             self.not_recorded = "none was due yet"
 
-    def _see_files(self, step: int) -> None:
+    def _check_files(self, step: int) -> None:
         folder = self._folder / f"global_step_{step}"
         try:
             checkpoint = open_checkpoint(folder, trust=True)
@@ -70,13 +70,16 @@ class CheckpointsCheck(HistoryCheck):
         if not checkpoint.signed:
             self._foreign.append(step)
 
-    def _see_newest(self, last: int) -> None:
-        """The newest checkpoint is never deleted: the one that the run reported last must be there."""
+    def _check_newest(self, last: int) -> None:
+        """The last checkpoint that the run reported must exist, because the newest one is never deleted."""
         reported: list[int] = []
         for event in self.history.events:
-            if event["kind"] == "resumed":
+            if event["kind"] == EventKind.RESUMED:
                 reported = [step for step in reported if step <= int(event.get("step") or 0)]
-            elif event["kind"] == "checkpoint" and (step := self._own_step(str(event.get("content")))) is not None:
+            elif (
+                event["kind"] == EventKind.CHECKPOINT
+                and (step := self._own_step(str(event.get("content")))) is not None
+            ):
                 reported.append(step)
         if reported:
             sentence = "its checkpoint, the newest that the run reported, is not there."
@@ -86,12 +89,12 @@ class CheckpointsCheck(HistoryCheck):
             self.require(last in self._on_disk, "the run finished with it, but there is no checkpoint of it.", last)
 
     def _own_step(self, path: str) -> int | None:
-        """The step of a checkpoint in this run's folder, which may have been moved since; None: it is elsewhere."""
+        """The step of a checkpoint in this run's folder, which may have been moved; None for one elsewhere."""
         saved, match = Path(path), _SAVED.fullmatch(Path(path).name)
         is_own = saved.parent.name == self._folder.name and saved.parent.parent.name == self.history.run.name
         return int(match[1]) if match and is_own else None
 
-    def _see_best(self) -> None:
+    def _check_best(self) -> None:
         if not (self._folder / _BEST).exists():
             return
         best = best_checkpoint(self._folder)
@@ -109,6 +112,6 @@ class CheckpointsCheck(HistoryCheck):
             better = isinstance(value, int | float) and value > best.value
             self.require(not better, f"its evaluation is better than that of step {best.step} in {_BEST}.", step)
 
-    def proved(self) -> str:
-        """How many were verified."""
+    def summary(self) -> str:
+        """How many checkpoints were verified."""
         return f"{len(self._on_disk)} signed and unchanged, the newest of step {max(self._on_disk)}"

@@ -1,4 +1,4 @@
-"""Every episode that began ended, in one outcome and in one step."""
+"""Checks that every episode ended once: in one step, with one outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EpisodesCheck(HistoryCheck):
         if not history.has_episodes:
             self.not_recorded = "no episodes"
 
-    def see(self, step: StepHistory) -> None:
+    def check_step(self, step: StepHistory) -> None:
         """Look for episodes that ended twice, without an outcome, or not at all."""
         if self.not_recorded:
             return
@@ -33,11 +33,11 @@ class EpisodesCheck(HistoryCheck):
             self.require(before == step.step, f"episode {name} had ended in step {before} already.", step.step)
         for episode in step.episodes:
             self.require(episode.outcome is not None, f"episode {episode.episode_id} has no outcome.", step.step)
-        self._see_attempts(step, set(names))
+        self._check_attempts(step, set(names))
         if step.ledger is not None:
-            self._see_flight(step, step.ledger, set(names))
+            self._check_flight(step, step.ledger, set(names))
 
-    def _see_attempts(self, step: StepHistory, names: set[str]) -> None:
+    def _check_attempts(self, step: StepHistory, names: set[str]) -> None:
         tries = Counter(attempt.episode_id for attempt in step.attempts)
         for name, count in tries.items():
             self.require(count == 1, f"attempt {name} is recorded {count} times.", step.step)
@@ -48,7 +48,7 @@ class EpisodesCheck(HistoryCheck):
             missing = sorted(expected - tries.keys())
             self.require(not missing, f"attempts are missing: {listed(missing)}.", step.step)
 
-    def _see_flight(self, step: StepHistory, ledger: dict[str, Any], ended: set[str]) -> None:
+    def _check_flight(self, step: StepHistory, ledger: dict[str, Any], ended: set[str]) -> None:
         """Compare the episodes in flight before and after a step with those that ended in it."""
         carried: list[str] = ledger.get("carried", [])
         after = set(carried)
@@ -65,7 +65,7 @@ class EpisodesCheck(HistoryCheck):
         self.require(began == dispatched, sentence, step.step)
         self._in_flight = after
 
-    def proved(self) -> str:
+    def summary(self) -> str:
         """How many ended, and how many are in flight."""
         flight = f", {len(self._in_flight)} still in flight" if self._in_flight else ""
         under_way = self.history.unfinished

@@ -17,7 +17,7 @@ from turnsmith.records.episode_files import episode_files, steps_of
 from turnsmith.records.episodes import read_episode_file
 from turnsmith.records.json_records import Count
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_state import RunState, state_of
+from turnsmith.records.run_state import EventKind, RunState, state_of
 from turnsmith.records.signed_ledger import newest_of_each_step
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 from turnsmith.trajectory import Decision, Outcome, Trajectory
@@ -28,7 +28,7 @@ _LIMIT_SETTINGS = ("training.schedule", "training.max_staleness")
 
 @dataclass
 class StepHistory:
-    """All that is recorded of one step; None for what is not."""
+    """All records of one step; None for a missing one."""
 
     step: int
     episodes: list[Trajectory] = field(default_factory=list[Trajectory])
@@ -46,7 +46,7 @@ class StepHistory:
 
     @property
     def unrecorded(self) -> int:
-        """Episodes of dropped groups whose rows died with their process: only the ledger has them."""
+        """How many episodes of dropped groups were lost with their process: only the ledger counts them."""
         if self.ledger is None:
             return 0
         lost = sum(episode.outcome is Outcome.WORKER_LOST for episode in self.episodes)
@@ -86,7 +86,7 @@ class RunHistory:
         self.run = run
         self.damage: list[str] = []
         """A sentence about each file that cannot be read."""
-        # The metrics first: of every step in them all else has been written, also while the run goes on.
+        # Metrics are read first: a step's metrics are written last, so its other records exist, even in a running run.
         self.all_metrics = self.read(run.read_metrics) or []
         self.all_ledger = self.read(run.read_ledger) or []
         self.evaluations = self.read(run.read_evaluations) or []
@@ -94,10 +94,10 @@ class RunHistory:
         self.metrics = newest_of_each_step(self.all_metrics)
         self.ledger = newest_of_each_step(self.all_ledger)
         self.unfinished: list[int] = []
-        """Steps with episodes, but without metrics: the run stopped in them. Known once `steps` has been read."""
+        """Steps with episodes, but without metrics, because the run stopped in them. `steps` fills it."""
 
     def read(self, function: Callable[..., _Read], *args: Any) -> _Read | None:
-        """Call a reader; None if there is no such file, or it is damaged, which is noted."""
+        """Call a reader; None if its file is missing or damaged. Damage is recorded."""
         try:
             return function(*args)
         except FileNotFoundError:
@@ -113,8 +113,10 @@ class RunHistory:
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether this is a run of training, and not an evaluation, a played episode or a served model."""
-        return not any(event["kind"] in ("evaluation", "played", "serving") for event in self.events)
+        """Whether this run trains, rather than evaluates, plays an episode or serves a model."""
+        return not any(
+            event["kind"] in (EventKind.EVALUATION, EventKind.PLAYED, EventKind.SERVING) for event in self.events
+        )
 
     @cached_property
     def settings(self) -> RunSettings | None:
@@ -129,16 +131,17 @@ class RunHistory:
 
     @cached_property
     def loaded_steps(self) -> set[int]:
-        """Steps of checkpoints that `load_checkpoint` loaded: the run goes on from each of them."""
-        return {int(event.get("step") or 0) for event in self.events if event["kind"] == "loaded"}
+        """Steps of checkpoints that `load_checkpoint` loaded; the run continued from each of them."""
+        return {int(event.get("step") or 0) for event in self.events if event["kind"] == EventKind.LOADED}
 
     @cached_property
     def limits_known_after(self) -> int:
-        """The last step made under another schedule or `max_staleness` than in config.yaml, by a resume's overrides."""
+        """The last step with another schedule or `max_staleness` than config.yaml, which a later resume changed."""
         changed = [
             int(event.get("step") or 0)
             for event in self.events
-            if event["kind"] == "resumed" and any(str(one).startswith(_LIMIT_SETTINGS) for one in _overrides(event))
+            if event["kind"] == EventKind.RESUMED
+            and any(str(name).startswith(_LIMIT_SETTINGS) for name in _overrides(event))
         ]
         return max(changed, default=0)
 
@@ -161,15 +164,15 @@ class RunHistory:
         for number, rows in itertools.groupby(self._rows(), lambda row: row[0]):
             episodes = [episode for _, episode in rows]
             with_episodes.add(number)
-            for without in sorted(step for step in metrics if step < number and step not in with_episodes):
-                with_episodes.add(without)
-                yield self._step(without, [], metrics, ledger)
+            for missing in sorted(step for step in metrics if step < number and step not in with_episodes):
+                with_episodes.add(missing)
+                yield self._step(missing, [], metrics, ledger)
             if number in metrics:
                 yield self._step(number, episodes, metrics, ledger)
             elif number > last:
                 self.unfinished.append(number)
-        for without in sorted(metrics.keys() - with_episodes):
-            yield self._step(without, [], metrics, ledger)
+        for missing in sorted(metrics.keys() - with_episodes):
+            yield self._step(missing, [], metrics, ledger)
 
     def _step(
         self, number: int, rows: list[Trajectory], metrics: dict[int, dict[str, Any]], ledger: dict[int, dict[str, Any]]
@@ -191,7 +194,7 @@ class RunHistory:
                     self.damage.append(f"{file} has an episode of step {number}, {episode.episode_id}.")
 
     def episodes_in(self, file: Path) -> Iterator[tuple[int, Trajectory]]:
-        """The episodes of a file with their steps; those after a damage in it are left out.
+        """The episodes of a file with their steps, up to the first damage.
 
         Raises:
             FileNotFoundError: It has been merged with others meanwhile.

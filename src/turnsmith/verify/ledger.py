@@ -1,4 +1,4 @@
-"""The ledger balances in every step, from one step to the next, and with the episodes that are recorded."""
+"""Checks that the ledger balances: in each step, from step to step, and with the recorded episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SETTLED = ("trained", "masked", "dropped", "filtered")
 
 
 class LedgerCheck(HistoryCheck):
-    """Adds up each line of `ledger.jsonl`, and counts the rows of the step's episodes beside it."""
+    """Adds up each line of `ledger.jsonl`, and compares it with the step's episodes."""
 
     name = "ledger"
 
@@ -26,7 +26,7 @@ class LedgerCheck(HistoryCheck):
         elif not history.all_ledger:
             self.not_recorded = "no ledger.jsonl"
 
-    def see(self, step: StepHistory) -> None:
+    def check_step(self, step: StepHistory) -> None:
         """Add up a step's line."""
         if self.not_recorded:
             return
@@ -46,26 +46,26 @@ class LedgerCheck(HistoryCheck):
         self._carried = carried
         outcomes = sum(line.get("outcomes", {}).values())
         self.require(outcomes == settled, f"{settled} episodes settled, but {outcomes} outcomes.", step.step)
-        self._see_decisions(step.step, line)
+        self._check_decisions(step.step, line)
         if self.history.has_episodes:
-            self._see_rows(step, line)
+            self._check_rows(step, line)
 
-    def _see_decisions(self, step: int, line: dict[str, Any]) -> None:
+    def _check_decisions(self, step: int, line: dict[str, Any]) -> None:
         decisions: dict[str, int] = line.get("decisions", {})
         if not decisions:  # older versions did not write them
             return
         sums = {name: decisions.get(name, 0) for name in _SETTLED[1:]}
-        sums["trained"] = sum(decisions.get(one.value, 0) for one in Decision if one.is_counted)
+        sums["trained"] = sum(decisions.get(kept.value, 0) for kept in Decision if kept.is_counted)
         for name, count in sums.items():
             sentence = f"{line.get(name, 0)} {name}, but {count} by its decisions."
             self.require(int(line.get(name, 0)) == count, sentence, step)
 
-    def _see_rows(self, step: StepHistory, line: dict[str, Any]) -> None:
+    def _check_rows(self, step: StepHistory, line: dict[str, Any]) -> None:
         rows = Counter(episode.decision for episode in step.episodes)
         rows[Decision.DROPPED] += step.unrecorded
-        found = {name: rows[Decision(name)] for name in _SETTLED[1:]}
-        found["trained"] = sum(rows[one] for one in Decision if one.is_counted)
-        for name, count in found.items():
+        counts = {name: rows[Decision(name)] for name in _SETTLED[1:]}
+        counts["trained"] = sum(rows[kept] for kept in Decision if kept.is_counted)
+        for name, count in counts.items():
             sentence = f"{line.get(name, 0)} {name} by the ledger, but {count} by the episodes."
             self.require(int(line.get(name, 0)) == count, sentence, step.step)
         self._compare(step.step, "outcome", self._outcomes(step), line.get("outcomes", {}))
@@ -90,12 +90,12 @@ class LedgerCheck(HistoryCheck):
             sentence = f"{ours} {what}s `{name}` by the ledger, but {theirs} by the episodes."
             self.require(ours == theirs, sentence, step)
 
-    def finish(self) -> None:
+    def check_run(self) -> None:
         """Look for steps that are recorded twice."""
         steps = Counter(int(line["step"]) for line in self.history.all_ledger)
         for step, count in steps.items() if not self.history.loaded_steps else ():
             self.require(count == 1, f"it has {count} lines in ledger.jsonl.", step)
 
-    def proved(self) -> str:
+    def summary(self) -> str:
         """How many steps balance."""
         return f"balanced after {counted(self._steps, 'step')}, with {self._carried} in flight at the end"

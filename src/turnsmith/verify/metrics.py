@@ -1,4 +1,4 @@
-"""Every step is in the metrics once, and they are what its episodes and evaluations give."""
+"""Checks that the metrics have each step once, and agree with its episodes and evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from turnsmith.records.run_state import RunState
+from turnsmith.records.run_state import EventKind, RunState
 from turnsmith.rollout.episode_report import report_of
 from turnsmith.rollout.evaluation.result import IN_TRAINING, PART
 from turnsmith.trajectory import Trajectory
@@ -16,7 +16,7 @@ from turnsmith.verify.check import HistoryCheck, counted
 from turnsmith.verify.history import RunHistory, StepHistory
 
 _NOT_IN_ROWS = ("time/waiting", "failures/retried")
-"""What episodes waited for is not recorded, nor are attempts that were lost with their process."""
+"""Waiting times, and attempts that were lost with their process, are not recorded with the episodes."""
 
 
 class MetricsCheck(HistoryCheck):
@@ -31,14 +31,14 @@ class MetricsCheck(HistoryCheck):
         if not history.metrics:
             self.not_recorded = "no step was finished"
 
-    def see(self, step: StepHistory) -> None:
+    def check_step(self, step: StepHistory) -> None:
         """Compare the metrics of a step with its episodes."""
         if step.metrics is None:
             return
         self._steps += 1
         if not self.history.has_episodes:
             return
-        own = {"success/mean"} if not self.history.is_training else set[str]()  # an evaluation has its own rule for it
+        own = {"success/mean"} if not self.history.is_training else set[str]()  # an evaluation has its own rule
         self._compare(step.step, step.metrics, step.episodes, own)
         versions = [min(turn.weights_version for turn in episode.turns) for episode in step.counted if episode.turns]
         recorded = step.metrics.get("staleness/max")
@@ -47,7 +47,7 @@ class MetricsCheck(HistoryCheck):
             sentence = f"staleness/max is {_shown(recorded)} in its metrics, but {stalest} by the episodes."
             self.require(recorded == stalest, sentence, step.step)
 
-    def finish(self) -> None:
+    def check_run(self) -> None:
         """Look for steps that are missing, or recorded twice, and for evaluations without their episodes."""
         history = self.history
         if self.not_recorded:
@@ -62,16 +62,16 @@ class MetricsCheck(HistoryCheck):
         repeated = Counter(int(line["step"]) for line in history.all_metrics)
         for step, count in repeated.items() if not history.loaded_steps else ():
             self.require(count == 1, f"it has {count} lines in metrics.jsonl.", step)
-        self._see_end(steps[-1])
+        self._check_end(steps[-1])
         for evaluation in history.evaluations:
-            self._see_evaluation(evaluation)
+            self._check_evaluation(evaluation)
 
-    def _see_end(self, last: int) -> None:
-        ends = [event.get("step") for event in self.history.events if event["kind"] == "finished"]
+    def _check_end(self, last: int) -> None:
+        ends = [event.get("step") for event in self.history.events if event["kind"] == EventKind.FINISHED]
         if self.history.state is RunState.FINISHED and ends and ends[-1] is not None:
             self.require(last == ends[-1], f"the run finished step {ends[-1]}, but metrics.jsonl ends at {last}.")
 
-    def _see_evaluation(self, record: dict[str, Any]) -> None:
+    def _check_evaluation(self, record: dict[str, Any]) -> None:
         step = int(record["step"])
         file = self.history.run.path / IN_TRAINING / f"step-{step:08d}-{PART}.parquet"
         self._evaluations += 1
@@ -92,7 +92,7 @@ class MetricsCheck(HistoryCheck):
     ) -> None:
         try:
             expected = report_of(episodes).metrics()
-        except (AttributeError, TypeError, ValueError):  # an `info` is any JSON
+        except (AttributeError, TypeError, ValueError):  # an `info` may hold any JSON
             self.require(False, "the tool calls in the infos of its episodes are damaged.", step)
             return
         for name, value in expected.items():
@@ -101,7 +101,7 @@ class MetricsCheck(HistoryCheck):
                 sentence = f"{name} is {_shown(recorded)} in its {what}, but {_shown(value)} by the episodes."
                 self.require(_equal(recorded, value), sentence, step)
 
-    def proved(self) -> str:
+    def summary(self) -> str:
         """How many steps and evaluations were compared."""
         if not self.history.has_episodes:
             return f"{counted(self._steps, 'step')} in order; no episodes to compare them with"

@@ -1,4 +1,4 @@
-"""`verify_run`: all checks on one run folder, and what they found as text and as JSON."""
+"""`verify_run`: all checks on one run folder, and their results as text and as JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Verification:
             verdict.check: {
                 "status": verdict.status,
                 "detail": verdict.detail,
-                "violations": [{"step": one.step, "what": one.sentence} for one in verdict.violations],
+                "violations": [{"step": found.step, "what": found.sentence} for found in verdict.violations],
             }
             for verdict in self.verdicts
         }
@@ -99,7 +99,7 @@ def verify_run(folder: RunFolder | str | Path) -> Verification:
     for _ in range(_MOST_READINGS):
         try:
             return _verify(run)
-        except FileNotFoundError:  # the run goes on, and has merged episode files or deleted a checkpoint
+        except FileNotFoundError:  # the run has merged episode files or deleted a checkpoint
             continue
     raise RecordError(f"{run.path} changes faster than it can be read: try again, or wait for the end of the run.")
 
@@ -109,9 +109,9 @@ def _verify(run: RunFolder) -> Verification:
     checks = [check(history) for check in _CHECKS]
     for step in history.steps():
         for check in checks:
-            check.see(step)
+            check.check_step(step)
     for check in checks:
-        check.finish()
+        check.check_run()
     damage = [Violation(sentence) for sentence in history.damage]
     files = _verdict("files", damage, "", "every file can be read")
     verdicts = [files, *(_verdict_of(check) for check in checks)]
@@ -121,12 +121,12 @@ def _verify(run: RunFolder) -> Verification:
 def _verdict_of(check: HistoryCheck) -> Verdict:
     if check.unsigned and not check.violations:
         return Verdict(check.name, "unsigned", check.unsigned)
-    proved = "" if check.violations or check.not_recorded else check.proved()
-    return _verdict(check.name, check.violations, check.not_recorded, proved)
+    summary = "" if check.violations or check.not_recorded else check.summary()
+    return _verdict(check.name, check.violations, check.not_recorded, summary)
 
 
-def _verdict(name: str, violations: list[Violation], not_recorded: str, proved: str) -> Verdict:
+def _verdict(name: str, violations: list[Violation], not_recorded: str, summary: str) -> Verdict:
     if violations:
         count = len(violations)
         return Verdict(name, "violated", counted(count, "violation"), violations)
-    return Verdict(name, "not recorded", not_recorded) if not_recorded else Verdict(name, "ok", proved)
+    return Verdict(name, "not recorded", not_recorded) if not_recorded else Verdict(name, "ok", summary)

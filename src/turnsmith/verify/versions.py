@@ -1,4 +1,4 @@
-"""Weights only get newer within a branch of an episode, and no episode is trained on that is older than allowed."""
+"""Checks that weights only get newer within a branch of an episode, and that no trained episode is too old."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnsmith.verify.history import RunHistory, StepHistory
 
 
 class VersionsCheck(HistoryCheck):
-    """Looks at the version of the weights behind every sampled token.
+    """Checks the version of the weights that sampled each token.
 
     Step N updates the weights of version N-1. A token's staleness is N-1 minus the version that sampled it.
     """
@@ -34,12 +34,12 @@ class VersionsCheck(HistoryCheck):
         elif self._limit is None:
             self.not_recorded = "no config.yaml, so the limit is unknown"
 
-    def see(self, step: StepHistory) -> None:
-        """Look at the versions of a step's episodes."""
+    def check_step(self, step: StepHistory) -> None:
+        """Check the versions of a step's episodes."""
         if not self.history.is_training:
             return
         for episode in (*step.episodes, *step.attempts):
-            self._see_order(step.step, episode)
+            self._check_order(step.step, episode)
         for episode in step.counted:
             versions = [version for turn in episode.turns for version in turn.versions]
             if not versions:
@@ -59,8 +59,8 @@ class VersionsCheck(HistoryCheck):
             self.require(staleness <= self._limit, sentence, step.step)
             self._stalest = max(self._stalest, staleness)
 
-    def _see_order(self, step: int, episode: Trajectory) -> None:
-        # Turns of different branches may overlap in time: they are recorded in the order in which they ended.
+    def _check_order(self, step: int, episode: Trajectory) -> None:
+        # By branch, because turns are recorded as they end, and those of different branches may overlap.
         paths: defaultdict[int, list[int]] = defaultdict(list)
         for turn in episode.turns:
             paths[turn.branch] += turn.versions
@@ -76,7 +76,7 @@ class VersionsCheck(HistoryCheck):
                 self.require(False, sentence, step)
                 return
 
-    def proved(self) -> str:
+    def summary(self) -> str:
         """The highest staleness."""
         unlimited = f"; the limit of {self._unlimited:,} is not recorded" if self._unlimited else ""
         oldest = f"the oldest by {counted(self._stalest, 'step')}, allowed are {self._limit}"

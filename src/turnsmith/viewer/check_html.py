@@ -20,6 +20,8 @@ _ORDER = ("failed", "warning", "passed", "skipped")
 class CheckRow:
     """One check and what it found."""
 
+    code: str
+    """How it is named on the command line."""
     name: str
     status: str
     """`passed`, `warning`, `failed` or `skipped`."""
@@ -36,7 +38,7 @@ def check_html(title: str, about: str, rows: Sequence[CheckRow]) -> str:
 
     Example:
         >>> page = check_html(
-        ...     "Game", "no model", [CheckRow("same start", "failed", 0.1, "Resets.", "Differ.", "Luck.")]
+        ...     "Game", "no model", [CheckRow("opening", "same start", "failed", 0.1, "Resets.", "Differ.", "Luck.")]
         ... )
         >>> page.startswith("<!doctype html>"), "Differ." in page, "://" in page
         (True, True, False)

@@ -10,9 +10,9 @@ from typing import Any
 from turnsmith.text import number
 
 _MAX_POINTS = 300
-"""Points of a curve; the steps of a longer run are averaged in bins."""
+"""The most points of a curve; a longer run's steps are averaged in bins."""
 _MAX_VALUE = 1e300
-"""Larger values are not drawn: sums and differences of them are infinite."""
+"""Larger values are not drawn, because their sums and differences may be infinite."""
 _Bins = list[Sequence[Mapping[str, Any]]]
 """Records of consecutive steps, one sequence for each point of a curve."""
 
@@ -144,7 +144,7 @@ _LINE_CHARTS = (
 
 
 def curves_of(metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]] = ()) -> Curves:
-    """Make the charts that these metrics have values for, from the evaluation before training on if there is one.
+    """The charts that these metrics have values for. They begin with an evaluation before training, if there is one.
 
     Example:
         >>> curves = curves_of([{"step": 1, "entropy": 2.0, "kl": 0.0}, {"step": 2, "entropy": 1.0, "kl": 0.0}])
@@ -200,7 +200,7 @@ def _lines(plan: _LineChart, bins: _Bins) -> Chart:
 
 
 def _stack(title: str, note: str, prefix: str, total: str, bins: _Bins) -> Chart:
-    """One layer for each metric with a prefix, but for their total; the largest at the bottom."""
+    """One layer for each metric with a prefix, except their total; the largest at the bottom."""
     names = dict.fromkeys(name for records in bins for record in records for name in record if name.startswith(prefix))
     layers: list[Series] = []
     for name in names:

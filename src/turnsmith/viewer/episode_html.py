@@ -1,6 +1,6 @@
 """Episodes as HTML: the conversation, with the reward and the advantage of each turn.
 
-Whatever an environment, a tool or a model wrote stays text: everything passes through `escape`.
+Everything that an environment, a tool or a model wrote passes through `escape`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _episode(selected: SelectedEpisode, budget: int, *, is_open: bool) -> str:
 
 
 def _task(episode: Trajectory) -> str:
-    """The dataset's row, one column a line."""
+    """The dataset's row, one column per line."""
     if not episode.task:
         return ""
     values = {name: value if isinstance(value, str) else to_json(value) for name, value in episode.task.items()}

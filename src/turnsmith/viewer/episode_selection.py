@@ -42,7 +42,7 @@ class EpisodeRow:
     decision: str = Decision.KEPT
 
     def check(self) -> None:
-        """Raise a ValueError if a value is none that we write."""
+        """Raise a ValueError for a value that turnsmith does not write."""
         Decision(self.decision)
         if not abs(self.reward) < MOST_RECORDED:
             raise ValueError("a reward in it is not a finite number")
@@ -74,9 +74,9 @@ class EpisodeSelection:
 
     episodes: list[SelectedEpisode] = field(default_factory=list[SelectedEpisode])
     rows: list[EpisodeRow] = field(default_factory=list[EpisodeRow])
-    """All episodes of the steps that were looked at."""
+    """All episodes of the steps that were read."""
     is_sample: bool = False
-    """Whether some steps were not looked at."""
+    """Whether some steps were not read."""
     unreadable: list[str] = field(default_factory=list[str])
     """Files that could not be read, with the error."""
 
@@ -122,7 +122,7 @@ def _candidates(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
 
 
 def _widest_group(rows: list[EpisodeRow]) -> Iterator[tuple[str, EpisodeRow]]:
-    """The best and the worst of the group whose rewards differ most: what training had to compare."""
+    """The best and the worst episode of the group whose rewards differ most."""
     groups: dict[tuple[int, str], list[EpisodeRow]] = {}
     for row in rows:
         if row.group_id:
@@ -155,7 +155,7 @@ def _files_by_step(run: RunFolder) -> dict[int, list[Path]]:
 
 
 def _spread(steps: list[int], most: int) -> list[int]:
-    """At most that many of the steps: the first, the last, and others evenly spaced between them."""
+    """At most this many of the steps: the first, the last, and others evenly spaced between them."""
     if len(steps) <= most:
         return steps
     return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]

@@ -47,7 +47,7 @@ def report_html(run: RunFolder | str | Path) -> str:
 
 
 def view_html(view: RunView) -> str:
-    """The report of a run that has been read; only its episodes are still to be."""
+    """The report of a run that has been read, except for its episodes."""
     curves = curves_of(view.metrics, view.evaluations)
     selection = select_episodes(view.run, view.warnings)
     body = "\n".join(
@@ -78,7 +78,7 @@ def page_html(title: str, body: str, data: str = "") -> str:
 
 
 def _policy(script: str) -> str:
-    """Forbid the browser to fetch anything or to run any other script, whatever the texts in the page contain."""
+    """Forbid the browser to fetch anything or to run other scripts, whatever the page contains."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'

@@ -11,9 +11,9 @@ from typing import Any, cast
 import msgspec
 
 from turnsmith.errors import RecordError
-from turnsmith.records.json_records import RunParts, parse_object
+from turnsmith.records.json_records import ResumeFile, parse_object
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.records.run_state import RunState, state_of
+from turnsmith.records.run_state import EventKind, RunState, state_of
 from turnsmith.records.run_warnings import RunWarning, warnings_in
 from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
@@ -22,7 +22,7 @@ _DEFAULT_NAME = re.compile(r"(?:eval-|play-|serve-)?(.+?)-\d{8}-\d{6}(?:-\d+)?")
 
 @dataclass(frozen=True)
 class RunView:
-    """One run, as its folder described it at the moment of reading."""
+    """One run, as its folder was when it was read."""
 
     run: RunFolder
     state: RunState
@@ -39,7 +39,7 @@ class RunView:
     """The content of config.yaml."""
     is_evaluation: bool = False
     is_serving: bool = False
-    """Whether the episodes are conversations with `turnsmith serve`."""
+    """Whether its episodes are conversations of `turnsmith serve`."""
     planned_steps: int | None = None
     error: str = ""
     """The error that ended the run, if one did."""
@@ -104,14 +104,14 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         >>> import tempfile
         >>> run = RunFolder.create(tempfile.mkdtemp(), "Game-20260101-120000")
         >>> run.append_metrics({"step": 1, "reward/mean": 0.5})
-        >>> run.append_event("finished")
+        >>> run.append_event(EventKind.FINISHED)
         >>> view = read_run(run.path)
         >>> view.environment, view.state.value, view.steps, view.last("reward/mean")
         ('Game', 'finished', 1, 0.5)
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder.open(folder)
     events, settings = run.read_events(), _read_settings(run)
-    kinds = ("evaluation", "serving")
+    kinds = (EventKind.EVALUATION, EventKind.SERVING)
     begun: Mapping[str, Any] = next((event for event in events if event.get("kind") in kinds), {})
     recipe = _read_parts(run)
     last_write = _last_write(run.path)
@@ -125,8 +125,8 @@ def read_run(folder: RunFolder | str | Path) -> RunView:
         ledger=run.read_ledger(),
         warnings=warnings_in(events),
         settings=settings,
-        is_evaluation=begun.get("kind") == "evaluation",
-        is_serving=begun.get("kind") == "serving",
+        is_evaluation=begun.get("kind") == EventKind.EVALUATION,
+        is_serving=begun.get("kind") == EventKind.SERVING,
         planned_steps=recipe.get("steps") or None,
         error=_error(events),
         created=run.read_about().get("created"),
@@ -142,9 +142,9 @@ def _error(events: Sequence[Mapping[str, Any]]) -> str:
     """The last failure, unless the run continued after it."""
     error = ""
     for event in events:
-        if event.get("kind") == "failed":
+        if event.get("kind") == EventKind.FAILED:
             error = str(event.get("content", ""))
-        elif event.get("kind") in ("training", "resumed", "finished"):
+        elif event.get("kind") in (EventKind.TRAINING, EventKind.RESUMED, EventKind.FINISHED):
             error = ""
     return re.sub(r"\x1b\[[0-9;]*m", "", error)
 
@@ -182,6 +182,6 @@ def _read_settings(run: RunFolder) -> dict[str, Any]:
 
 def _read_parts(run: RunFolder) -> dict[str, Any]:
     try:
-        return parse_object(run.read_bytes("resume.json"), RunParts, "resume.json")
-    except RecordError:  # there is none, or only `resume` can read it
+        return parse_object(run.read_bytes("resume.json"), ResumeFile, "resume.json")
+    except RecordError:  # missing, or only `resume` can read it
         return {}

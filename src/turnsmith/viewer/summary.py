@@ -41,7 +41,8 @@ def list_runs(folder: str | Path) -> str:
         >>> import tempfile
         >>> run = RunFolder.create(tempfile.mkdtemp(), "Game-20260101-120000")
         >>> run.append_metrics({"step": 1, "reward/mean": 0.5})
-        >>> run.append_event("finished")
+        >>> from turnsmith.records.run_state import EventKind
+        >>> run.append_event(EventKind.FINISHED)
         >>> print(list_runs(run.path.parent))
         run                   state     steps  reward  warnings  environment  model  started
         Game-20260101-120000  finished  1      0.500   -         Game         -      ...
@@ -65,15 +66,15 @@ def describe_runs(folder: str | Path) -> list[dict[str, Any]]:
         >>> [(run["run"], run["steps"], run["reward"]) for run in describe_runs(run.path.parent)]
         [('Game-20260101-120000', 1, 0.5)]
     """
-    list_runs(folder)  # raises if there is none
-    found: list[dict[str, Any]] = []
+    list_runs(folder)  # raises if there is no run
+    runs: list[dict[str, Any]] = []
     for entry in Path(folder).iterdir():
         if RunFolder.is_at(entry):
             try:
-                found.append(facts_of(read_run(entry)))
+                runs.append(facts_of(read_run(entry)))
             except (RecordError, OSError):  # damaged, or being deleted
-                found.append({"run": entry.name, "path": str(entry), "state": "damaged"})
-    return sorted(found, key=lambda facts: facts.get("started") or 0.0)
+                runs.append({"run": entry.name, "path": str(entry), "state": "damaged"})
+    return sorted(runs, key=lambda facts: facts.get("started") or 0.0)
 
 
 def facts_of(view: RunView) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def facts_of(view: RunView) -> dict[str, Any]:
 
 
 def show_run(folder: RunFolder | str | Path) -> str:
-    """Describe one run in a few lines: its state, its metrics, why its gradient is zero if it is, and its warnings.
+    """Describe one run in a few lines: its state, metrics and warnings, and the reason if its gradient is zero.
 
     Raises:
         RecordError: There is no run there.
@@ -142,7 +143,7 @@ def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    """A name with line ends in it must not look like two lines of ours."""
+    """Replace line ends, so that a text cannot look like two lines."""
     return " ".join(text.splitlines())
 
 

@@ -11,7 +11,7 @@ from turnsmith.viewer.curves import Chart, Series
 
 WIDTH, HEIGHT = 400, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 22
-"""Margins for the axes: the same in every chart, so that a step has the same x in all of them."""
+"""Margins for the axes, equal in all charts, so that a step has the same x in each."""
 COLOURS = 8
 """How many colours the style sheet has."""
 _MAX_DOTS = 12

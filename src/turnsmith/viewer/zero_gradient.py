@@ -71,7 +71,7 @@ def _left_out(step: Mapping[str, Any]) -> str:
 
 
 def _reason(record: Mapping[str, Any]) -> str:
-    """The reason as far as the metrics of a step show it, for runs without warnings."""
+    """The reason as far as a step's metrics show it, for runs without warnings."""
     low, high = record.get("reward/min"), record.get("reward/max")
     if low is None or high is None:
         return "no episode of the step could be trained on"

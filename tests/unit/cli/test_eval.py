@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_model_is_loaded(
         (["--episodes", "10", "--samples", "4"], "it must be a multiple of samples, which is 4: try 12"),
         (["--backend", "torch"], "There is no backend 'torch'"),
         (["--tokenizer", "smollm2"], "only apply to a server: pass its URL as --model"),
-        (["inference.max_tool_calls=0"], "The limit on tool_calls is 0"),
+        (["inference.max_tool_calls=0"], "inference.max_tool_calls=0 must be at least 1"),
         (["inference.max_turn=3"], "Did you mean inference.max_turns?"),
     ],
 )
@@ -188,12 +188,12 @@ def test_mistakes_are_reported_before_anything_is_created(
 def test_options_and_settings_make_the_plan(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("inference: {temperature: 0.5, max_turns: 3}\ncheckpoint: {run_name: trained}\n")
     args = arguments("inference.max_turns=4", "--config", str(tmp_path / "c.yaml"), "--samples", "8")
-    config = evaluation_config(args)
+    config = evaluation_config(args, args.overrides)
     plan = evaluation_plan(args, config)
     assert (plan.episodes, plan.samples, plan.seed) == (104, 8, 1_000_000)
     assert (plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (4, 0.5, 1_000_000)
     assert config.checkpoint.run_name is None  # or every evaluation would take the training run's name
-    named = evaluation_config(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"))
+    named = evaluation_config(arguments("--name", "n", "--output-dir", "o", "--backend", "vllm"), [])
     assert (named.checkpoint.run_name, named.checkpoint.output_dir, named.inference.backend) == ("n", "o", "vllm")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.check.zoo.state import Variable
+from tests.unit.check.environment.zoo.state import Variable
 
 from turnsmith import RunFolder, read_episodes
 from turnsmith.cli.main import main
@@ -27,7 +27,7 @@ def test_they_are_refused_where_they_were_told_to_share_a_process(
 def test_they_get_a_process_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnsmith.check.before_evaluation.SECONDS", 200.0)
+    monkeypatch.setattr("turnsmith.check.environment.run.SECONDS", 200.0)
     assert main(["eval", GAME, "--model", "tiny", "--output-dir", str(tmp_path), "--name", "mine", *SHORT]) == 0
     assert "So each gets a worker process to itself, which takes" in capsys.readouterr().out
     run = RunFolder.open(tmp_path / "mine")

@@ -22,7 +22,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import to_dict
 from turnsmith.records.checkpoints import PendingCheckpoint, mark_best
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.checkpoints.hub import model_card
+from turnsmith.trainer.checkpoints.export import model_card
 
 RANKS = 2
 

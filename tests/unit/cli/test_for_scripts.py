@@ -60,7 +60,7 @@ def test_runs_are_listed_and_shown_as_json(tmp_path: Path, capsys: pytest.Captur
         (["turnsmith", "train", "--dry"], {"--dry-run"}),
         (["turnsmith", "train", "training.batch"], {"training.batch_size="}),
         (["turnsmith", "eval", "--js"], {"--json"}),
-        (["turnsmith", "report", "my_"], {"my_game.py"}),
+        (["turnsmith", "runs", "report", "my_"], {"my_game.py"}),
     ],
 )
 def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -49,7 +51,7 @@ def test_key_value_words_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) 
         (["train", GAME, "--modle", "x"], "unrecognized arguments: --modle"),
         (["train", "my.yaml", GAME], "a file with settings is given as --config my.yaml"),
         (["fly"], "invalid choice: 'fly'"),
-        (["plann"], "there is no command 'plann'; did you mean plan?"),
+        (["chekc"], "there is no command 'chekc'; did you mean check?"),
         (["model", "tiny", "a", "b=1"], "unrecognized arguments: b=1"),
     ],
 )
@@ -67,6 +69,46 @@ def test_a_wrong_command_line_shows_the_usage(
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "measure a model in your environment" in capsys.readouterr().out
+
+
+def test_commands_stand_in_groups_and_two_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    listed = re.findall(r"^  ([a-z]+) +\S", shown.partition("\ntrain:\n")[2], re.MULTILINE)
+    assert len(listed) <= 12
+    assert set(build_parsers()) - {f"turnsmith {name}" for name in listed} == {
+        "turnsmith", "turnsmith model", "turnsmith completion"
+    }  # fmt: skip
+    assert re.findall(r"^([a-z]+):$", shown, re.MULTILINE) == ["options", "train", "measure", "look", "use"]
+
+
+@pytest.mark.parametrize("old", ["plan", "rehearse", "report", "selftest", "serve-env"])
+def test_a_command_of_old_ends_with_a_sentence_that_names_the_new_one(
+    old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([old, "something", "--else"])
+    assert caught.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"turnsmith: `turnsmith {old}` is now `turnsmith ")
+    assert line.split("`")[3].split()[1] in ("check", "runs", "serve")
+
+
+def test_a_model_or_an_environment_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["tiny", "--environment", GAME]):
+        with pytest.raises(SystemExit):
+            main(["serve", *words])
+        assert "name a model or, with --environment, an environment" in capsys.readouterr().err
+
+
+def test_without_linux_no_environment_is_served(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)  # which is no use there
+    monkeypatch.delitem(sys.modules, "turnsmith.gateway.environment_server", raising=False)
+    monkeypatch.setattr("turnsmith.env.isolation.settings.sys", SimpleNamespace(platform="darwin"))
+    assert main(["serve", "--environment", GAME, "--port", "0"]) == 2
+    assert "needs Linux" in capsys.readouterr().err
 
 
 def test_a_training_run_is_named_as_other_runs_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,11 @@ from turnsmith.config_sources import to_dict
 from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import RecordError
 from turnsmith.records.episodes import read_episodes
-from turnsmith.trainer.epochs import Epochs
+from turnsmith.rollout.spec import EpisodeParts
+from turnsmith.trainer.dataset import Epochs
 from turnsmith.trainer.mix_dataset import MixDataset
-from turnsmith.trainer.recipe import RunInputs
-from turnsmith.trainer.resume import Parts, reopen
-from turnsmith.trainer.validation import Validation
+from turnsmith.trainer.resume import Recipe, reopen
+from turnsmith.trainer.run_parts import RunParts
 from turnsmith.viewer.curves import curves_of
 from turnsmith.viewer.run_view import read_run
 
@@ -77,7 +77,7 @@ def test_a_mix_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "mine.py").write_text(
         f'from turnsmith import EnvironmentMix\nMIX = EnvironmentMix({{"a": "{GUESS}"}})\n'
     )
-    assert main(["serve-env", "mine.py:MIX"]) == 2
+    assert main(["serve", "--environment", "mine.py:MIX"]) == 2
     assert "is a mix of environments: serve each of them" in capsys.readouterr().err
 
 
@@ -90,7 +90,7 @@ def started(tmp_path: Path, given: EnvironmentMix) -> RunFolder:
     mix: Any = EnvironmentSpec.of(given, config.environment)
     dataset = MixDataset.of_mix(mix)
     dataset.save(run.path, seed=4)
-    RunInputs(config, mix, None, dataset, None, Validation.of(None, mix)).write_recipe(run, 8, Epochs(2))
+    Recipe.of(config, RunParts.of(config, EpisodeParts(), mix, dataset), 8, Epochs(2)).write(run.path)
     return run
 
 
@@ -100,8 +100,8 @@ def test_a_mix_is_found_again_with_everything_that_belongs_to_it(tmp_path: Path)
         "game": MixMember(GAME, max_turns=4, max_seconds=9.5, dataset=[{"n": 1}, {"n": 2}]),
     }
     run = started(tmp_path, EnvironmentMix(given, curriculum=True))
-    stopped = reopen(run.path, Parts())
-    mix, dataset = stopped.parts.environment, stopped.dataset
+    stopped = reopen(run.path, {})
+    mix, dataset = stopped.parts["environment"], stopped.parts["dataset"]
     assert isinstance(dataset, MixDataset)
     assert (mix.weights, dataset.weights, dataset.by_success) == (dataset.weights, {"guess": 3, "game": 1}, True)
     assert mix.members["guess"].reward_range == (0, 2)
@@ -117,8 +117,8 @@ def test_what_has_no_name_must_be_passed_again(tmp_path: Path) -> None:
     mix = EnvironmentMix({"guess": partial(GuessNumber, {"highest": 4}), "game": GAME})
     run = started(tmp_path, mix)
     with pytest.raises(RecordError, match=r"its environment \(the guess of its mix, GuessNumber\) cannot be imported"):
-        reopen(run.path, Parts())
-    assert reopen(run.path, Parts(environment=mix)).parts.environment is mix
+        reopen(run.path, {})
+    assert reopen(run.path, {"environment": mix}).parts["environment"] is mix
 
 
 def test_a_mix_in_a_module_is_resumed_by_its_name(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_mix_in_a_module_is_resumed_by_its_name(tmp_path: Path) -> None:
     )
     run = started(tmp_path, EnvironmentSpec.of("mine.py:MIX"))  # type: ignore[arg-type]
     assert json.loads((run.path / "resume.json").read_text())["environment"].endswith("mine.py:MIX")
-    assert reopen(run.path, Parts()).parts.environment.weights == {"a": 2.0}
+    assert reopen(run.path, {}).parts["environment"].weights == {"a": 2.0}
 
 
 def test_the_report_has_a_line_for_each_environment() -> None:

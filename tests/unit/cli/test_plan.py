@@ -1,4 +1,4 @@
-"""`turnsmith plan`, without measuring anything."""
+"""`turnsmith check --plan`, without measuring anything."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from turnsmith.check.plan.workload import EpisodeSample, EpisodeTurn
 from turnsmith.cli.main import main
-from turnsmith.plan.workload import EpisodeSample, EpisodeTurn
 
 _GAME = "turnsmith.env.examples:GuessNumber"
 _SAMPLE = EpisodeSample("a test", 100, [[EpisodeTurn(10, 0, 0.0)]])
@@ -28,9 +28,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.extend([*given, *named.values()])
         raise _Stopped
 
-    monkeypatch.setattr("turnsmith.plan.reference.reference", lambda **_: None)
-    monkeypatch.setattr("turnsmith.plan.cpu.forecast_on_cpu", stop)
-    monkeypatch.setattr("turnsmith.plan.cpu.evaluate", stop)
+    monkeypatch.setattr("turnsmith.check.plan.reference.reference", lambda **_: None)
+    monkeypatch.setattr("turnsmith.check.plan.report.forecast_on_cpu", stop)
+    monkeypatch.setattr("turnsmith.check.plan.cpu.evaluate", stop)
     return found
 
 
@@ -38,20 +38,20 @@ def test_a_setting_with_a_colon_is_no_environment(tmp_path: Path, given: list[An
     file = tmp_path / "sample.json"
     file.write_text(json.dumps({"sample": _SAMPLE.as_dict()}))
     with pytest.raises(_Stopped):
-        main(["plan", "environment.isolation=tcp://h:1", "--from", str(file), "--model", "tiny"])
-    assert given[0].environment.isolation == "tcp://h:1"
+        main(["check", "--plan", "environment.where=tcp://h:1", "--from", str(file), "--model", "tiny"])
+    assert given[0].environment.where == "tcp://h:1"
     assert given[-1] is None
     given.clear()
     with pytest.raises(_Stopped):
-        main(["plan", _GAME, "environment.isolation=tcp://h:1", "--from", str(file), "--model", "tiny"])
+        main(["check", "--plan", _GAME, "environment.where=tcp://h:1", "--from", str(file), "--model", "tiny"])
     assert given[-1].name == "GuessNumber"
-    assert given[-1].mode == "tcp://h:1"
+    assert given[-1].config.where == "tcp://h:1"
 
 
 def test_a_sample_is_played_with_the_players_and_the_failure_policy_of_the_run(given: list[Any]) -> None:
     settings = ["players.opponent=frozen", "failures.environment=drop", "inference.temperature=0.5"]
     with pytest.raises(_Stopped):
-        main(["plan", _GAME, "--model", "tiny", *settings])
+        main(["check", "--plan", _GAME, "--model", "tiny", *settings])
     plan = given[-1]
     assert plan.players.settings["opponent"].who == "frozen"
     assert plan.failures.environment.decision.value == "dropped"
@@ -59,6 +59,6 @@ def test_a_sample_is_played_with_the_players_and_the_failure_policy_of_the_run(g
 
 
 def test_a_sample_is_played_with_the_thinking_of_the_run(given: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", _GAME, "--model", "tiny", "inference.thinking=false"]) != 0
+    assert main(["check", "--plan", _GAME, "--model", "tiny", "inference.thinking=false"]) != 0
     assert "inference.thinking" in capsys.readouterr().err
     assert not given

@@ -100,9 +100,9 @@ def test_limits_are_lifted_unless_they_are_set(play) -> None:
     long = "x" * 3000
     _, _, free = play(f"{long}\n", DESK)
     assert (free.outcome, free.actions) == (Outcome.COMPLETED, [long])
-    _, printed, cut = play("123\n", GAME, "inference.max_turn_tokens=2")
-    assert cut.outcome is Outcome.TURN_TOKEN_LIMIT
-    assert "Outcome: turn_token_limit." in printed
+    _, printed, cut = play("123\n", GAME, "inference.max_episode_tokens=2")
+    assert cut.outcome is Outcome.TOKEN_LIMIT
+    assert "Outcome: token_limit." in printed
 
 
 def test_the_error_of_an_environment_is_shown_and_recorded(play) -> None:

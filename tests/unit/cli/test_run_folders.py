@@ -54,7 +54,7 @@ def test_a_run_may_be_called_latest() -> None:
     assert find_run("latest") == Path("runs/latest")
 
 
-@pytest.mark.parametrize("command", [["report"], ["export"], ["resume"], ["runs", "show"]])
+@pytest.mark.parametrize("command", [["runs", "report"], ["export"], ["resume"], ["runs", "show"]])
 def test_every_command_says_where_it_looked(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     make_run("chess")
     assert main([*command, "ches"]) == 2

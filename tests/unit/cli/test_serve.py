@@ -107,7 +107,7 @@ def test_ctrl_c_ends_it_and_the_viewers_read_the_recording(capsys: pytest.Captur
     assert "2: 2 completed" in shown
     assert main(["runs", "verify", "mine"]) == 0
     assert "2 ended, each once" in capsys.readouterr().out
-    assert main(["report", "mine"]) == 0
+    assert main(["runs", "report", "mine"]) == 0
     assert "conversation-1" in Path("runs/mine/report.html").read_text()
 
 
@@ -160,6 +160,9 @@ def test_a_key_that_can_be_guessed_is_refused(capsys: pytest.CaptureFixture[str]
     assert "The API key has 5 characters; it needs at least 16." in capsys.readouterr().err
 
 
+ENVIRONMENT = ("--environment", "turnsmith.env.examples:GuessNumber", "--port", "0")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -167,6 +170,9 @@ def test_a_key_that_can_be_guessed_is_refused(capsys: pytest.CaptureFixture[str]
         (["tiny", "--idle-seconds", "0"], "it must be more than 0"),
         (["tiny", "--host", "203.0.113.1"], "Cannot listen on 203.0.113.1:8000"),
         (["latest"], "There is no latest run"),
+        ([*ENVIRONMENT, "--host", "0.0.0.0"], "so clients must know a token: pass --token-file FILE"),
+        ([*ENVIRONMENT, "--sessions", "0"], "it must be at least 1"),
+        ([*ENVIRONMENT, "environment.highest=4", "inference.top_k=3"], "inference.top_k=3 has no use here"),
     ],
 )
 def test_mistakes_are_told_at_once(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]):

@@ -20,13 +20,13 @@ from typing import Any
 from tests.unit.env import shared_state
 
 from turnsmith import Chat, ConfigStore, EvaluationPlan, RayPPOTrainer, ScriptedEngine, evaluate
-from turnsmith.check import before_evaluation
-from turnsmith.check.subject import Subject
+from turnsmith.check.environment import run as checks
+from turnsmith.check.environment.subject import Subject
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 from turnsmith.trainer import quick_checks
 
 MODES = ("loop", "thread", "process", "auto", "own_process")
@@ -50,7 +50,7 @@ _PEEK = '<tool_call>{"name": "peek", "arguments": {}}</tool_call>'
 
 def settings(mode: str, seconds: float) -> ConfigStore:
     """The settings of a run in a mode."""
-    before_evaluation.SECONDS = quick_checks.SECONDS = seconds
+    checks.SECONDS = quick_checks.SECONDS = seconds
     config = ConfigStore()
     config.environment.isolation = mode
     config.environment.words = [0]
@@ -62,11 +62,9 @@ def chosen(kind: type, mode: str, path: str, seconds: float) -> EnvironmentSpec:
     config = settings(mode, seconds)
     if path == "eval":
         spec = EnvironmentSpec.of(kind, config.environment).isolated()
-        return before_evaluation.settle(Subject(environment=spec, config=config, tasks=ROWS, seed=FIRST_SEED))[0]
+        return checks.settle(Subject(environment=spec, config=config, tasks=ROWS, seed=FIRST_SEED))[0]
     trainer = RayPPOTrainer(config, kind, dataset=ROWS)
-    inputs = trainer._inputs()  # pyright: ignore[reportPrivateUsage]
-    trainer._use(quick_checks.run_quick_checks(inputs, "", lambda line: None).environment)  # pyright: ignore[reportPrivateUsage]
-    return trainer.environment.isolated()
+    return quick_checks.run_quick_checks(trainer.config, trainer.parts, "", lambda line: None).environment.isolated()
 
 
 def played(spec: EnvironmentSpec, chat: Chat, path: str, episodes: int, concurrency: int) -> list[Any]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turnsmith.concurrency.threads import ThreadPool
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.errors import EnvironmentFailure
-from turnsmith.threads import ThreadPool
 
 
 class Scripted(BaseEnvironment):

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from turnsmith import BaseEnvironment, Trajectory, tool
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentHost, EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
-from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentTimeout, Overloaded
 from turnsmith.rollout.rewards.reward_function import compute_score
 from turnsmith.tools.definition import ToolCall

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentHost, EnvironmentSpec
-from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentTimeout
 
 

@@ -18,9 +18,8 @@ import pytest
 from turnsmith.gateway import server as gateway_server
 from turnsmith.gateway.histories import History
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
-from turnsmith.gateway.served import ServedTurn
 from turnsmith.gateway.server import serve_episode
-from turnsmith.gateway.turns import Continuation, SampledTurn
+from turnsmith.gateway.turns import Continuation, SampledTurn, ServedTurn
 from turnsmith.inference.engine import Generation
 
 
@@ -214,7 +213,7 @@ async def test_models_rewards_and_counts():
 
 
 async def test_a_reward_that_is_sent_twice_with_one_idempotency_key_counts_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gateway_server, "_MOST_ASKED", 2)
+    monkeypatch.setattr(gateway_server, "_MOST_REMEMBERED", 2)
     episode = Episode()
     async with served(episode) as client:
         for key, value in (("a", 1), ("a", 1), ("b", 1), ("", 0.5), ("", 0.5), ("a", 1), ("c", 2), ("b", 1)):
@@ -223,7 +222,7 @@ async def test_a_reward_that_is_sent_twice_with_one_idempotency_key_counts_once(
         other = await client.post("/reward", json=3, headers={"Idempotency-Key": "c"})
     assert [value for value, _ in episode.rewards] == [1, 1, 0.5, 0.5, 2]
     assert (other.status_code, "use a new key for each" in other.json()["error"]["message"]) == (422, True)
-    assert [sentence[:21] for sentence in episode.refused] == ["Another reward came w"]
+    assert [sentence[:21] for sentence in episode.refused] == ["This Idempotency-Key "]
 
 
 async def test_what_is_refused_is_noted_and_a_route_that_is_not_there_is_told():

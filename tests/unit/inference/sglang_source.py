@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnsmith.models import cache_folder
+from turnsmith.inference.models import cache_folder
 
 PACKAGE = "sglang==0.5.12"
 WHEEL_SHA256 = "4ed786a38655851fd055ef57380c34d29b87753b53f63457309f51e5bf48c2e6"

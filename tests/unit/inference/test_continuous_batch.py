@@ -348,6 +348,7 @@ def test_a_token_changed_by_rounding_is_resampled_and_decoding_continues_from_it
     assert calls == 39 + 30, "only the tokens after the wrong one are decoded again"
 
 
+@pytest.mark.nightly
 def test_where_rounding_changes_many_tokens_a_sequence_still_ends_and_is_the_same_in_every_batch(
     tiny_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat.formats import USES_PLAIN
 from turnsmith.inference.model_check import ModelCheck, find_fault
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 from turnsmith.trainer import RayPPOTrainer
 
 ENDS_DIFFERENTLY = "{% for m in messages %}{{ loop.length }}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -55,7 +55,7 @@ def test_a_template_that_cannot_be_used_is_found(model: Path) -> None:
 def test_a_model_without_a_template_is_taken_and_told_in_one_sentence(model: Path) -> None:
     (model / "chat_template.jinja").unlink()
     told: list[str] = []
-    with ModelCheck(str(model), "native", trust_remote_code=False, say=told.append):
+    with ModelCheck(str(model), "native", trust_remote_code=False, warn=told.append):
         pass
     assert told == [USES_PLAIN]
     assert "model.chat_template" in told[0]

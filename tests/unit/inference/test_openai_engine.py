@@ -18,8 +18,8 @@ from turnsmith.env.examples import GuessNumber
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.engines.openai_engine import OpenAIEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.inference.models import resolve
 from turnsmith.inference.sync.create import create_inference_engine
-from turnsmith.models import resolve
 from turnsmith.records.episodes import read_episodes, write_episodes
 
 PROMPT = [1, 20, 30, 40]
@@ -292,6 +292,7 @@ def test_create_inference_engine_takes_a_url(vllm: LocalServer, local: Transform
         assert generation.exact
         with pytest.raises(EngineFailure, match="no prompt_logprobs"):
             engine.compute_log_probs(["a"], ["b"])
+    assert vllm.requests[-1].body["temperature"] == 1.0, "log-probs are those of the model itself"
     expected = asyncio.run(local.generate(engine.encode("Hello"), Sampling(6, 0.0, stop_token_ids=(2,)), session=""))
     assert generation.token_ids == [list(expected.token_ids)]
     with create_inference_engine("tiny", "openai", {"url": vllm.url}) as engine:

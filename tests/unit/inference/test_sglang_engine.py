@@ -30,8 +30,8 @@ from turnsmith.inference.engines.sglang_protocol import (
     score_request,
 )
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
+from turnsmith.inference.models import resolve
 from turnsmith.inference.sync.create import create_inference_engine
-from turnsmith.models import resolve
 
 PROMPT = [1, 20, 30, 40]
 SAMPLING = Sampling(max_tokens=8, temperature=0.8, seed=5, stop_token_ids=(2,))

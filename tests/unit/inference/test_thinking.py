@@ -14,7 +14,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat import Chat, thinking_settings
 from turnsmith.inference.model_check import ModelCheck
-from turnsmith.models import resolve
+from turnsmith.inference.models import resolve
 
 EMPTY = "<think>\n\n</think>\n\n"
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from turnsmith.errors import EngineFailure
-from turnsmith.inference.engines.vllm_call import answer_of
+from turnsmith.inference.engines.vllm_process import answer_of
 
 
 async def unanswered(cancelled: asyncio.Event) -> None:

@@ -13,13 +13,14 @@ STEP = StepAdvantages(
     advantages={"e1": [0.5, 0.0, -1.0], "e2": [0.25]},
     values={"e1": [0.1, 0.0, 0.2], "e2": [0.3]},
     rewards={"e1": [0.0, 0.0, 1.0]},
+    trainer_log_probs={"e1": [-0.5, 0.0, -0.25], "e2": [-1.5]},
 )
 
 
 def as_rounded(step: StepAdvantages) -> list[dict[str, list[float]]]:
     return [
         {episode: [round(number, 6) for number in numbers] for episode, numbers in column.items()}
-        for column in (step.advantages, step.values, step.rewards)
+        for column in (step.advantages, step.values, step.rewards, step.trainer_log_probs)
     ]
 
 
@@ -42,5 +43,13 @@ def test_the_same_step_is_replaced_and_columns_are_float32(tmp_path: Path) -> No
     file = write_advantages(tmp_path, 1, StepAdvantages(advantages={"e3": [1.0]}))
     assert read_advantages(tmp_path, 1) == StepAdvantages(advantages={"e3": [1.0]})
     schema = pq.read_schema(file)
-    assert schema.names == ["episode_id", "advantages", "values", "rewards"]
+    assert schema.names == ["episode_id", "advantages", "values", "rewards", "trainer_log_probs"]
     assert {str(schema.field(name).type) for name in schema.names[1:]} == {"list<element: float>"}
+
+
+def test_a_file_of_a_version_without_log_probs_is_read(tmp_path: Path) -> None:
+    file = write_advantages(tmp_path, 1, STEP)
+    pq.write_table(pq.read_table(file).drop_columns(["trainer_log_probs"]), file)
+    earlier = read_advantages(tmp_path, 1)
+    assert earlier.trainer_log_probs == {}
+    assert list(earlier.advantages) == ["e1", "e2"]

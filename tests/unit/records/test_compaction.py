@@ -304,7 +304,7 @@ def test_a_reader_goes_on_where_it_was_when_files_are_merged_meanwhile(tmp_path:
 
 def test_a_file_that_is_listed_but_not_there_is_an_error_in_words(run: RunFolder) -> None:
     (run.episodes_dir / "step-00000001-0.parquet").symlink_to("nowhere")
-    with pytest.raises(RecordError, match="listed, but not there"):
+    with pytest.raises(RecordError, match="listed, but does not exist"):
         read_episodes(run)
 
 

@@ -27,7 +27,7 @@ from turnsmith.records.compaction import compact_episodes
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.rewind import rewind
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.recipe import Recipe
+from turnsmith.trainer.resume import Recipe
 from turnsmith.trajectory import Trajectory
 
 STEPS = 4

@@ -73,7 +73,7 @@ def without_locks(*_: object) -> None:
 def test_a_run_that_is_held_is_refused_after_a_moment(tmp_path: Path) -> None:
     with claim_run(tmp_path, 0):
         began, worked = time.monotonic(), time.process_time()
-        with pytest.raises(RecordError, match=r"is in use: this process itself has it since 20.*Call cleanup"):
+        with pytest.raises(RecordError, match=r"is in use: this process has held it since 20.*Call cleanup"):
             claim_run(tmp_path, 60)
         assert 0.3 <= time.monotonic() - began < 20
         assert time.process_time() - worked < 0.15, "it waits without working"
@@ -114,7 +114,7 @@ def test_a_run_stays_locked_until_those_that_write_for_its_holder_have_ended(tmp
     holder = claim_run(tmp_path, 0)
     writer = join_run(tmp_path, holder.token)
     holder.release()
-    with pytest.raises(RecordError, match="is in use: a process whose name is not known still writes to it"):
+    with pytest.raises(RecordError, match="is in use: an unknown process still writes to it"):
         claim_run(tmp_path, 0.2)
     writer.release()
     with claim_run(tmp_path, 0) as later, pytest.raises(RecordError, match="took it over"):
@@ -135,18 +135,18 @@ def test_a_run_of_another_host_is_refused_where_nothing_tells_whether_it_still_g
 
 def removed(folder: Path) -> str:
     (folder / LOCK).unlink()
-    return "run.lock was removed while this one wrote to it"
+    return "run.lock was removed while this process wrote to it"
 
 
 def replaced(folder: Path) -> str:
     (folder / LOCK).unlink()
     (folder / LOCK).write_text("")
-    return "run.lock was replaced while this one wrote to it"
+    return "run.lock was replaced while this process wrote to it"
 
 
 def taken_by_another_host(folder: Path) -> str:
     name_holder(folder, 7, "node-1")
-    return "process 7 on node-1 took it over at 2026-09-2.*, so this one no longer writes to it"
+    return "process 7 on node-1 took it over at 2026-09-2.*, so this process no longer writes to it"
 
 
 def removed_and_claimed(folder: Path) -> str:
@@ -182,7 +182,7 @@ def test_a_run_that_is_lost_is_noticed_at_the_next_write_of_any_kind(
         told = lose(run.path)
         before = sorted(run.path.rglob("*")), (run.path / "events.jsonl").read_bytes()
         for write in writes:
-            with pytest.raises(RecordError, match=f"does not belong to this process any more: {told}"):
+            with pytest.raises(RecordError, match=f"no longer belongs to this process: {told}"):
                 write()
         assert (sorted(run.path.rglob("*")), (run.path / "events.jsonl").read_bytes()) == before
     run.append_event("of a reader that is no writer of the run any more")

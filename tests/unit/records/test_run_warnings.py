@@ -8,13 +8,13 @@ import pytest
 
 from turnsmith.errors import RecordError
 from turnsmith.records.json_text import to_json
-from turnsmith.records.run_warnings import KIND, RunWarning, warnings_in
+from turnsmith.records.run_warnings import RunWarning, warnings_in
 
 WARNING = RunWarning("cut_turns", 3, "Turns were cut.", "They end early.", "Allow more tokens.", ("e1", "e2"))
 
 
 def event(content: object) -> dict[str, object]:
-    return json.loads(to_json({"kind": KIND, "content": content}))
+    return json.loads(to_json({"kind": "warning", "content": content}))
 
 
 def test_a_warning_comes_back_from_its_event() -> None:

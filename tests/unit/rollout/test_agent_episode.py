@@ -26,12 +26,10 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
-from turnsmith.rollout.agent_episode import run_agent_attempt
-from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.rollout.episode_report import refusal_warning, report_of
-from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import Limits, RolloutSpec
 from turnsmith.trajectory import Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
@@ -51,7 +49,7 @@ def spec_of(agent: Any, *, config: EnvironmentConfig | None = None, **settings: 
 
 async def play(agent: Any, engine: Engine, chat: Chat, task: Any = None, **settings: Any) -> Trajectory:
     start = EpisodeStart("episode-1", seed=3, task=task or {"question": "What do you see?"})
-    return await run_agent_attempt(start, spec_of(agent, **settings), engine, chat)
+    return await run_attempt(start, spec_of(agent, **settings), engine, chat)
 
 
 @each_agent

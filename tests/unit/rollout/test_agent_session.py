@@ -11,14 +11,15 @@ import pytest
 from tests.unit.rollout.recorded import Recorded
 from transformers import AutoTokenizer
 
-from turnsmith.clocks import Clock, OutOfTime
+from turnsmith.concurrency.clocks import Clock, OutOfTime
 from turnsmith.gateway.request import ChatMessage, ContextTooLong, ModelReply, ModelRequest, Refusal
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.rollout import agent_session
 from turnsmith.rollout.agent_session import AgentSession
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
+from turnsmith.rollout.turn_rules import TurnRules
 from turnsmith.trajectory import Outcome
 
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
@@ -32,9 +33,8 @@ def chat(tiny_folder: str) -> Chat:
 
 def session_of(chat: Chat, replies: Any, *, sampling: Sampling | None = None, **limits: Any) -> AgentSession:
     engine = Recorded(ScriptedEngine(replies, chat))
-    made = AgentSession(
-        "e1", engine, chat, Clock(60), limits=Limits(**limits), sampling=sampling or Sampling(), parser=None
-    )
+    rules = TurnRules.of("e1", chat, limits=Limits(**limits), sampling=sampling or Sampling())
+    made = AgentSession(rules, engine, Clock(60))
     made.engine = engine  # type: ignore[attr-defined]
     return made
 
@@ -121,14 +121,12 @@ async def test_the_same_wish_is_warned_of_once_and_at_most_a_hundred_are(
 
 @pytest.mark.parametrize(
     ("turn_tokens", "wanted", "allowed"),
-    [(None, None, 20), (None, 7, 7), (None, 0, 1), (None, 50, 20), (9, None, 9), (9, 12, 9), (40, None, 30)],
+    [(20, None, 20), (20, 7, 7), (20, 0, 1), (20, 50, 20), (9, None, 9), (9, 12, 9), (40, None, 30)],
 )
 async def test_a_turn_gets_the_least_of_what_plan_request_and_budget_allow(
-    chat: Chat, turn_tokens: int | None, wanted: int | None, allowed: int
+    chat: Chat, turn_tokens: int, wanted: int | None, allowed: int
 ) -> None:
-    session = session_of(
-        chat, ["a"], sampling=Sampling(max_tokens=20), tokens=30, turn_tokens=turn_tokens, prompt_tokens=500
-    )
+    session = session_of(chat, ["a"], sampling=Sampling(max_tokens=turn_tokens), tokens=30, prompt_tokens=500)
     await take(session, max_tokens=wanted)
     assert [one.max_tokens for one in asked(session)] == [allowed]
 
@@ -140,11 +138,10 @@ LONG = "a b c d e f g h i j k l"
     ("limits", "wanted", "ended_by"),
     [
         ({"tokens": 5}, None, "token_limit"),
-        ({"tokens": 5, "turn_tokens": 5}, None, "turn_token_limit"),
-        ({"turn_tokens": 5}, None, "turn_token_limit"),
-        ({"turn_tokens": 5}, 4, None),
-        ({"turn_tokens": 5}, 5, None),
-        ({"turn_tokens": 5}, 6, "turn_token_limit"),
+        ({"tokens": 5}, 4, None),
+        ({"tokens": 5}, 5, None),
+        ({"tokens": 5}, 6, "token_limit"),
+        ({"tokens": 8}, None, None),
         ({}, None, None),
     ],
 )
@@ -293,7 +290,7 @@ async def test_the_clock_stands_still_only_while_the_engine_has_the_turn(chat: C
     async def take_and_idle() -> None:
         engine = ScriptedEngine(slow, chat)
         async with Clock(0.1) as clock:
-            session = AgentSession("e", engine, chat, clock, limits=Limits(), sampling=Sampling(), parser=None)
+            session = AgentSession(TurnRules.of("e", chat, limits=Limits(), sampling=Sampling()), engine, clock)
             await take(session)
             taken.append(session.seconds[0])
             await asyncio.sleep(10)
@@ -301,6 +298,28 @@ async def test_the_clock_stands_still_only_while_the_engine_has_the_turn(chat: C
     with pytest.raises(OutOfTime):
         await take_and_idle()
     assert taken[0] >= 0.2
+
+
+class Full:
+    """An engine whose context has room for two more tokens."""
+
+    def __init__(self, chat: Chat, *, exact: bool) -> None:
+        self.chat, self.exact = chat, exact
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
+        return Generation(self.chat.encode("ab")[:2], [-1.0] * 2, stop_reason="length", exact=self.exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("wanted", [None, 2, 5])
+async def test_a_turn_that_is_shorter_than_allowed_was_cut_by_the_engines_context(
+    chat: Chat, exact: bool, wanted: int | None
+) -> None:
+    rules = TurnRules.of("e", chat, limits=Limits(), sampling=Sampling())
+    session = AgentSession(rules, Full(chat, exact=exact), Clock(60))
+    await take(session, max_tokens=wanted)
+    is_full = exact and wanted != 2  # two tokens are all that the agent wanted; a text has no exact number of them
+    assert session.ended_by == ((Outcome.TOKEN_LIMIT, "") if is_full else None)
 
 
 class Swapping:
@@ -315,7 +334,7 @@ class Swapping:
 
 
 async def test_the_record_has_the_conversation_and_where_weights_changed(chat: Chat) -> None:
-    session = AgentSession("e", Swapping(chat), chat, Clock(60), limits=Limits(), sampling=Sampling(), parser=None)
+    session = AgentSession(TurnRules.of("e", chat, limits=Limits(), sampling=Sampling()), Swapping(chat), Clock(60))
     for text in ("one", "two"):
         await take(session, text)
     session.add_reward(1.0, 1)

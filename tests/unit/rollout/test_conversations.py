@@ -32,7 +32,7 @@ from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout import conversations as module
 from turnsmith.rollout.conversations import Conversations
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 KEY = "a key of at least 16 characters"
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
@@ -308,7 +308,7 @@ async def test_idle_conversations_end_and_are_forgotten(chat: Chat):
 
 @pytest.mark.nightly
 async def test_memory_does_not_grow_with_conversations(chat: Chat, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gateway_server, "_MOST_ASKED", 4)
+    monkeypatch.setattr(gateway_server, "_MOST_REMEMBERED", 4)
     monkeypatch.setattr(module, "_MOST_LIVE", 6)
 
     def turns() -> int:
@@ -363,7 +363,7 @@ async def test_a_server_that_ends_tells_who_waits_and_keeps_what_was_said(chat: 
                 await asyncio.sleep(0.01)
             await model.server.stop()
             response = await waiting
-        assert (response.status_code, response.json()["error"]["message"]) == (503, "The server is ending.")
+        assert (response.status_code, response.json()["error"]["message"]) == (503, "The server is stopping.")
         (conversation,) = model.conversations.take_ended(every=True)
     assert conversation.actions == ["a"]
 

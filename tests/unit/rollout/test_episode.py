@@ -162,7 +162,7 @@ async def test_an_environment_whose_constructor_or_import_fails(chat, tmp_path):
         (RuntimeError("gpu lost"), "ScriptedEngine.generate raised RuntimeError: gpu lost"),
         (Generation([], []), "returned 0 tokens"),
         (Generation([5, 6], [-1.0]), "2 token ids but 1 log-probs"),
-        (Generation([5, 2**40], [-1.0, -1.0]), "token ids that are no numbers of tokens"),
+        (Generation([5, 2**40], [-1.0, -1.0]), "returned invalid token ids"),
         (Generation([5, 6], [-1.0, "x"]), "a log-prob that is not a number"),  # type: ignore[list-item]
         (Generation([5], [float("nan")]), "a log-prob that is not a number"),
         (Generation([5], [-1.0], "abort"), "aborted"),

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.rollout.counting import Count, play
 from transformers import AutoTokenizer
 
-from turnsmith.clocks import Bottleneck, waiting
+from turnsmith.concurrency.clocks import Bottleneck, waiting
 from turnsmith.inference import Chat
 from turnsmith.rollout import Limits
 from turnsmith.trajectory import Outcome

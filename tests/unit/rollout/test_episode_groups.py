@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnsmith.rollout.episode_groups import drop_groups, settle_groups, split_settled
+from turnsmith.rollout.episode_groups import settle_groups, split_settled
 from turnsmith.rollout.retry import EpisodeResult
 from turnsmith.trajectory import Decision, Trajectory
 
@@ -32,9 +32,3 @@ def test_a_step_settles_its_own_groups_and_those_that_were_replaced() -> None:
     assert [result.trajectory.episode_id for result in now] == ["a-0", "c-0", "a-1", "c-1", "e-0", "e-1"]
     assert [result.trajectory.episode_id for result in later] == ["b-0", "d-0"], "of d, one is not over yet"
     assert split_settled(results, None, group_size=2) == (results, [])
-
-
-def test_only_episodes_of_the_named_groups_that_still_count_are_dropped() -> None:
-    episodes = [Trajectory(episode_id="a-0", decision=Decision.MASKED), Trajectory(episode_id="b-0", rewards=[1.0])]
-    drop_groups([EpisodeResult(one) for one in episodes], ["a"], "too late")
-    assert [one.decision for one in episodes] == [Decision.MASKED, Decision.KEPT]

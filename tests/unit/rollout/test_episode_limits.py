@@ -12,9 +12,10 @@ from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.inference import Chat, Generation, Sampling, ScriptedEngine
 from turnsmith.records.episodes import read_episodes, write_episodes
 from turnsmith.rollout import EpisodeStart, Limits, run_episode
+from turnsmith.rollout.episode_report import report_of
 from turnsmith.tools.tool import tool
-from turnsmith.trainer.diagnostics.metrics import report_of, step_record
-from turnsmith.trainer.display.text import plain_line
+from turnsmith.trainer.diagnostics.context import step_record
+from turnsmith.trainer.display import plain_line
 from turnsmith.trajectory import Outcome, Trajectory
 
 
@@ -78,17 +79,19 @@ async def test_turns_exactly_at_the_limit(chat):
 async def test_a_turn_exactly_as_long_as_allowed_that_ends_by_itself_is_whole(chat):
     reply = "abcdefg"
     length = len(chat.encode(reply)) + 1  # and the token that ends it
-    whole = await play(chat, [reply, "done"], turn_tokens=length)
+    whole = await play(chat, [reply, "done"], max_tokens=length)
     assert (whole.outcome, whole.actions) == (Outcome.COMPLETED, [reply, "done"])
     assert whole.turns[0].stop - whole.turns[0].start == length
 
 
-async def test_a_turn_that_does_not_end_in_time_ends_the_episode_and_is_not_acted_on(chat):
+async def test_a_turn_that_the_budget_cuts_ends_the_episode_and_is_not_acted_on(chat):
     reply = "abcdefg"
     length = len(chat.encode(reply)) + 1
-    cut = await play(chat, ["a", reply, "done"], turn_tokens=length - 1)
+    first = len(chat.encode("a")) + 1
+    between = len(chat.bridge([{"role": "user", "content": "Go on."}], closed=True))
+    cut = await play(chat, ["a", reply, "done"], tokens=first + between + length - 1)
     check_whole(cut)
-    assert cut.outcome is Outcome.TURN_TOKEN_LIMIT
+    assert cut.outcome is Outcome.TOKEN_LIMIT
     assert cut.outcome.is_behaviour
     assert (cut.rewards, cut.dones, cut.infos[1]) == ([1.0, 0.0], [False, False], {})
     assert cut.turns[1].stop - cut.turns[1].start == length - 1
@@ -96,17 +99,15 @@ async def test_a_turn_that_does_not_end_in_time_ends_the_episode_and_is_not_acte
     assert cut.tokens.mask[-1] == 1
 
 
-async def test_the_limit_on_a_turn_stands_in_place_of_max_tokens(chat):
-    longer = await play(chat, ["abcdefg", "done"], max_tokens=3, turn_tokens=50)
-    assert (longer.outcome, longer.actions[0]) == (Outcome.COMPLETED, "abcdefg")
-    as_before = await play(chat, ["abcdefg", "done"], max_tokens=4)
-    assert as_before.outcome is Outcome.COMPLETED
-    assert (as_before.turns[0].stop_reason, as_before.actions[0], as_before.rewards) == ("length", "abcd", [1.0, 1.0])
+async def test_a_turn_that_max_tokens_cuts_is_acted_on(chat):
+    cut = await play(chat, ["abcdefg", "done"], max_tokens=4)
+    assert cut.outcome is Outcome.COMPLETED
+    assert (cut.turns[0].stop_reason, cut.actions[0], cut.rewards) == ("length", "abcd", [1.0, 1.0])
 
 
 async def test_an_engine_that_says_length_after_an_end_token_is_not_taken_at_its_word(chat):
     ids = [*chat.encode("done"), chat.close_id]
-    trajectory = await play(chat, [Generation(ids, [0.0] * len(ids), "length")], turn_tokens=len(ids))
+    trajectory = await play(chat, [Generation(ids, [0.0] * len(ids), "length")], tokens=len(ids))
     assert trajectory.outcome is Outcome.COMPLETED
 
 
@@ -139,7 +140,7 @@ async def test_tokens_counted_from_text_alone_do_not_say_that_a_context_is_full(
     ids = chat.encode("done")
     generation = Generation(ids, [0.0] * len(ids), "length", exact=False)
     assert (await play(chat, [generation], max_tokens=9)).outcome is Outcome.COMPLETED
-    assert (await play(chat, [generation], turn_tokens=9)).outcome is Outcome.TURN_TOKEN_LIMIT
+    assert (await play(chat, [generation], tokens=9)).outcome is Outcome.TOKEN_LIMIT
 
 
 async def test_tool_calls_exactly_at_the_limit_run(chat):
@@ -165,7 +166,7 @@ async def test_the_turn_that_goes_over_has_none_of_its_calls_run(chat, calls):
     asked = calls[-1].count("<tool_call>")
     assert trajectory.infos[-1] == {"tool_calls_not_run": [{"name": "ring", "arguments": {}}] * asked}
     assert trajectory.messages[-1]["role"] == "assistant"
-    assert report_of([trajectory]).tool_calls == len(calls) - 1
+    assert report_of([trajectory]).tools.calls == len(calls) - 1
 
 
 async def test_turns_without_a_call_do_not_count_as_calls(chat):
@@ -194,9 +195,9 @@ async def test_the_opening_prompt_exactly_at_the_limit(chat):
 
 
 async def test_records_reports_and_views_know_the_new_outcomes(chat, tmp_path):
-    cut = await play(chat, ["abcdefg"], turn_tokens=2)
+    cut = await play(chat, ["abcdefg"], tokens=2)
     called = await play(chat, [RING + RING], environment=Desk, tool_calls=1)
     write_episodes(tmp_path, 1, [cut, called])
     assert [episode.outcome for episode in read_episodes(tmp_path)] == [cut.outcome, called.outcome]
     record = step_record(1, 0, {}, report_of([cut, called]))
-    assert plain_line(record, 1).endswith("2 episodes: 1 tool_call_limit, 1 turn_token_limit")
+    assert plain_line(record, 1).endswith("2 episodes: 1 token_limit, 1 tool_call_limit")

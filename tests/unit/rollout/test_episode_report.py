@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turnsmith.rollout.episode_report import EpisodeReport, group_examples, report_of
+from turnsmith.rollout.episode_report import EpisodeReport, report_of
 from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 EPISODES = [
@@ -119,7 +119,7 @@ def test_of_a_mix_an_environment_decides_what_success_is_or_a_reward_above_0_doe
 
 def test_a_call_counts_as_failed_only_if_it_says_so() -> None:
     report = report_of([Trajectory(infos=[{"tool_calls": [{}, {"ok": True}, {"ok": False}]}])])
-    assert (report.tool_calls, report.tool_errors, report.tool_failures) == (3, 1, 0)
+    assert (report.tools.calls, report.tools.errors, report.tools.failures) == (3, 1, 0)
 
 
 def test_groups_are_compared_if_they_have_two_rewards_and_a_name() -> None:
@@ -140,11 +140,11 @@ def test_three_examples_of_each_kind_are_kept() -> None:
         Trajectory(episode_id=f"e{number}", group_id="g", outcome=Outcome.COMPLETED, infos=[{"format_problem": "x"}])
         for number in range(5)
     ]
-    expected = {name: ["e0", "e1", "e2"] for name in ("completed", "group g", "format_problem")}
+    expected = {name: ["e0", "e1", "e2"] for name in ("completed", "format_problem")}
     assert report_of(episodes).examples == expected
     assert (report_of(episodes[:2]) + report_of(episodes[2:])).examples == expected
-    assert group_examples(report_of(episodes), "g") == ["e0", "e1", "e2"]
-    assert group_examples(report_of(episodes), "none") == []
+    assert report_of(episodes).group_examples == {"g": ["e0", "e1", "e2"]}
+    assert (report_of(episodes[:2]) + report_of(episodes[2:])).group_examples == {"g": ["e0", "e1", "e2"]}
     assert report_of([episodes[0]] * 2).examples["completed"] == ["e0"], "each once"
 
 

@@ -20,7 +20,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout import same_failure
 from turnsmith.rollout.evaluation.evaluate import FIRST_SEED, EvaluationPlan, evaluate, run_evaluation
 from turnsmith.rollout.evaluation.result import EvaluationResult, check_same_starts
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 from turnsmith.trajectory import Outcome, Trajectory
 
 
@@ -113,6 +113,13 @@ def test_rewards_success_outcomes_and_faults(chat: Chat) -> None:
 def test_tasks_reach_the_environment(chat: Chat) -> None:
     plan = EvaluationPlan(episodes=2, tasks=[{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     assert evaluate(Sums, ScriptedEngine(["7"], chat), chat, plan).reward.value == 0.5
+
+
+def test_the_folder_of_an_evaluation_has_the_task_of_each_episode(chat: Chat, tmp_path: Path) -> None:
+    plan = EvaluationPlan(episodes=2, tasks=[{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    run = RunFolder.create(tmp_path, "run")
+    evaluate(Sums, ScriptedEngine(["7"], chat), chat, plan).record(run)
+    assert [episode.task for episode in EvaluationResult.read(run).trajectories] == plan.tasks
 
 
 async def test_no_more_than_so_many_episodes_run_at_once_and_sampling_repeats(chat: Chat) -> None:

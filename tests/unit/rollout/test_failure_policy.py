@@ -21,7 +21,7 @@ def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:
         ("environment", "retry:3", CausePolicy(3, Decision.MASKED)),
         ("environment", " retry : 3 , drop ", CausePolicy(3, Decision.DROPPED)),
         ("worker", "retry:1,penalise:-2", CausePolicy(1, Decision.PENALISED, -2.0)),
-        ("timeout", "mask", CausePolicy(0, Decision.MASKED)),
+        ("worker", "mask", CausePolicy(0, Decision.MASKED)),
         ("limit", "retry:1", CausePolicy(1, Decision.KEPT)),
         ("limit", "penalise:-0.5", CausePolicy(0, Decision.PENALISED, -0.5)),
         ("limit", "penalise:-1e-3", CausePolicy(0, Decision.PENALISED, -0.001)),

@@ -10,7 +10,7 @@ import pytest
 from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.rollout.isolation_check import check_isolation
+from turnsmith.rollout.spec import check_isolation
 from turnsmith.trainer import RayPPOTrainer
 
 
@@ -40,8 +40,11 @@ def test_code_of_the_users_runs_in_processes_and_ours_in_threads():
     ("settings", "sentence"),
     [
         ({"isolation": "docker"}, "environment.isolation='docker' is unknown"),
-        ({"isolation": "tcp://host"}, "is not an address: write tcp://host:port"),
-        ({"isolation": "tcp://host:70000"}, "is not an address"),
+        (
+            {"isolation": "tcp://10.0.0.7:9000"},
+            "play openenv://10.0.0.7:9000 as the environment",
+        ),
+        ({"isolation_token_file": "env.token"}, "play openenv://host:port .* with environment.token_file if it needs"),
         ({"isolation_workers": -1}, "environment.isolation_workers=-1 must be"),
         ({"isolation_memory_gib": float("nan")}, "environment.isolation_memory_gib=nan must be"),
         ({"isolation_processes": 0}, "environment.isolation_processes=0 must be a number of at least 1"),

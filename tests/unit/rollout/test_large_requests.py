@@ -19,14 +19,15 @@ import pytest
 from tests.unit.rollout.recorded import Recorded
 from transformers import AutoTokenizer
 
-from turnsmith.clocks import Clock
+from turnsmith.concurrency.clocks import Clock
 from turnsmith.gateway import server as gateway_server
 from turnsmith.gateway.server import serve_episode
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.rollout.agent_session import AgentSession
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
+from turnsmith.rollout.turn_rules import TurnRules
 from turnsmith.trajectory import Outcome
 
 MIB = 2**20
@@ -45,7 +46,7 @@ def chat(smollm2_folder: str) -> Chat:
 
 def session_of(chat: Chat, name: str) -> AgentSession:
     engine = Recorded(ScriptedEngine(["Yes.", "No.", "Perhaps."] * 100, chat))
-    session = AgentSession(name, engine, chat, Clock(600), limits=LIMITS, sampling=Sampling(), parser=None)
+    session = AgentSession(TurnRules.of(name, chat, limits=LIMITS, sampling=Sampling()), engine, Clock(600))
     session.engine = engine  # type: ignore[attr-defined]
     return session
 
@@ -146,6 +147,7 @@ async def test_other_episodes_answer_as_quickly_and_it_is_right_afterwards(chat:
     assert hostile.ended_by is None
 
 
+@pytest.mark.nightly
 async def test_nothing_is_kept_of_what_was_refused(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_server, "TOO_LONG_SECONDS", 0.0)
     session = session_of(chat, "hostile")

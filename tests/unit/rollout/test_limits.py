@@ -15,17 +15,16 @@ def test_limits_of_a_config():
     assert Limits.of(config) == Limits(turns=4, tokens=99, seconds=5.0, prompt_tokens=7)
     config.multi_turn = False
     assert Limits.of(config).turns == 1
-    assert Limits.of(InferenceConfig(max_turn_tokens=5, max_tool_calls=2)) == Limits(turn_tokens=5, tool_calls=2)
+    assert Limits.of(InferenceConfig(max_tool_calls=2)) == Limits(tool_calls=2)
 
 
 def test_limits_of_a_command_line():
-    config = apply_overrides(from_dict({}), ["inference.max_turn_tokens=64", "inference.max_tool_calls=3"])
-    limits = Limits.of(config.inference)
-    assert (limits.turn_tokens, limits.tool_calls) == (64, 3)
+    config = apply_overrides(from_dict({}), ["inference.max_tool_calls=3"])
+    assert Limits.of(config.inference).tool_calls == 3
     assert Limits.of(apply_overrides(config, ["inference.max_tool_calls=null"]).inference).tool_calls is None
 
 
-@pytest.mark.parametrize("name", ["turns", "tokens", "seconds", "prompt_tokens", "turn_tokens", "tool_calls"])
+@pytest.mark.parametrize("name", ["turns", "tokens", "seconds", "prompt_tokens", "tool_calls"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_of_nothing_is_refused(name, value):
     with pytest.raises(ConfigError, match=name):
@@ -34,4 +33,4 @@ def test_a_limit_of_nothing_is_refused(name, value):
 
 def test_limits_without_a_config_are_those_of_an_empty_one_and_1_is_enough():
     assert Limits() == Limits.of(InferenceConfig())
-    assert Limits(turns=1, tokens=1, prompt_tokens=1, turn_tokens=1, tool_calls=1).turns == 1
+    assert Limits(turns=1, tokens=1, prompt_tokens=1, tool_calls=1).turns == 1

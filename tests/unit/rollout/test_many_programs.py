@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from turnsmith import Chat, EnvironmentConfig, EnvironmentSpec, ScriptedEngine
+from turnsmith.concurrency.threads import default_threads
 from turnsmith.inference.engine import Sampling
 from turnsmith.rollout import EpisodeStart, run_episode
-from turnsmith.rollout.limits import Limits
-from turnsmith.threads import default_threads
+from turnsmith.rollout.spec import Limits
 
 # Without Python, which would take a minute for each hundred.
 PROGRAM = r"""

@@ -23,8 +23,7 @@ from turnsmith.cli.main import main
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError, InternalError
-from turnsmith.internal_errors import internal_error_of, is_bug, user_failure
+from turnsmith.errors import ConfigError, InternalError, internal_error_of, is_bug, user_failure
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.failure_policy import CausePolicy, FailurePolicy
 from turnsmith.rollout.rewards.reward_manager import RewardManager, step_rewards
@@ -100,7 +99,7 @@ PLACES = [
     ("turnsmith.rollout.agent_session", "ModelReply", agent, {}, "turnsmith.rollout.agent_session:_reply:"),
     ("turnsmith.rollout.retry", "Counter", Echo, {}, "turnsmith.rollout.retry:_play:"),
     ("turnsmith.rollout.evaluation.evaluate", "EvaluationResult", Echo, {}, "turnsmith.rollout.evaluation.evaluate:"),
-    (None, "", ISOLATED, {}, "turnsmith.env.local_host:_read_step:"),
+    (None, "", ISOLATED, {}, "turnsmith.env.local_host:_end_step:"),
 ]
 WHERE_NO_EPISODE_ENDS = ("turnsmith.rollout.retry", "turnsmith.rollout.evaluation.evaluate")
 

@@ -28,9 +28,9 @@ from turnsmith.rollout.model_copies import ModelFolder
 from turnsmith.rollout.players import Players
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.trainer.checkpoints.past_models import add_past_model, drop_later_models
+from turnsmith.trainer.checkpoints.contents import add_past_model, drop_later_models
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.recipe import extensions_in
+from turnsmith.trainer.resume import extensions_in
 from turnsmith.trajectory import Outcome, Trajectory
 
 WORDS = "scripted:tests.unit.rollout.talking:"

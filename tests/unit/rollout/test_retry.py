@@ -25,7 +25,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.retry import EpisodeResult, play_episode
 from turnsmith.rollout.same_failure import SameFailure
 from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.step_result import StepResult
+from turnsmith.tools.step_result import StepResult
 from turnsmith.trajectory import Decision, Outcome
 
 GO, STOP = "go", "stop"
@@ -69,7 +69,7 @@ def no_faults() -> None:
 
 @pytest.fixture(scope="module")
 def chat() -> Chat:
-    from turnsmith.models import resolve
+    from turnsmith.inference.models import resolve
 
     return Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
 
@@ -320,7 +320,9 @@ async def test_a_burst_of_failures_costs_no_episode_its_retries(chat, monkeypatc
     monkeypatch.setattr(same_failure, "_BACKOFF_SECONDS", 0.2)
     monkeypatch.setattr(Starting, "opens_at", time.monotonic() + (0.1 if opens else 1e9))
     failing = SameFailure()
-    spec = RolloutSpec(environment=EnvironmentSpec.of(Starting, EnvironmentConfig(isolation="thread")))
+    # The machine decides how many attempts there are, and so the seeds: of 1,000 walks one has no end in ten turns.
+    limits = Limits(turns=40)
+    spec = RolloutSpec(environment=EnvironmentSpec.of(Starting, EnvironmentConfig(isolation="thread")), limits=limits)
     starts = [EpisodeStart(f"e{seed}", "g", seed) for seed in range(16)]
     played = await asyncio.gather(*[play_episode(start, spec, Coin(chat), chat, failing) for start in starts])
     report = report_of(result.trajectory for result in played)

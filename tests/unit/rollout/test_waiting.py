@@ -19,23 +19,20 @@ from turnsmith import (
     ScriptedEngine,
     ToolRegistry,
     Trajectory,
-    clocks,
-    environment_threads,
-    threads,
     tool,
 )
+from turnsmith.concurrency import clocks, environment_threads, threads
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
+from turnsmith.concurrency.threads import ThreadPool
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env import EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation.pool import close_workers
-from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import Overloaded
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.retry import play_episode
 from turnsmith.rollout.rewards.reward_function import RewardFailure, compute_score
-from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.threads import ThreadPool
+from turnsmith.rollout.spec import Limits, RolloutSpec
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.sandbox import PythonTool, SandboxLimits
 
@@ -79,6 +76,7 @@ async def test_no_reward_times_out_while_it_waits_for_a_thread() -> None:
         await compute_score(judge, Trajectory(), None, 0.02)
 
 
+@pytest.mark.nightly
 async def test_no_program_times_out_while_it_waits_for_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnsmith.tools.sandbox.python_tool.START_LIMIT", 2.0)  # in place of a minute
     registry = ToolRegistry([PythonTool(SandboxLimits(seconds=2))])
@@ -104,6 +102,7 @@ class Clerk(BaseEnvironment):
         return "found"
 
 
+@pytest.mark.nightly
 async def test_in_a_worker_process_the_clocks_on_both_sides_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnsmith.env.isolation.connection.ANSWER_SECONDS", 1.0)
     monkeypatch.setattr("turnsmith.env.isolation.remote_host.ANSWER_SECONDS", 0.5)
@@ -124,7 +123,7 @@ async def test_an_episodes_time_limit_does_not_count_waiting_and_the_record_has_
     played = await asyncio.gather(*(play_episode(start, spec, engine, chat) for start in starts))
     assert Counter(result.trajectory.outcome for result in played) == {Outcome.COMPLETED: 40}
     [what] = {what for result in played for what in result.trajectory.waits}
-    assert "one of 4 threads that environments live in (environment.threads allows more" in what
+    assert "one of 4 threads that environments live in (make methods that wait async" in what
     assert sum(result.trajectory.waits.get(what, 0.0) for result in played) > 10.0
 
 
@@ -134,7 +133,7 @@ async def test_overload_that_lasts_is_an_outcome_that_is_retried_and_never_told(
     monkeypatch.setattr(threads, "OVERLOAD_SECONDS", 0.2)
     block = [threads.shared_threads().start(time.sleep, 1.0) for _ in range(4)]
     registry = ToolRegistry([lookup])
-    with pytest.raises(Overloaded, match=r"It waited 0 seconds for one of 4 threads .*environment.threads allows more"):
+    with pytest.raises(Overloaded, match=r"It waited 0 seconds for one of 4 threads .*make methods that wait async"):
         await registry.call(ToolCall("lookup", {"x": 1}))
     call = '<tool_call>{"name": "lookup", "arguments": {"x": 1}}</tool_call>'
     spec = RolloutSpec(environment=EnvironmentSpec.of(Clerk), tools=registry, limits=Limits(prompt_tokens=4096))
@@ -156,22 +155,7 @@ async def test_a_long_wait_is_told_once_with_the_setting(
         await asyncio.gather(*(pool.run(time.sleep, 0.1) for _ in range(5)))
     assert len(caplog.records) == 1
     assert "for one of 1 threads for tools and reward functions" in caplog.text
-    assert "environment.threads allows more" in caplog.text
-
-
-@pytest.mark.usefixtures("four_threads")
-async def test_a_setting_allows_more_threads_for_environments_tools_and_rewards(chat: Chat) -> None:
-    def judge(trajectory: Trajectory) -> float:
-        time.sleep(0.1)
-        return 1.0
-
-    environment = EnvironmentSpec.of(Clerk, EnvironmentConfig(threads=40))
-    spec = RolloutSpec(environment=environment, reward_fn=judge)
-    starts = [EpisodeStart(f"e{number}") for number in range(40)]
-    engine = ScriptedEngine(["a", "b"], chat)
-    played = await asyncio.gather(*(play_episode(start, spec, engine, chat) for start in starts))
-    assert [result.trajectory.waits for result in played] == [{}] * 40
-    assert threads.shared_threads().limit == environment_threads.shared_environment_threads().limit == 40
+    assert "make methods that wait async" in caplog.text
 
 
 @pytest.mark.usefixtures("four_threads")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnsmith.threads import shared_threads
+from turnsmith.concurrency.threads import shared_threads
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.tools.tool import current_episode, tool

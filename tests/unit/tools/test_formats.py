@@ -14,7 +14,7 @@ from turnsmith.errors import ConfigError
 from turnsmith.tools.parsing import ActionParser, JSONActionParser, ParsedAction
 from turnsmith.tools.parsing.formats import parser_for
 from turnsmith.trainer.config.check import check
-from turnsmith.trainer.recipe import extensions_in
+from turnsmith.trainer.resume import extensions_in
 
 HERE = "tests.unit.tools.test_formats"
 

@@ -7,11 +7,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from turnsmith.concurrency.loop_thread import run_blocking
 from turnsmith.errors import ConfigError, EnvironmentFailure, ToolError
-from turnsmith.loop_thread import run_blocking
-from turnsmith.step_result import StepResult
 from turnsmith.tools.definition import ToolCall, ToolDefinition
 from turnsmith.tools.registry import ToolRegistry
+from turnsmith.tools.step_result import StepResult
 from turnsmith.tools.step_tool import EnvironmentStepTool
 from turnsmith.tools.tool import Tool, tool, tools_of, untold_tools
 

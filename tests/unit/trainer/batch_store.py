@@ -15,8 +15,8 @@ from turnsmith.config import ConfigStore
 from turnsmith.records.advantages import StepAdvantages
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.verl.estimators import register_estimator
+from turnsmith.trainer.config.check import verl_config
+from turnsmith.trainer.verl.estimators import RunEstimator
 from turnsmith.trainer.verl.schedules import SyncTrainer
 
 
@@ -49,10 +49,10 @@ class BatchStore:
         estimator, credit = config.training.adv_estimator, config.training.credit
         trainer: Any = object.__new__(SyncTrainer)
         trainer.config = self.theirs = verl_config(config, model_path="tiny", run_dir=str(run.path), steps=1)
-        trainer.plan = SimpleNamespace(credit=credit, run_dir=str(run.path))
+        trainer.plan = SimpleNamespace(config=config, run_dir=str(run.path))
         trainer.use_critic, trainer.global_steps, trainer._advantages = estimator == "gae", 1, StepAdvantages()
         trainer.parameter_sync_step, trainer.local_trigger_step = 1, 0
         self._monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", {})  # another test may have registered it
-        register_estimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
+        trainer._estimator = RunEstimator(trainer.config.algorithm.adv_estimator, get_estimator(estimator), credit)
         batch = transfer_queue.KVBatchMeta(partition_id="train", keys=self.keys, tags=[{} for _ in self.keys])
         return trainer._compute_advantage(batch, {})

@@ -29,7 +29,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from turnsmith import ConfigStore
-from turnsmith.trainer.config.build import verl_config
+from turnsmith.trainer.config.check import verl_config
 
 RANKS = 2
 WITHOUT_SDPA = {"gpt_oss"}

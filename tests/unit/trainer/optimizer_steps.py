@@ -25,7 +25,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.losses import ppo_loss
 
 from turnsmith import ConfigStore
-from turnsmith.trainer.config.build import verl_config
+from turnsmith.trainer.config.check import verl_config
 from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
 
 GROUPS = [(40, (4, 6, 2, 9)), (25, (3, 8, 5, 7))]

@@ -26,7 +26,7 @@ from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import join_run
 from turnsmith.records.signed_ledger import signed_end
 from turnsmith.trainer import resume
-from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trainer.resume import reopen
 
 STEPS = 4
 STEP_SECONDS = 0.12
@@ -37,7 +37,7 @@ def resumed(folder: Path, seconds: float) -> str:
     """Resume after so many seconds; what became of it, if it did not train for all steps."""
     time.sleep(seconds)
     try:
-        stopped = reopen(folder, Parts())
+        stopped = reopen(folder, {})
     except RecordError as error:
         return str(error)
     told = in_a_process(lambda: written(stopped.run, stopped.lock.token, stopped.step + 1))[1]()

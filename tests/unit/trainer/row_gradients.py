@@ -22,7 +22,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.advantages import AdvantageInputs, get_estimator, turn_anchors
 from turnsmith.trainer.verl.agent_loop import to_verl_outputs
-from turnsmith.trainer.verl.losses import weighted_loss
+from turnsmith.trainer.verl.estimators import weighted_loss
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 
 PROMPT = 2

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from turnsmith.config import TrainingConfig
+from turnsmith.config import Estimator, TrainingConfig
 from turnsmith.errors import ConfigError
 from turnsmith.records.advantages import StepAdvantages
 from turnsmith.trainer.advantages import (
-    _BUILT_IN,
+    ESTIMATORS,
     AdvantageInputs,
     advantage_estimator,
     advantages_of,
@@ -34,8 +34,12 @@ def episode(name: str, reward: float, states: tuple[str, ...] = ("a",)) -> Traje
 
 
 def test_gae_alone_has_a_critic_and_two_estimators_compare_no_groups() -> None:
-    assert [name for name, one in _BUILT_IN.items() if one.needs_critic] == ["gae"]
-    assert [name for name, one in _BUILT_IN.items() if not one.compares_groups] == ["reinforce_plus_plus", "gae"]
+    assert [name for name, one in ESTIMATORS.items() if one.needs_critic] == ["gae"]
+    assert [name for name, one in ESTIMATORS.items() if not one.compares_groups] == ["reinforce_plus_plus", "gae"]
+
+
+def test_the_setting_lists_the_estimators_that_there_are() -> None:
+    assert get_args(Estimator) == tuple(ESTIMATORS)
 
 
 def test_an_estimator_is_shown_in_a_line() -> None:

@@ -19,12 +19,10 @@ from turnsmith.inference.engine import Sampling
 from turnsmith.inference.engines.transformers_engine import TransformersEngine
 from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.verl.agent_loop import to_verl_outputs
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
-from turnsmith.trainer.verl.worker import EpisodeWorker
+from turnsmith.rollout.spec import Limits, RolloutSpec
+from turnsmith.trainer.config.check import verl_config
+from turnsmith.trainer.run_parts import EpisodePlan
+from turnsmith.trainer.verl.agent_loop import EpisodeWorker, to_verl_outputs
 from turnsmith.trajectory import Trajectory
 
 
@@ -43,7 +41,7 @@ async def play(agent: Any, tiny_folder: str, folder: Path) -> tuple[list[Traject
         limits=Limits(prompt_tokens=2048),
         sampling=Sampling(max_tokens=12, seed=3),
     )
-    plan = EpisodePlan(spec, str(RunFolder.create(folder, "run").path))
+    plan = EpisodePlan(ConfigStore(), spec, str(RunFolder.create(folder, "run").path))
     engine = TransformersEngine(tiny_folder, max_concurrency=8)
     try:
         worker = EpisodeWorker("0", plan, settings, engine)

@@ -11,9 +11,9 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
-from turnsmith.models import resolve
-from turnsmith.trainer.config.auto import resolve_attention
+from turnsmith.inference.models import resolve
 from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config.layout import resolve_attention
 from turnsmith.trainer.config.to_verl import keys_we_set
 
 MODELS = ("actor_rollout_ref.model", "critic.model")

@@ -18,8 +18,7 @@ from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.records.checkpoints import Checkpoint, PendingCheckpoint, read_state, write_state
 from turnsmith.records.signing_key import key_path
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, check_fit, complete, find_checkpoint
-from turnsmith.trainer.checkpoints.fsdp_shards import shard_path
-from turnsmith.trainer.checkpoints.hugging_face import write_template
+from turnsmith.trainer.checkpoints.hugging_face import shard_path, write_template
 
 
 @pytest.fixture(autouse=True)

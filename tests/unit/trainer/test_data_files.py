@@ -20,7 +20,11 @@ DEEP = "[" * 100_000 + "]" * 100_000
 REFUSED: list[tuple[str, str | bytes, str]] = [
     ("deep.jsonl", f'{{"a": {DEEP}}}\n', "Line 1 of .* is nested too deeply"),
     ("deep.json", DEEP, r"deep\.json is nested too deeply"),
-    ("latin.jsonl", b'{"a": 1}\n{"a": "\xe9"}\n', "Line 2 of .* is not UTF-8: save the file as UTF-8"),
+    (
+        "latin.jsonl",
+        b'{"question": "a", "answer": "b"}\n{"question": "\xe9"}\n',
+        "Line 2 of .* is not UTF-8: save the file as UTF-8",
+    ),
     ("latin.json", b'[{"a": "\xff"}]', "is not JSON: .*utf-8"),
     ("latin.csv", b"question,answer\nx,1\n\xe9,2\n", "Line 3 of .* is not UTF-8: save the file as UTF-8"),
     (

@@ -20,9 +20,8 @@ from turnsmith.records.checkpoints import PendingCheckpoint, write_state
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer import RayPPOTrainer
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.driver.remote_errors import record_end, to_training_failure
-from turnsmith.trainer.recipe import Recipe
-from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trainer.driver.ending import record_end, to_training_failure
+from turnsmith.trainer.resume import Recipe, reopen
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_a_folder_that_cannot_be_written_is_told_when_a_run_is_resumed(
     with pytest.raises(RecordError, match=r"cannot be used: Read-only file system \(.*run.lock\)\. It is read-only"):
         RayPPOTrainer.resume(run.path)
     with pytest.raises(RecordError, match="Read-only file system"):
-        reopen(run.path, Parts())
+        reopen(run.path, {})
 
 
 def _resumable(folder: Path) -> RunFolder:
@@ -122,9 +121,9 @@ def test_after_a_full_disk_and_a_read_only_one_a_run_resumes_from_its_last_check
     record_end(error, run)
     remount("ro")
     with pytest.raises(RecordError, match=r"Read-only file system \(.*\)\. It is read-only for you"):
-        reopen(run.path, Parts())
+        reopen(run.path, {})
     remount("rw,size=8m")
-    assert reopen(run.path, Parts()).step == last
+    assert reopen(run.path, {}).step == last
     assert [record["step"] for record in run.read_metrics()] == list(range(1, last + 1))
     assert not list(run.path.rglob(".*"))
 

@@ -9,11 +9,10 @@ import pytest
 from tests.unit.trainer.test_warnings import HEALTHY, episode
 
 from turnsmith import ConfigStore, RunFolder, Trajectory
-from turnsmith.config_sources import to_dict
 from turnsmith.records.episodes import write_episodes
 from turnsmith.records.run_warnings import RunWarning
 from turnsmith.rollout.episode_report import report_of
-from turnsmith.trainer.diagnostics.metrics import step_record
+from turnsmith.trainer.diagnostics.context import step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
 
 DRIFT = {
@@ -156,9 +155,8 @@ def test_a_phrase_of_one_start_is_its_answer() -> None:
 
 def test_a_resumed_run_remembers_what_was_written_first(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
-    run.write_config(to_dict(ConfigStore()))
     for step in range(1, 7):
         episodes = [one(step, number, float(number % 4 == 0), said=f"{number} {FLATTERY}") for number in range(32)]
         write_episodes(run, step, episodes)
         run.append_metrics({**HEALTHY, "step": step})
-    assert steps_of(flattery, 3, StepMonitor.of_run(run), first=7) == []
+    assert steps_of(flattery, 3, StepMonitor.of_run(run, ConfigStore()), first=7) == []

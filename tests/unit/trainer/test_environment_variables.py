@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnsmith.config import ConfigStore
-from turnsmith.trainer.driver.process_environment import environment_variables
+from turnsmith.trainer.driver.local_ray import environment_variables
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from tests.unit.trainer.episode_queue import Queue, replace_queue, until
 from transformers import AutoTokenizer
 
-from turnsmith.config import ConfigStore
+from turnsmith.config import ConfigStore, InferenceConfig
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import InternalError
@@ -29,14 +29,13 @@ from turnsmith.records.episodes import read_episodes
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.ledger import Ledger
-from turnsmith.rollout.limits import Limits
-from turnsmith.rollout.spec import RolloutSpec
+from turnsmith.rollout.spec import Limits, RolloutSpec
 from turnsmith.tools.parsing import JSONActionParser, ReActActionParser
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
+from turnsmith.trainer.config.check import verl_config
+from turnsmith.trainer.run_parts import EpisodePlan
+from turnsmith.trainer.verl.agent_loop import EpisodeWorker, local_worker, start_actor
 from turnsmith.trainer.verl.server_pool import ServerPool
-from turnsmith.trainer.verl.transformers.server import ServerOutput
-from turnsmith.trainer.verl.worker import EpisodeWorker, local_worker, start_actor
+from turnsmith.trainer.verl.transformers_server import ServerOutput
 from turnsmith.trainer.verl.workers import EpisodeWorkers
 from turnsmith.trajectory import Decision, Trajectory
 
@@ -93,7 +92,8 @@ def settings(tiny_folder: str) -> Any:
 @pytest.fixture
 def plan(tmp_path: Path) -> EpisodePlan:
     run = RunFolder.create(tmp_path, "run")
-    return EpisodePlan(RolloutSpec(environment=SPEC, limits=Limits(turns=2)), str(run.path), tool_format="json")
+    config = ConfigStore(inference=InferenceConfig(tool_format="json"))
+    return EpisodePlan(config, RolloutSpec(environment=SPEC, limits=Limits(turns=2)), str(run.path))
 
 
 @pytest.fixture
@@ -177,28 +177,13 @@ async def test_what_was_handed_over_stays_when_the_step_is_asked_for_again(
     for times_handed, group in enumerate("abc"):  # as often as another worker is lost in the step
         await worker.generate_sequences(rows(group))
         await asyncio.gather(*worker.background_tasks)
-        await worker.finish_step(1, None, 0, (), times_handed)
+        await worker.finish_step(1, None, 0, times_handed)
     names = [episode.episode_id for episode in read_episodes(plan.run_dir, step=1)]
     assert sorted(names) == [f"{group}-{place}" for group in "abc" for place in range(2)]
     await worker.generate_sequences(rows("d"))
     await asyncio.gather(*worker.background_tasks)
     await worker.finish_step(1)  # made again, after `load_checkpoint`
     assert {episode.episode_id for episode in read_episodes(plan.run_dir, step=1)} == {"d-0", "d-1"}
-
-
-async def test_a_group_that_got_too_old_is_dropped_and_settled(
-    queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine
-) -> None:
-    worker = EpisodeWorker("7", plan, settings, engine)
-    await worker.generate_sequences(rows("a", "b"))
-    await asyncio.gather(*worker.background_tasks)
-    done = await worker.finish_step(4, ["b"], too_old=["a"])
-    decisions = {entry.episode_id: entry.decision.value for entry in done.entries}
-    assert decisions == {"a-0": "dropped", "a-1": "dropped", "b-0": "kept", "b-1": "kept"}
-    assert worker.context.finished == []
-    assert done.report.metrics()["failures/dropped"] == 2
-    (error,) = {entry.error for entry in done.entries if entry.decision.value == "dropped"}
-    assert "older than training.max_staleness allows" in error
 
 
 class Server:
@@ -233,7 +218,8 @@ async def test_an_episode_in_verls_worker_stays_on_one_server(
 async def test_a_group_with_equal_rewards_is_handed_back_for_another_and_settled(
     queue: Queue, settings: Any, plan: EpisodePlan, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker, ledger = EpisodeWorker("7", replace(plan, filtered_group_size=2), settings, engine), Ledger(may_carry=True)
+    plan.config.training.group_size, plan.config.training.filter_groups = 2, True
+    worker, ledger = EpisodeWorker("7", plan, settings, engine), Ledger(may_carry=True)
     ledger.dispatch(["a-0", "a-1", "b-0", "b-1"])
     await worker.generate_sequences(rows("a", "b"))
     await asyncio.gather(*worker.background_tasks)

@@ -19,12 +19,12 @@ from tests.unit.trainer.episode_queue import Queue, replace_queue, until
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure
+from turnsmith.rollout.episode_report import EpisodeReport, report_of
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of
 from turnsmith.trainer.verl import workers as workers_module
-from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, Finished, put_back_groups
+from turnsmith.trainer.verl.workers import EpisodeWorkerHandle, EpisodeWorkers, FinishedEpisodes, put_back_groups
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 SPEC = EnvironmentSpec.of(GuessNumber)
@@ -52,7 +52,7 @@ class Process:
         self.groups: list[list[str]] = []
         self.pending: list[Future[Any]] = []
         self.lost: Future[Any] = Future()
-        self.finished = Finished()
+        self.finished = FinishedEpisodes()
         self.error: Exception | None = None
 
     def handle(self) -> EpisodeWorkerHandle:
@@ -70,7 +70,7 @@ class Process:
             self.pending.append(answer)
         elif method == "finish_step":
             answer.set_result(self.finished)
-            self.finished = Finished()
+            self.finished = FinishedEpisodes()
         else:
             answer.set_result({"pulse": (3, f"work {len(self.calls)}", None)}.get(method))
         return answer
@@ -84,7 +84,7 @@ class Process:
     def play(self, *uids: str) -> None:
         """End both episodes of each group."""
         entries = [LedgerEntry(name, "", Decision.KEPT, [Attempt("completed", 5)]) for name in names(*uids)]
-        self.finished += Finished(EpisodeReport(), entries)
+        self.finished += FinishedEpisodes(EpisodeReport(), entries)
 
 
 class Run:
@@ -156,7 +156,7 @@ def test_the_reports_of_all_workers_are_merged(queue: Queue) -> None:
     report = run.workers.finish_step(7, ["a"])
     assert report is not None
     assert report.outcomes == {"completed": 4}
-    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"], 0, (), 0))] * 2
+    assert [process.calls[-1] for process in run.started] == [("finish_step", (7, ["a"], 0, 0))] * 2
 
 
 def test_the_groups_of_a_lost_worker_are_replayed_and_no_record_is_lost(queue: Queue) -> None:
@@ -301,7 +301,7 @@ def test_a_pulse_never_waits_for_a_worker(queue: Queue) -> None:
 def test_a_fault_of_a_worker_stops_the_run(queue: Queue) -> None:
     run = Run(2)
     fault = TrainingFailure("Episode a-0 could not be handed to the trainer: TimeoutError()")
-    run.started[1].finished = Finished(fault=fault)
+    run.started[1].finished = FinishedEpisodes(fault=fault)
     with pytest.raises(TrainingFailure, match="Episode a-0 could not be handed"):
         run.workers.finish_step(1)
     run = Run(1, waits_for="pulse")  # also while the trainer waits for episodes
@@ -316,7 +316,7 @@ def test_an_evaluation_is_divided_and_the_share_of_a_lost_worker_is_replayed(mon
 
     monkeypatch.setattr(workers_module, "_LOOK_SECONDS", 0.005)
     run, plan, looks = Run(2, waits_for="evaluate"), EvaluationPlan(episodes=2), []
-    run.workers.meanwhile = lambda: looks.append(True)
+    run.workers.while_waiting = lambda: looks.append(True)
     first, second = run.started
     results: list[EvaluationResult] = []
     threading.Thread(target=lambda: results.append(run.workers.evaluate(SPEC, plan)), daemon=True).start()
@@ -352,7 +352,7 @@ def test_reports_of_sixteen_times_the_workers_cost_about_sixteen_times_as_much()
         for process in run.started:
             group = f"{process.place:08d}"
             played = [Trajectory(f"{group}-{n}", group_id=f"{group}{n}", rewards=[1.0]) for n in range(16)]
-            process.finished = Finished(report_of(played))
+            process.finished = FinishedEpisodes(report_of(played))
         gc.collect()
         gc.disable()  # a collection looks through all that other tests have imported
         try:

@@ -13,10 +13,9 @@ from turnsmith.config import ConfigStore
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import TrainingFailure
 from turnsmith.records.checkpoints import Checkpoint, write_state
-from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer, resume
-from turnsmith.trainer.epochs import Epochs
-from turnsmith.trainer.recipe import Recipe
-from turnsmith.trainer.resume import Parts, reopen
+from turnsmith.trainer import RayPPOTrainer, ray_ppo_trainer, resume, session
+from turnsmith.trainer.dataset import Epochs
+from turnsmith.trainer.resume import Recipe, reopen
 
 
 class Runner:
@@ -53,7 +52,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RayPPOTrainer:
     stub = SimpleNamespace(
         start=lambda tell: None, actor=lambda cls, *, threads: Runner(made), close=lambda: None, is_local=False
     )
-    monkeypatch.setattr(ray_ppo_trainer, "Cluster", lambda *args: stub)
+    monkeypatch.setattr(session, "Cluster", lambda *args: stub)
     monkeypatch.setattr(RayPPOTrainer, "_watch", lambda self, reference, grace=None: reference)
     return made
 
@@ -94,7 +93,7 @@ def test_a_resumed_run_counts_as_the_one_that_was_stopped(
     assert trainer.run is not None
     trainer.cleanup()
     monkeypatch.setattr(resume, "saved_steps", lambda folder: [])
-    stopped = reopen(trainer.run.path, Parts())
+    stopped = reopen(trainer.run.path, {})
     assert stopped.recipe.epochs == trainer._epochs == Epochs(3, after=1, first=1)
     assert Recipe(7, 3).epochs == Epochs(3)
 

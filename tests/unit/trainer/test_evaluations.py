@@ -34,7 +34,7 @@ class Scripted:
 def evaluating(every: int = 2, episodes: int = 8) -> EvaluationSchedule:
     config = ConfigStore()
     config.evaluation.every, config.evaluation.episodes, config.inference.max_turns = every, episodes, 1
-    made = Validation.of(None, EnvironmentSpec.of(GuessNumber)).schedule(config, None, None)
+    made = Validation.of(None, EnvironmentSpec.of(GuessNumber)).schedule(config)
     assert made is not None
     return made
 

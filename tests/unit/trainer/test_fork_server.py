@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from turnsmith.trainer import worker_shim
-from turnsmith.trainer.driver import agent_shim
+from turnsmith.trainer import ray_shims
 from turnsmith.trainer.verl import fork_server
 
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.getpgrp() == os.getpid(), os.environ.get('MORE')]))"
@@ -30,7 +29,7 @@ def start(folder: Path, *arguments: str, tell: str = TELL, **variables: str) -> 
     """What a worker prints, of which Ray's two scripts lie in `folder`."""
     (folder / "setup_worker.py").write_text(f"print('as usual');{tell}")
     (folder / "default_worker.py").write_text(tell)
-    command = [sys.executable, worker_shim.__file__, str(folder / "default_worker.py"), *arguments]
+    command = [sys.executable, ray_shims.__file__, str(folder / "default_worker.py"), *arguments]
     run = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     return run.stdout
 
@@ -59,7 +58,7 @@ def serving(folder: Path, module: str = "json") -> Iterator[tuple[subprocess.Pop
 def test_a_worker_that_the_fork_server_cannot_be_is_started_as_usual(
     arguments: list[str], job: str, tmp_path: Path
 ) -> None:
-    variables = {"RAY_JOB_ID": job, worker_shim.ADDRESS: str(tmp_path / "nobody")}
+    variables = {"RAY_JOB_ID": job, ray_shims.ADDRESS: str(tmp_path / "nobody")}
     told = start(tmp_path, "--node-id=7", *arguments, **variables)
     given = [str(tmp_path / "default_worker.py"), "--node-id=7", *arguments]
     assert told == "as usual\n" + json.dumps([given, False, None]) + "\n"
@@ -68,7 +67,7 @@ def test_a_worker_that_the_fork_server_cannot_be_is_started_as_usual(
 def test_a_child_of_the_fork_server_is_the_worker_that_was_asked_for(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, address):
         asked = ["--node-id=7", "--language=PYTHON", context(env_vars={"MORE": "one"})]
-        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        known = {ray_shims.ADDRESS: address, ray_shims.RAYLET: str(os.getpid())}
         told = [json.loads(start(tmp_path, *asked, **known)) for _ in range(2)]
     assert told == [[["--node-id=7"], True, "one"]] * 2
 
@@ -77,7 +76,7 @@ def test_workers_draw_different_ids_though_an_actor_class_was_imported_before_th
     (tmp_path / "with_actor.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n")
     tell = "import ray, sys; print('with_actor' in sys.modules, ray.WorkerID.from_random().hex())"
     with serving(tmp_path, "with_actor") as (_, address):
-        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        known = {ray_shims.ADDRESS: address, ray_shims.RAYLET: str(os.getpid())}
         drawn = [start(tmp_path, tell=tell, **known) for _ in range(3)]
     assert all(line.startswith("True ") for line in drawn)
     assert len(set(drawn)) == 3
@@ -89,7 +88,7 @@ def test_a_process_that_multiprocessing_spawns_is_forked_and_its_end_is_known(
     # In a process of its own, whose `multiprocessing` is changed.
     code = """
 import multiprocessing, os, sys
-from turnsmith.trainer.verl.cpu.forked_engine import fork_spawned_processes
+from turnsmith.trainer.verl.cpu.vllm import fork_spawned_processes
 fork_spawned_processes()
 fork_spawned_processes()
 context = multiprocessing.get_context("spawn")
@@ -109,7 +108,7 @@ child.join(20)
 print([parent, group == os.getpgrp(), *alive, has_title, child.is_alive(), child.exitcode])
 """
     with serving(tmp_path) as (server, address):
-        known = {worker_shim.ADDRESS: address, worker_shim.RAYLET: str(os.getpid())}
+        known = {ray_shims.ADDRESS: address, ray_shims.RAYLET: str(os.getpid())}
         told = subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | known,
@@ -138,9 +137,9 @@ def test_the_agent_that_is_none_tells_that_it_has_no_ports_and_ends_with_its_ray
 ) -> None:
     monkeypatch.setenv("RAY_RAYLET_PID", str(os.getppid()))
     waiting = threading.Thread(
-        target=agent_shim.stand_in, args=([f"--session-dir={tmp_path}", "--node-id=ab", "--head"],)
+        target=ray_shims.replace_agent, args=([f"--session-dir={tmp_path}", "--node-id=ab", "--head"],)
     )
-    monkeypatch.setattr(agent_shim, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ray_shims, "_LOOK_SECONDS", 0.01)
     waiting.start()
     monkeypatch.setenv("RAY_RAYLET_PID", "0")
     waiting.join(10)

@@ -11,9 +11,8 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from turnsmith.errors import TrainingFailure
-from turnsmith.trainer.verl import joined_servers, lost_servers
-from turnsmith.trainer.verl.joined_servers import JoinedServers
-from turnsmith.trainer.verl.lost_servers import LivingReplicas
+from turnsmith.trainer.verl import lost_and_joined_servers
+from turnsmith.trainer.verl.lost_and_joined_servers import JoinedServers, LivingReplicas
 
 
 class Replica:
@@ -36,8 +35,8 @@ class BrokenReplica(Replica):
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found = [node("first")]
-    monkeypatch.setattr(joined_servers.ray, "nodes", lambda: list(found))
-    monkeypatch.setattr(joined_servers.state, "available_resources_per_node", dict)
+    monkeypatch.setattr(lost_and_joined_servers.ray, "nodes", lambda: list(found))
+    monkeypatch.setattr(lost_and_joined_servers.state, "available_resources_per_node", dict)
     return found
 
 
@@ -57,18 +56,18 @@ def joining(tensor_parallel: int = 2, replica: type = Replica) -> tuple[JoinedSe
 def look_until_told(servers: JoinedServers, told: list[str]) -> list[Any]:
     until, found = time.monotonic() + 10, list[Any]()
     while not told and time.monotonic() < until:
-        found += servers.look()
+        found += servers.poll()
     assert not [one for one in threading.enumerate() if one.name == "joined-servers"], "it ends when they are up"
     return found
 
 
 def test_a_new_node_gets_as_many_servers_as_the_others_and_once(nodes: list[dict[str, Any]]) -> None:
     servers, told = joining()
-    assert servers.look() == []
+    assert servers.poll() == []
     nodes.append(node("second"))
     assert [one.rank for one in look_until_told(servers, told)] == [2, 3]
     assert told == ["The node second has joined; rollout servers that it brings: 2."]
-    assert servers.look() == []
+    assert servers.poll() == []
     nodes.append(node("third"))
     told.clear()
     assert [one.rank for one in look_until_told(servers, told)] == [4, 5]
@@ -82,13 +81,13 @@ def test_a_node_that_is_too_small_is_not_used(
     nodes.append(node("second", gpus, cpus))
     assert look_until_told(servers, told) == []
     assert "it is not used" in told[0]
-    assert servers.look() == []
+    assert servers.poll() == []
     assert len(told) == 1
 
 
 def test_servers_that_do_not_start_are_left_out(nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[str] = []
-    monkeypatch.setattr(lost_servers.ray.util, "remove_placement_group", freed.append)
+    monkeypatch.setattr(lost_and_joined_servers.ray.util, "remove_placement_group", freed.append)
     servers, told = joining(replica=BrokenReplica)
     nodes.append(node("second"))
     assert look_until_told(servers, told) == []
@@ -129,18 +128,18 @@ def manager_of(monkeypatch: pytest.MonkeyPatch, *receivers: Receiver, fails: lis
             raise failing.pop(0)()
         return {"sent to": len(self.replicas)}
 
-    monkeypatch.setattr(lost_servers.CheckpointEngineManager, "update_weights", update)
-    monkeypatch.setattr(lost_servers, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(lost_servers.ray, "kill", lambda server: None)
-    monkeypatch.setattr(lost_servers.ray.util, "remove_placement_group", lambda group: None)
+    monkeypatch.setattr(lost_and_joined_servers.CheckpointEngineManager, "update_weights", update)
+    monkeypatch.setattr(lost_and_joined_servers, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(lost_and_joined_servers.ray, "kill", lambda server: None)
+    monkeypatch.setattr(lost_and_joined_servers.ray.util, "remove_placement_group", lambda group: None)
     return manager
 
 
 def test_a_server_on_a_lost_node_gets_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = manager_of(monkeypatch, Receiver(), Receiver(ActorDiedError()))
     ended: list[str] = []
-    monkeypatch.setattr(lost_servers.ray, "kill", ended.append)
-    monkeypatch.setattr(lost_servers.ray.util, "remove_placement_group", ended.append)
+    monkeypatch.setattr(lost_and_joined_servers.ray, "kill", ended.append)
+    monkeypatch.setattr(lost_and_joined_servers.ray.util, "remove_placement_group", ended.append)
     assert manager.update_weights(3) == {"sent to": 1}
     assert ended == ["server 1", "group 1"], "old weights must not generate, and Ray must not search for ever"
 

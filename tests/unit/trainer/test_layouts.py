@@ -1,8 +1,8 @@
 """What verl is given for GPU layouts, from one GPU to 64 nodes of eight, kept in a folder beside this file.
 
 The first file has every key that we set, the others the keys in which they differ from it. No GPU is needed to know
-what would be sent; that verl accepts it is checked in `trainer/verl/seams/layouts.py`. After a change that is meant,
-run this file (`python tests/unit/trainer/test_layouts.py`) to write them anew, and see the diff.
+what would be sent; that verl accepts it is checked in `verl_behaviour.py`. After a change that is meant, run this file
+(`python tests/unit/trainer/test_layouts.py`) to write them anew, and see the diff.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.unit.trainer.gpu_layouts import LAYOUTS, Layout
+
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.records.yaml_text import dump_yaml
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.layout import micro_batch_size
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 FOLDER = Path(__file__).parent / "layouts"
 

@@ -11,7 +11,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError
-from turnsmith.trainer.config.build import run_header, verl_config
+from turnsmith.trainer.config.check import run_header, verl_config
 from turnsmith.trainer.config.log_probs import FUSED, FUSED_FAMILIES, fused_key, plain_because
 
 MODEL = "actor_rollout_ref.model"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
-from turnsmith.trainer.verl import lost_servers
-from turnsmith.trainer.verl.lost_servers import unless_lost
-from turnsmith.trainer.verl.transformers import replica as replica_module
-from turnsmith.trainer.verl.transformers.replica import TransformersReplica
+from turnsmith.trainer.verl import lost_and_joined_servers
+from turnsmith.trainer.verl import transformers_replica as replica_module
+from turnsmith.trainer.verl.lost_and_joined_servers import unless_lost
+from turnsmith.trainer.verl.transformers_replica import TransformersReplica
 
 OUT_OF_REACH = ActorUnavailableError("no route to host", None)
 
@@ -31,8 +31,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     async def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(lost_servers.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(lost_servers.asyncio, "sleep", sleep)
+    monkeypatch.setattr(lost_and_joined_servers.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(lost_and_joined_servers.asyncio, "sleep", sleep)
     return clock
 
 

@@ -6,7 +6,8 @@ import json
 
 import numpy
 
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport, report_of, step_record
+from turnsmith.rollout.episode_report import EpisodeReport, report_of
+from turnsmith.trainer.diagnostics.context import step_record
 from turnsmith.trajectory import Outcome, Trajectory
 
 
@@ -111,7 +112,7 @@ def test_tool_calls_and_format_problems_are_counted() -> None:
         {},
     ]
     report = report_of([done]) + report_of([done])
-    assert (report.tool_calls, report.tool_failures, report.format_problems) == (4, 2, 2)
+    assert (report.tools.calls, report.tools.failures, report.tools.format_problems) == (4, 2, 2)
     record = step_record(1, 0, {}, report)
     assert (record["tools/calls"], record["tools/failures"], record["tools/format_problems"]) == (4, 2, 2)
     assert "tools/calls" not in step_record(1, 0, {}, report_of([episode(Outcome.COMPLETED, 1.0)]))

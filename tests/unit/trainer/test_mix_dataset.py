@@ -144,7 +144,7 @@ def test_held_out_starts_of_a_mix() -> None:
     config.evaluation.episodes = 4
     held_out = Validation.of(tasks, mix)
     for _ in range(2):  # asked twice, the same
-        schedule = held_out.schedule(config, None, None)
+        schedule = held_out.schedule(config)
         assert schedule is not None
         starts = schedule.plan.starts()
         assert [(start.environment, start.seed, start.task) for start in starts] == [

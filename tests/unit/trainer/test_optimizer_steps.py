@@ -21,6 +21,7 @@ def steps(tiny_folder: str) -> dict[str, dict[str, float]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", ["concatenated", "shared", "fused"])
 def test_one_optimizer_step_of_verls_engine_has_the_same_gradient_and_loss(
     path: str, steps: dict[str, dict[str, float]]

@@ -1,25 +1,29 @@
 """A run whose episodes disturb each other gives each environment a process of its own, and keeps that."""
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.unit.check.zoo.state import Variable
+from tests.unit.check.environment.zoo.state import Variable
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import load
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer import RayPPOTrainer
+from turnsmith.trainer import RayPPOTrainer, quick_checks
+from turnsmith.trainer.quick_checks import QuickResult, check_before_start
 
 
-def test_a_process_for_each_environment_is_a_setting_of_the_run(tmp_path: Path) -> None:
+def test_a_process_for_each_environment_is_a_setting_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = RayPPOTrainer(config := ConfigStore(), Variable)
-    made._use(made.environment.in_own_processes([0]))
-    made._inputs().write_settings(RunFolder.create(tmp_path, "run"))
-    assert load(tmp_path / "run" / "config.yaml").environment.isolation == "own_process"
-    assert made._inputs().environment.isolated().mode == made.validation.environment.mode == "own_process"
+    found = QuickResult([], made.parts.environment.in_own_processes([0]))
+    monkeypatch.setattr(quick_checks, "run_quick_checks", lambda *_: found)
+    run = RunFolder.create(tmp_path, "run")
+    changed, parts = check_before_start(config, made.parts, "tiny", run, print)
+    assert load(run.path / "config.yaml").environment.isolation == changed.environment.isolation == "own_process"
+    assert parts.environment.isolated().mode == parts.validation.environment.mode == "own_process"
     assert config.environment.isolation == "auto", "the user's own settings are left alone"
 
 
@@ -29,8 +33,8 @@ def test_fit_gives_environments_that_disturb_each_other_a_process_for_each(
 ) -> None:
     monkeypatch.setattr("turnsmith.trainer.quick_checks.SECONDS", 200.0)
     made = RayPPOTrainer(ConfigStore(), Variable)
-    made.run = RunFolder.create(tmp_path, "run")
-    made._check(tiny_folder)
-    assert made._inputs().environment.isolated().mode == "own_process"
-    [warning] = [event for event in made.run.read_events() if event["kind"] == "warning"]
+    run = RunFolder.create(tmp_path, "run")
+    _, parts = check_before_start(made.config, made.parts, tiny_folder, run, print)
+    assert parts.environment.isolated().mode == "own_process"
+    [warning] = [event for event in run.read_events() if event["kind"] == "warning"]
     assert "So each gets a worker process to itself, which takes" in str(warning)

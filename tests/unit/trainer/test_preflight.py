@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.trainer.gpu_layouts import LAYOUTS, Layout
 
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.errors import ConfigError, TrainingFailure
-from turnsmith.trainer import RayPPOTrainer
+from turnsmith.trainer import RayPPOTrainer, ray_shims
 from turnsmith.trainer.config.layout import episode_workers
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster, local_ray, preflight
 from turnsmith.trainer.driver.preflight import NodeResources, cluster_shortage, demand_table
-from turnsmith.trainer.verl.seams.layouts import LAYOUTS, Layout
 
 
 def settings(*overrides: str) -> ConfigStore:
@@ -30,7 +30,7 @@ def cpu(ranks: int) -> ConfigStore:
 
 
 def asked_cpus(config: ConfigStore) -> int:
-    """CPUs that verl's processes ask of Ray; who asks for them is checked in `trainer/verl/seams/layouts.py`."""
+    """CPUs that verl's processes ask of Ray; who asks for them is checked in `tests/unit/trainer/verl_behaviour.py`."""
     keys = keys_we_set(config)
     nodes = config.ray.num_nodes + config.ray.rollout_nodes
     bundles = 3 * keys["trainer.nnodes"] * keys["trainer.n_gpus_per_node"]
@@ -267,6 +267,6 @@ def test_ray_is_given_an_agent_that_imports_nothing_and_its_own_runtime_agent() 
         ours, theirs = (
             getattr(services, local_ray.COMMAND_OF)(part, "folder") for part in ("dashboard_agent", "runtime_env_agent")
         )
-    assert ours[-1].endswith("agent_shim.py")
+    assert ours[-1] == ray_shims.AGENT
     assert theirs == command_of("runtime_env_agent", "folder")
     assert getattr(services, local_ray.COMMAND_OF) is command_of

@@ -5,9 +5,7 @@ import pytest
 from rich.console import Console
 
 from turnsmith.text import number, sparkline
-from turnsmith.trainer.display.panel import Panel
-from turnsmith.trainer.display.progress import ProgressView
-from turnsmith.trainer.display.text import plain_line
+from turnsmith.trainer.display import Panel, ProgressView, plain_line
 
 METRICS = {
     "step": 3,

@@ -29,7 +29,8 @@ class Store(dict[str, tuple[dict[str, Any], Any]]):
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"), [(EpisodeReplayBuffer, {}), (AsyncEpisodeReplayBuffer, {"updates_left": lambda: 0})]
+    ("kind", "more"),
+    [(EpisodeReplayBuffer, {}), (AsyncEpisodeReplayBuffer, {"updates_left": lambda: 0, "max_staleness": 1})],
 )
 def test_what_the_groups_of_a_batch_start_from_is_put_back_too(
     kind: type[EpisodeReplayBuffer], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -48,8 +49,8 @@ def test_what_the_groups_of_a_batch_start_from_is_put_back_too(
         max_off_policy_threshold=2,
         max_off_policy_strategy="wait",
         sampler_kwargs={},
-        look=lambda: None,
-        finish=lambda groups: next(finished),
+        on_poll=lambda: None,
+        collect_records=lambda groups: next(finished),
         replace_lost=lambda: lost.append(dict(store)),
         groups_per_step=2,
         replaces=False,

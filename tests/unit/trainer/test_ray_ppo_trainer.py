@@ -19,10 +19,11 @@ from turnsmith.inference.chat.formats import FORMATS
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer import CustomRayPPOTrainer, RayPPOTrainer, create_trainer
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.callbacks import TrainerCallback
-from turnsmith.trainer.config.build import run_header, training_sampling
+from turnsmith.trainer.config.check import run_header
+from turnsmith.trainer.config.layout import training_sampling
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
 from turnsmith.trainer.quick_checks import run_quick_checks
+from turnsmith.trainer.run_parts import TrainerCallback
 from turnsmith.trajectory import Trajectory
 
 
@@ -59,7 +60,7 @@ def test_an_environment_that_is_none_is_told_at_once(environment: object) -> Non
 
 @pytest.mark.parametrize("environment", [GuessNumber, "turnsmith.env.examples.guess_number:GuessNumber"])
 def test_an_environment_is_a_class_or_its_name(environment: object) -> None:
-    made = RayPPOTrainer(ConfigStore(), environment).environment
+    made = RayPPOTrainer(ConfigStore(), environment).parts.environment
     assert made.name == "GuessNumber"
     assert isinstance(made.build(), BaseEnvironment)
 
@@ -67,15 +68,15 @@ def test_an_environment_is_a_class_or_its_name(environment: object) -> None:
 def test_the_environment_gets_its_settings() -> None:
     config = ConfigStore()
     config.environment.max_steps = 3
-    assert RayPPOTrainer(config, GuessNumber).environment.build().max_steps == 3
+    assert RayPPOTrainer(config, GuessNumber).parts.environment.build().max_steps == 3
 
 
 def test_the_dataset_is_read_once_and_copied() -> None:
     tasks = [{"question": 1}, {"question": 2}]
     made = RayPPOTrainer(ConfigStore(), GuessNumber, dataset=iter(tasks))
     tasks[0]["question"] = 9
-    assert [row["task"] for row in made.dataset] == [{"question": 1}, {"question": 2}]
-    assert RayPPOTrainer(ConfigStore(), GuessNumber).dataset[3] == {"index": 3, "seed": 3}
+    assert [row["task"] for row in made.parts.dataset] == [{"question": 1}, {"question": 2}]
+    assert RayPPOTrainer(ConfigStore(), GuessNumber).parts.dataset[3] == {"index": 3, "seed": 3}
 
 
 def test_sampling_is_that_of_the_settings() -> None:
@@ -133,15 +134,15 @@ def test_a_folder_may_be_a_path(tiny_folder: str) -> None:
 
 def test_verls_names_of_the_datasets_are_taken() -> None:
     made = RayPPOTrainer(ConfigStore(), GuessNumber, train_dataset=[{"a": 1}], val_dataset=[{"a": 2}])
-    assert made.dataset[0]["task"] == {"a": 1}
-    assert made.validation.starts[0]["task"] == {"a": 2}
+    assert made.parts.dataset[0]["task"] == {"a": 1}
+    assert made.parts.validation.starts[0]["task"] == {"a": 2}
     with pytest.raises(ConfigError, match="dataset and train_dataset are two names for the same: pass one"):
         RayPPOTrainer(ConfigStore(), GuessNumber, dataset=[{"a": 1}], train_dataset=[{"a": 1}])
 
 
 def test_the_environment_may_be_that_of_the_dataset() -> None:
     made = CustomRayPPOTrainer(config=ConfigStore(), train_dataset=CustomEnvironmentDataset(GuessNumber))
-    assert made.environment.name == "GuessNumber"
+    assert made.parts.environment.name == "GuessNumber"
     with pytest.raises(ConfigError, match=r"no environment to train in: pass environment=\.\.\."):
         CustomRayPPOTrainer(config=ConfigStore(), train_dataset=[{"a": 1}])
 
@@ -176,7 +177,7 @@ def test_a_batch_asked_of_an_episode_leads_to_what_it_has() -> None:
 def test_without_an_annotation_it_is_found_by_the_checks_before_ray_starts(tiny_folder: str) -> None:
     made = RayPPOTrainer(ConfigStore(), GuessNumber, reward_fn=lambda data: len(data.batch["responses"]))
     with pytest.raises(EnvironmentFailure, match=r"no attribute 'batch': .*not verl's DataProto"):
-        run_quick_checks(made._inputs(), tiny_folder, print)
+        run_quick_checks(made.config, made.parts, tiny_folder, print)
 
 
 @pytest.mark.parametrize("estimator", get_args(Estimator))
@@ -208,8 +209,8 @@ def test_create_trainer_passes_everything_on() -> None:
         return 1.0
 
     made = create_trainer(ConfigStore(), GuessNumber, reward_fn=pay, dataset=[{"a": 1}])
-    assert made.reward_fn is pay
-    assert made.dataset[0]["task"] == {"a": 1}
+    assert made.parts.reward_fn is pay
+    assert made.parts.dataset[0]["task"] == {"a": 1}
 
 
 def test_past_metrics_are_read_from_the_run_folder(tmp_path: Path) -> None:
@@ -244,7 +245,8 @@ def test_callbacks_are_told_of_steps_evaluations_and_checkpoints_in_order() -> N
     asked: list[str] = []
     first, second = Stops(), Stops()
     made = RayPPOTrainer(ConfigStore(), GuessNumber, callbacks=[first, second])
-    made._runner = SimpleNamespace(stop_soon=SimpleNamespace(remote=lambda: asked.append("stop")))
+    runner = SimpleNamespace(stop_soon=SimpleNamespace(remote=lambda: asked.append("stop")))
+    made._session = SimpleNamespace(runner=runner)  # type: ignore[assignment]
     made._is_training = True
     made._show("evaluation", {"step": 0})
     made._show("step", {"step": 1, "reward/mean": 0.5})

@@ -11,7 +11,7 @@ import torch
 import transfer_queue
 
 from turnsmith.records.advantages import StepAdvantages
-from turnsmith.trainer.verl.estimators import add_advantages
+from turnsmith.trainer.verl.estimators import add_advantages, add_trainer_log_probs
 
 TOKENS = 10
 
@@ -40,6 +40,18 @@ def test_each_episode_gets_its_own_numbers_and_padding_is_left_out(monkeypatch: 
     assert len(recorded) == 10
     assert list(recorded["00000000-0"]) == [float(number) for number in range(TOKENS)]
     assert list(recorded["00000001-0"]) == [float(8 * TOKENS + number) for number in range(TOKENS)]
+
+
+def test_the_trainers_log_probs_are_kept_of_sampled_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, numbers = batch_of(1)
+    mask = torch.nested.nested_tensor_from_jagged(torch.ones(2 * TOKENS, dtype=torch.int64), numbers.offsets())
+    mask.values()[3] = 0  # of the environment
+    fields = {"old_log_probs": -numbers.to(torch.bfloat16), "response_mask": mask}
+    monkeypatch.setattr(transfer_queue, "kv_batch_get", lambda **asked: fields)
+    recorded = StepAdvantages()
+    add_trainer_log_probs(recorded, batch)
+    assert list(recorded.trainer_log_probs) == ["00000000-0"]
+    assert recorded.trainer_log_probs["00000000-0"].tolist() == [0, -1, -2, 0, *range(-4, -10, -1)]  # type: ignore[attr-defined]
 
 
 def test_ten_times_the_episodes_cost_about_ten_times_as_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from ray import exceptions
 
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.driver.remote_errors import to_training_failure
+from turnsmith.trainer.driver.ending import to_training_failure
 
 TRACE = "ray::TaskRunner.train_until()\n  File ..."
 

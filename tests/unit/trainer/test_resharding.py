@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.unit.trainer.resharding_ranks import SAVED
 
-from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shards
+from turnsmith.trainer.checkpoints.hugging_face import joined, read_shards
 
 pytestmark = pytest.mark.nightly
 

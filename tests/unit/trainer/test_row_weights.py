@@ -11,7 +11,7 @@ from tests.unit.trainer.row_gradients import Step, drawn, reference
 from tests.unit.trainer.test_segments import KINDS
 
 from turnsmith.config import ConfigStore, LossAggregation
-from turnsmith.trainer.row_weights import counts_episodes, row_weights
+from turnsmith.trainer.segments import counts_episodes, row_weights
 
 ROWS = {"a0": 1, "a1": 40, "a2": 1, "b0": 3, "b1": 1, "b2": 1}
 TOLERANCE = 1e-5

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.trainer.episode_queue import Queue, replace_queue
 
+from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.verl import schedules
 from turnsmith.trainer.verl.schedules import SeparateAsyncTrainer, trainer_class
@@ -71,11 +72,8 @@ def test_a_checkpoint_with_more_under_way_than_may_be_is_refused(
     monkeypatch.setattr(EpisodeTrainer, "load", lambda self, checkpoint: queue.update(groups))
     monkeypatch.setattr(schedules.trainer_base.tq, "kv_list", queue.kv_list)
     made: Any = SeparateAsyncTrainer.__new__(SeparateAsyncTrainer)
-    sampler = SimpleNamespace(max_off_policy_threshold=3)
-    made.config = SimpleNamespace(
-        data=SimpleNamespace(train_batch_size=4),
-        trainer=SimpleNamespace(v1=SimpleNamespace(sampler=sampler)),
-    )
+    made.config = SimpleNamespace(data=SimpleNamespace(train_batch_size=4))
+    made.plan = SimpleNamespace(config=ConfigStore(training=TrainingConfig(max_staleness=2)))
     if fits:
         made.load(Path("global_step_3"))
         assert {tag["status"] for tag in queue.values()} == {"pending"}

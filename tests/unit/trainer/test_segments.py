@@ -15,14 +15,14 @@ from tests.unit.trainer.batch_store import BatchStore, nested
 from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.records.advantages import StepAdvantages, read_advantages
 from turnsmith.records.run_folder import RunFolder
-from turnsmith.trainer.advantages import _BUILT_IN, advantages_of
-from turnsmith.trainer.config.build import verl_config
+from turnsmith.trainer.advantages import ESTIMATORS, advantages_of
+from turnsmith.trainer.config.check import verl_config
 from turnsmith.trainer.verl.agent_loop import to_verl_outputs
 from turnsmith.trainer.verl.replay_buffer import episode_names
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trajectory import TokenBuffer, Trajectory, TurnRecord
 
-KINDS = [(name, credit) for name, estimator in _BUILT_IN.items() for credit in estimator.by_credit]
+KINDS = [(name, credit) for name, estimator in ESTIMATORS.items() for credit in estimator.by_credit]
 
 
 def episode(name: str, turns: list[tuple[int, int, float]], *, linear: bool = False) -> Trajectory:

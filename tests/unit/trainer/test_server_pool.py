@@ -14,7 +14,7 @@ from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
 from turnsmith.trainer.verl import server_pool
 from turnsmith.trainer.verl.server_pool import PooledServerManager, ServerPool
-from turnsmith.trainer.verl.transformers.server import ServerOutput
+from turnsmith.trainer.verl.transformers_server import ServerOutput
 
 
 class Server:

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Sampling
 from turnsmith.trainer.verl.server_pool import ServerPool
-from turnsmith.trainer.verl.transformers.server import ServerOutput
+from turnsmith.trainer.verl.transformers_server import ServerOutput
 
 SAMPLING = Sampling(max_tokens=4, stop_token_ids=(1,))
 
@@ -54,9 +54,9 @@ def spread(servers: list[Server]) -> list[int]:
         (8, 8, 4),
         (8, 64, 4),
         (32, 16, 16),
-        (512, 64, 64),
+        pytest.param(512, 64, 64, marks=pytest.mark.nightly),
         pytest.param(512, 64, 128, marks=pytest.mark.nightly),
-        (512, 128, 32),
+        pytest.param(512, 128, 32, marks=pytest.mark.nightly),  # seconds
         (8, 4, 65),
         (8, 3, 5),
     ],

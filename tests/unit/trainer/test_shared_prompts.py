@@ -65,6 +65,7 @@ def test_models_that_look_only_at_a_window_are_left_to_verl() -> None:
     assert "places" not in output_args
 
 
+@pytest.mark.nightly
 def test_the_gradient_at_a_place_that_many_episodes_share_is_the_same_every_time() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

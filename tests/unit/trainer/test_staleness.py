@@ -49,7 +49,6 @@ class Run:
     queue: Queue
     limit: int
     updates: int = 1
-    stragglers: str = "wait"
     bounded: bool = True
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     slow: float = 0.0
@@ -66,16 +65,17 @@ class Run:
             trainer_mode="separate_async",
             trainer_config={},
             max_off_policy_threshold=self.limit + 1,
-            max_off_policy_strategy=self.stragglers,
+            max_off_policy_strategy="wait",
             sampler_kwargs={},
-            look=lambda: None,
-            finish=lambda groups: True,
+            on_poll=lambda: None,
+            collect_records=lambda groups: True,
             replace_lost=lambda: None,
             groups_per_step=GROUPS,
             replaces=False,
             filters=False,
             dispatch=self.dispatch,
             updates_left=lambda: self.updates - 1 - self.update,
+            max_staleness=self.limit,
         )
 
     def dispatch(self, groups: int) -> None:
@@ -121,13 +121,3 @@ def test_verls_own_rule_lets_groups_get_too_old(queue: Queue) -> None:
     run = Run(queue, 2, bounded=False, slow=0.5)
     run.train(20)
     assert max(run.late) > 2
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_stragglers_that_are_dropped_are_named_and_replaced(seed: int, queue: Queue) -> None:
-    run = Run(queue, 2, 2, "drop", draw=random.Random(seed), slow=0.3)
-    run.train(20)
-    assert max(run.late) <= 2
-    assert len(run.late) == 20 * GROUPS
-    assert any(name.startswith("slow") for name in run.buffer.too_old)
-    assert run.number == len(run.late) + len(run.buffer.too_old) + len(queue)

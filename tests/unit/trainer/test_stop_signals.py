@@ -16,10 +16,9 @@ from turnsmith.cli import main as cli
 from turnsmith.errors import Preempted, TrainingFailure
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_state import RunState, state_of
-from turnsmith.trainer.driver.remote_errors import record_end
-from turnsmith.trainer.driver.runner_client import train_until
-from turnsmith.trainer.driver.stop_signals import Interrupt, ignore_preemption, preemptible, starting_ray
-from turnsmith.trainer.epochs import Epochs
+from turnsmith.trainer.dataset import Epochs
+from turnsmith.trainer.driver.ending import Interrupt, ignore_preemption, preemptible, record_end, starting_ray
+from turnsmith.trainer.session import train_until
 
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -153,5 +152,5 @@ def test_a_preempted_run_has_a_state_and_an_exit_status_of_its_own(
         raise error
 
     monkeypatch.setattr("turnsmith.cli.run_folders.find_run", stop)
-    assert cli.main(["report", "x"]) == 75
+    assert cli.main(["runs", "report", "x"]) == 75
     assert "Preempted by SIGTERM." in capsys.readouterr().err

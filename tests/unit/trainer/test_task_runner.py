@@ -28,9 +28,9 @@ from turnsmith.records.run_lock import claim_run
 from turnsmith.rollout.ledger import Ledger
 from turnsmith.rollout.spec import RolloutSpec
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
-from turnsmith.trainer.epochs import Epochs
+from turnsmith.trainer.dataset import Epochs
+from turnsmith.trainer.run_parts import EpisodePlan
 from turnsmith.trainer.validation import TrainingEvaluations
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.schedules import SyncTrainer
 from turnsmith.trainer.verl.task_runner import TaskRunner
 from turnsmith.trainer.verl.trackers import Trackers
@@ -81,9 +81,9 @@ class Trainer(SyncTrainer):
             self.global_steps += 1
             if self.global_steps == self.fails_at:
                 raise RuntimeError("the environment is gone")
-            self.look_after_processes()  # while it waits for episodes
+            self.check_processes()  # while it waits for episodes
             self.update_begins()
-            self.look_after_processes()  # while it evaluates
+            self.check_processes()  # while it evaluates
             self.on_update()
             self.emit("step", {"step": self.global_steps, "reward/mean": 0.5})
             self.step_done()
@@ -106,17 +106,17 @@ class Trainer(SyncTrainer):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    run, config = RunFolder.create(tmp_path, "run"), ConfigStore()
-    config.logging.trackers = [ImportName(f"{__name__}:OwnTracker")]
-    run.write_config(to_dict(config))
-    return run
+    return RunFolder.create(tmp_path, "run")
 
 
 def started(folder: RunFolder, fails_at: int = -1) -> TaskRunner:
     """A task runner as `start` leaves it behind, which needs Ray."""
     runner = TaskRunner()
     runner._folder = folder
-    runner._trackers = Trackers(SimpleNamespace(trainer=SimpleNamespace(logger=[])), str(folder.path), {}, runner._warn)
+    config = ConfigStore()
+    config.logging.trackers = [ImportName(f"{__name__}:OwnTracker")]
+    theirs = SimpleNamespace(trainer=SimpleNamespace(logger=[]))
+    runner._trackers = Trackers(theirs, config, str(folder.path), {}, runner._warn)
     runner._compactor = EpisodeCompactor(folder.episodes_dir, lambda sentence: None)
     runner._trainer = Trainer(runner, folder, fails_at)
     return runner
@@ -221,7 +221,7 @@ class Learner(Trainer):
             self.group += 1
             for _ in range(2):
                 self.moment()
-                self.look_after_processes()
+                self.check_processes()
             self.moment()
             self.update_begins()
             self.moment()
@@ -230,7 +230,7 @@ class Learner(Trainer):
             if self.stop_asked:  # as `on_step_end`
                 self._pending = self._write(Path(self.config.trainer.default_local_dir))
             self.moment()
-            self.look_after_processes()
+            self.check_processes()
             self.emit("step", {"step": self.global_steps, "weights": self.weights})
             self.moment()
             self.step_done()
@@ -322,6 +322,7 @@ def test_a_part_of_a_step_says_that_it_begins(monkeypatch: pytest.MonkeyPatch, p
     events: list[tuple[str, str]] = []
     trainer = SyncTrainer.__new__(SyncTrainer)
     trainer.emit = lambda kind, content: events.append((kind, content))
+    trainer.config = SimpleNamespace(algorithm={"rollout_correction": {"bypass_mode": True}})
     monkeypatch.setattr(trainer_base.PPOTrainer, f"_compute_{part}", lambda *given: events.append(("verl", part)))
     getattr(trainer, f"_compute_{part}")({}, {})
     assert events == [("phase", part), ("verl", part)]
@@ -330,15 +331,7 @@ def test_a_part_of_a_step_says_that_it_begins(monkeypatch: pytest.MonkeyPatch, p
 def test_a_run_folder_that_another_process_trains_in_is_refused(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, runner = EpisodePlan(RolloutSpec(environment=EnvironmentSpec.of(GuessNumber)), str(folder.path)), TaskRunner()
+    rollout, runner = RolloutSpec(environment=EnvironmentSpec.of(GuessNumber)), TaskRunner()
     with claim_run(folder.path, 0), pytest.raises(RecordError, match="took it over at"):
-        runner.start(
-            None,
-            plan,
-            num_actors=0,
-            saving=CheckpointPolicy(0, 1, with_model=False, trust_remote_code=False),
-            epochs=Epochs(),
-            evaluating=None,
-            tracker_variables={},
-        )
+        runner.start(None, EpisodePlan(ConfigStore(), rollout, str(folder.path)), None, Epochs(), {})
     assert runner.next_events(0.0) == []

@@ -15,11 +15,16 @@ from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.inference.engine import Sampling
 from turnsmith.trainer.config import to_verl
-from turnsmith.trainer.config.auto import resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.build import run_header, training_sampling, verl_config
-from turnsmith.trainer.config.check import check
-from turnsmith.trainer.config.layout import RayDemand, episode_workers
-from turnsmith.trainer.config.verl_defaults import compose
+from turnsmith.trainer.config.check import check, run_header, verl_config
+from turnsmith.trainer.config.layout import (
+    RayDemand,
+    episode_workers,
+    resolve_backend,
+    resolve_device,
+    resolve_dtype,
+    training_sampling,
+)
+from turnsmith.trainer.config.verl_settings import compose
 
 
 def settings(*overrides: str) -> ConfigStore:
@@ -60,13 +65,11 @@ def test_the_defaults_are_fine() -> None:
         (["training.loss_aggregation=mean"], r"loss_aggregation must be one of token-mean, token-sum, .* not 'mean'"),
         (["training.schedule=async"], r"schedule must be one of sync, colocate_async, separate_async, not 'async'"),
         (["training.schedule=separate_async"], r"separate_async needs GPUs that only generate: set ray\.rollout_gpus"),
-        (["training.stragglers=drop"], r"stragglers=drop is for asynchronous schedules; in 'sync' every step waits"),
         (
             ["ray.rollout_gpus_per_node=1"],
             r"rollout_gpus_per_node=1 is for training\.schedule=separate_async; in 'sync'",
         ),
         (["ray.rollout_nodes=2"], r"rollout_nodes=2 is for training\.schedule=separate_async; in 'sync' the GPUs that"),
-        (["training.kl_target=0.1"], r"kl_target adapts .* which is off: set training\.use_kl_in_reward=true"),
         (["training.group_size=1"], r"all advantages would be 0\. Set training\.group_size to 2 or more"),
         (["training.learning_rate=-1"], r"training\.learning_rate=-1 must be above 0"),
         (["inference.temperature=0"], r"inference\.temperature=0 samples the same tokens each time"),
@@ -208,7 +211,7 @@ AT_LEAST_1 = [
     "model.sequence_parallel_size",
 ]
 AT_LEAST_0 = ["failures.stall_seconds", "ray.num_actors", "checkpoint.save_interval", "training.warmup_steps"]
-AT_LEAST_0 += ["model.lora_rank", "evaluation.every", "evaluation.temperature", "checkpoint.grace_seconds"]
+AT_LEAST_0 += ["model.lora_rank", "evaluation.every", "evaluation.temperature"]
 
 
 @pytest.mark.parametrize(("name", "least"), [*((name, 1) for name in AT_LEAST_1), *((name, 0) for name in AT_LEAST_0)])
@@ -347,8 +350,6 @@ def test_an_asynchronous_schedule_waits_for_what_would_be_too_old(schedule: str)
     assert keys["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
     ahead = {"colocate_async": 1, "separate_async": 3}[schedule]
     assert keys[f"trainer.v1.{schedule}.num_warmup_batches"] == ahead
-    drops = keys_of(f"training.schedule={schedule}", "training.stragglers=drop")
-    assert drops["trainer.v1.sampler.max_off_policy_strategy"] == "drop"
 
 
 def test_asynchronous_schedules_correct_for_older_weights_unless_told_otherwise() -> None:
@@ -378,7 +379,8 @@ def test_the_warm_up_counts_steps_however_many_updates_they_have() -> None:
 
 
 def test_the_names_of_loss_aggregations_are_those_of_algo() -> None:
-    text = (Path(to_verl.__file__).parents[2] / "algo" / "aggregation.py").read_text()  # importing it takes seconds
+    file = Path(to_verl.__file__).parents[2] / "algo/reference/aggregation.py"
+    text = file.read_text()  # importing it takes seconds
     named = re.search(r"Aggregation = Literal\[(.+)\]", text)
     assert named is not None
     assert sorted(ast.literal_eval(f"[{named[1]}]")) == sorted(get_args(LossAggregation))

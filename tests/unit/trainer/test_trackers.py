@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from turnsmith.config import ConfigStore, ImportName
-from turnsmith.config_sources import to_dict
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.verl import trackers
 from turnsmith.trainer.verl.trackers import Trackers
@@ -67,18 +66,13 @@ class Hangs(Own):
         super().log(record)
 
 
-def make_folder(tmp_path: Path, *names: str) -> RunFolder:
-    run, config = RunFolder.create(tmp_path, "watched"), ConfigStore()
-    config.logging.trackers = [ImportName(f"{__name__}:{name}") for name in names]
-    run.write_config(to_dict(config))
-    return run
-
-
 def open_own(tmp_path: Path, *names: str) -> tuple[Trackers, list[str]]:
     """Trackers of the user's own, and the list of warnings that they give."""
     warnings: list[str] = []
-    config = SimpleNamespace(trainer=SimpleNamespace(logger=[]))
-    return Trackers(config, str(make_folder(tmp_path, *names).path), {}, warnings.append), warnings
+    theirs, config = SimpleNamespace(trainer=SimpleNamespace(logger=[])), ConfigStore()
+    config.logging.trackers = [ImportName(f"{__name__}:{name}") for name in names]
+    run = RunFolder.create(tmp_path, "watched")
+    return Trackers(theirs, config, str(run.path), {}, warnings.append), warnings
 
 
 def in_another_thread(function: Callable[..., None], *args: Any) -> None:

@@ -18,7 +18,7 @@ from tests.unit.verify.sample_history import Plan, write_run
 from turnsmith.env.examples.guess_number import GuessNumber
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.trainer.dataset import CustomEnvironmentDataset
-from turnsmith.trainer.recipe import Recipe
+from turnsmith.trainer.resume import Recipe
 from turnsmith.verify.run import verify_run
 
 FLOCK = {

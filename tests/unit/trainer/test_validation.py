@@ -72,7 +72,7 @@ def test_a_curriculum_cannot_be_held_out() -> None:
 def test_the_plan_has_the_settings_of_training_but_for_its_own() -> None:
     config = settings()
     config.inference.max_turns, config.evaluation.temperature = 4, 0.0
-    evaluating = Validation.of([{"a": 1}, {"a": 2}], SPEC).schedule(config, None, None)
+    evaluating = Validation.of([{"a": 1}, {"a": 2}], SPEC).schedule(config)
     assert evaluating is not None
     plan = evaluating.plan
     assert (plan.episodes, plan.limits.turns, plan.sampling.temperature, plan.sampling.seed) == (2, 4, 0.0, FIRST_SEED)
@@ -81,7 +81,7 @@ def test_the_plan_has_the_settings_of_training_but_for_its_own() -> None:
         (FIRST_SEED + 1, {"a": 2}),
     ]
     config.evaluation.every = 0
-    assert Validation.of(None, SPEC).schedule(config, None, None) is None
+    assert Validation.of(None, SPEC).schedule(config) is None
 
 
 @pytest.mark.parametrize("dataset", [[{"a": 1}], CustomEnvironmentDataset(curriculum=lambda index, history: {})])

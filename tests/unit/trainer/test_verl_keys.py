@@ -13,8 +13,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.config.verl_defaults import known_names
-from turnsmith.trainer.config.verl_overrides import _overlap, verl_key_table, what_becomes_of
+from turnsmith.trainer.config.verl_settings import _overlap, known_names, verl_key_table, what_becomes_of
 
 
 def config_on(device: str, schedule: str = "sync") -> ConfigStore:

@@ -11,11 +11,10 @@ import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError, MissingDependency
-from turnsmith.trainer.config import verl_defaults
-from turnsmith.trainer.config.build import verl_config
-from turnsmith.trainer.config.check import check
+from turnsmith.trainer.config import verl_settings
+from turnsmith.trainer.config.check import check, verl_config
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.config.verl_overrides import fields_behind
+from turnsmith.trainer.config.verl_settings import fields_behind
 
 
 def with_verl(section: Mapping[str, Any], device: str = "cpu") -> ConfigStore:
@@ -37,7 +36,7 @@ def with_verl(section: Mapping[str, Any], device: str = "cpu") -> ConfigStore:
         ("actor_rollout_ref.rollout.name", "inference.backend"),
         ("actor_rollout_ref.rollout.max_model_len", "inference.max_prompt_tokens or inference.max_episode_tokens"),
         ("algorithm.adv_estimator", "training.adv_estimator or training.credit"),
-        ("algorithm.kl_ctrl.target_kl", "training.kl_target"),
+        ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", "training.warmup_steps"),
         ("trainer.logger", "logging.trackers"),
         ("trainer.nnodes", "ray.num_nodes"),
         ("algorithm.use_kl_in_reward", "training.use_kl_in_reward"),
@@ -130,4 +129,4 @@ def test_without_verl_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPat
     for spec in (None, SimpleNamespace(submodule_search_locations=None)):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
         with pytest.raises(MissingDependency, match=r"verl is not installed: (uv )?pip install"):
-            verl_defaults.defaults.__wrapped__()
+            verl_settings.defaults.__wrapped__()

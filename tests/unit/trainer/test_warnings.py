@@ -19,7 +19,7 @@ from turnsmith.trainer.diagnostics import checks
 from turnsmith.trainer.diagnostics.checks import CHECKS
 from turnsmith.trainer.diagnostics.context import StepContext
 from turnsmith.trainer.diagnostics.monitor import StepMonitor, declared_range
-from turnsmith.trainer.display.progress import ProgressView
+from turnsmith.trainer.display import ProgressView
 
 HEALTHY = {
     "step": 1,
@@ -146,12 +146,12 @@ def test_mostly_constant_groups_are_told_with_an_episode_of_each() -> None:
 
 def test_waiting_names_the_bottleneck_and_the_setting() -> None:
     waited = episode("0-0", 1.0)
-    waited.waits = {"one of 24 threads that environments live in (environment.threads allows more)": 11.0}
+    waited.waits = {"one of 24 threads that environments live in (make methods that wait async)": 11.0}
     report = report_of([waited, episode("0-1")])
     assert report.metrics()["time/waiting"] == 5.5
     warning = found(HEALTHY, report)["long_waits"]
     assert "waited 5.50 s for their turn, mostly for one of 24 threads" in warning.what
-    assert "environment.threads allows more" in warning.what
+    assert "make methods that wait async" in warning.what
     waited.waits = {"one of 24 threads": 9.0}
     assert "long_waits" not in found(HEALTHY, report_of([waited, episode("0-1")]))
 
@@ -300,7 +300,7 @@ def test_a_resumed_run_goes_on_with_its_warnings(tmp_path: Path) -> None:
         ("Zero.", 2),
         ("A file was damaged.", 0),
     ]
-    watch = StepMonitor.of_run(run)
+    watch = StepMonitor.of_run(run, ConfigStore())
     assert watch.step({**FLAT, "step": 4}, groups([0, 0])) == []
     ends = [one for step in (5, 6, 7) for one in watch.step({**HEALTHY, "step": step}, groups([0, 1]))]
     assert [(one.step, one.until, one.episodes) for one in ends] == [(2, 5, ("0-0",))]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from turnsmith import RunFolder
-from turnsmith.trainer.driver import watchdog as watchdog_module
-from turnsmith.trainer.driver.watchdog import Watchdog, _missed
+from turnsmith.trainer import session
+from turnsmith.trainer.session import Watchdog, _missed
 
 RUN = "run"
 SERVERS = {(RUN, "vllm_server_0_0"), (RUN, "vllm_server_1_0")}
@@ -48,12 +48,12 @@ def test_a_rollout_server_that_the_run_continues_without_is_reported_once(
     run = RunFolder.create(tmp_path, "demo")
     receiver = (RUN, "rollout_standalone_1CheckpointEngineWorker_0:0")
     alive = SERVERS | {QUEUE, receiver}
-    monkeypatch.setattr(watchdog_module, "_named_actors", lambda: set(alive))
-    monkeypatch.setattr(watchdog_module, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(session, "_named_actors", lambda: set(alive))
+    monkeypatch.setattr(session, "_LOOK_SECONDS", -1.0)
     watchdog = Watchdog(0, Part(), Part(), run)
-    assert watchdog.look() == []
+    assert watchdog.check_progress() == []
     alive -= {(RUN, "vllm_server_1_0"), receiver}
-    told = watchdog.look()
+    told = watchdog.check_progress()
     assert [sentence.startswith("The rollout server vllm_server_1_0 was lost") for sentence in told] == [True]
     assert [event["content"] for event in run.read_events() if event["kind"] == "warning"] == told
-    assert watchdog.look() == []
+    assert watchdog.check_progress() == []

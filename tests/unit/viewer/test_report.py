@@ -200,11 +200,11 @@ def test_the_command_writes_it_to_the_run_folder_or_to_a_given_file(
 ) -> None:
     run = training_run(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    assert main(["report", run.name]) == 0
+    assert main(["runs", "report", run.name]) == 0
     assert (run.path / "report.html").read_text().startswith("<!doctype html>")
-    assert main(["report", str(run.path), "--out", "here/mine.html"]) == 0
+    assert main(["runs", "report", str(run.path), "--out", "here/mine.html"]) == 0
     assert "mine.html (" in capsys.readouterr().out
-    assert main(["report", run.name[:-1]]) == 2
+    assert main(["runs", "report", run.name[:-1]]) == 2
     assert f"Did you mean runs/{run.name}?" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot be written"):

@@ -2,7 +2,7 @@
 
 - `question_answer`: rows with a question and an answer, played in one turn
 - `scorers`: calls a scoring function with what the names of its parameters ask for: ours, TRL's or verl's
-- `batch_rewards`: finds out whether one looks at its batch; `unsafe_scorers`: those that are never called
+- `batch_rewards`: finds out whether one looks at its batch
 - `answers`: the scoring functions that ship with turnsmith; `final_answers`: what of a response they judge
 - `scoring_process`, `scoring_worker`: processes that can be killed, for regular expressions, JSON schemas, mathematics;
   `linear_patterns`, `json_schemas`: what these need

@@ -1,4 +1,4 @@
-"""Scoring functions for the usual kinds of answers: what the model said against what is right, 1.0 or 0.0.
+"""Scoring functions for the usual kinds of answers: 1.0 if the model's answer is right, else 0.0.
 
 Each reads the final answer in a response, which is what stands in the last `<answer>...</answer>` or `\\boxed{...}`, or
 after the last `####` or `Answer:`, or else the whole response. None pays for an answer somewhere in a longer text:
@@ -118,8 +118,8 @@ def _right_choice(answer: Any) -> str:
 
 
 def _choice(said: str) -> str:
-    found = _CHOICE.fullmatch(said)
-    return found.group(1).upper() if found else ""
+    choice = _CHOICE.fullmatch(said)
+    return choice.group(1).upper() if choice else ""
 
 
 async def regex_answer(response: str, answer: Any) -> float:
@@ -176,11 +176,11 @@ def _right_mathematics(answer: Any) -> str:
 
 
 def _judge(is_right: Callable[[str], bool], response: str) -> float:
-    """1.0 if the final answer is right, else 0.0: also if it is too long, or no value that can be computed with."""
+    """1.0 if the final answer is right, else 0.0. An answer that is too long or has no value is wrong."""
     try:
         said = final_answer(response)
         return float(len(said) <= MOST_CHARACTERS and is_right(said))
-    except (ArithmeticError, ValueError, RecursionError) as error:  # any other is a bug of ours, and not worth 0
+    except (ArithmeticError, ValueError, RecursionError) as error:  # any other error is our bug, and not worth 0
         tell_once(type(error).__name__, "An answer could not be judged, and was worth 0: %r.", error)
         return 0.0
 
@@ -188,10 +188,10 @@ def _judge(is_right: Callable[[str], bool], response: str) -> float:
 async def _in_process(kind: str, right: str, said: str) -> float:
     if len(said) > MOST_CHARACTERS:
         return 0.0
-    found = await judge_elsewhere(kind, right, said)
-    if found == "unreadable":
+    verdict = await judge_elsewhere(kind, right, said)
+    if verdict == "unreadable":
         raise EnvironmentFailure(f"The answer {right[:80]!r} is not mathematics that math-verify can read.")
-    return float(found == "1")
+    return float(verdict == "1")
 
 
 Shipped = Callable[[str, Any], float | Awaitable[float]]
@@ -204,7 +204,7 @@ SHIPPED: dict[str, tuple[Shipped, Callable[[Any], object]]] = {
     "json_schema": (json_answer, schema_text),
     "tests": (code_answer, check_tests),
 }
-"""By the names of `--reward`: the function, and what raises if an answer column cannot be compared with."""
+"""By the names of `--reward`: the function, and a check that raises for an unusable answer column."""
 
 
 def shipped_scorer(name: str) -> tuple[Shipped, Callable[[Any], object]]:

@@ -1,11 +1,11 @@
-"""What a response says in the end, found in linear time whatever a model has written."""
+"""Finds a response's final answer, in linear time for any text."""
 
 from __future__ import annotations
 
 import re
 
 MOST_CHARACTERS = 100_000
-"""A final answer that is longer is worth 0 to every reward that ships with turnsmith."""
+"""Every reward that ships with turnsmith gives 0 for a longer final answer."""
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _MARK = re.compile(r"####|\banswer\s*(?:is\s*:|is\b|:)", re.IGNORECASE)
 _BOXED = "\\boxed{"
@@ -39,7 +39,7 @@ def code_in(response: str) -> str:
 
 
 def _last_tagged(response: str) -> str | None:
-    """What stands between the last `</answer>` that belongs to an `<answer>`, and that."""
+    """The text between the last `</answer>` and the `<answer>` that it closes."""
     start, found = -1, None
     for tag in _TAG.finditer(response):
         if not tag.group(1):
@@ -58,4 +58,4 @@ def _last_boxed(response: str) -> str | None:
         depth += {"{": 1, "}": -1}.get(response[place], 0)
         if not depth:
             return response[start + len(_BOXED) : place]
-    return None  # it was cut off
+    return None  # the response was cut off

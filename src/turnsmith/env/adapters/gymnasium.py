@@ -22,7 +22,7 @@ ACTIONS = {
     "CartPole": ("left", "right"),
     "MountainCar": ("left", "coast", "right"),
 }
-"""What the numbers of actions mean, from the documentation of the environments."""
+"""The meaning of each action's number, from the documentation of the environments."""
 _COLOURED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _DEFAULT_STEPS = EnvironmentConfig().max_steps
@@ -81,7 +81,7 @@ class GymnasiumEnvironment(BaseEnvironment):
         return f"You are playing {self.name}. Answer with {describe_answer(self.env.action_space, self.action_names)}."
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Do what the model said; if it can't be read, say so and leave the environment as it is."""
+        """Do the model's action; if it can't be read, say so and leave the environment as it is."""
         try:
             if self.act is not None:
                 chosen = self.act(self.env, action)
@@ -111,7 +111,7 @@ class GymnasiumEnvironment(BaseEnvironment):
         text = show_observation(self.env.observation_space, observation)
         if getattr(self.env, "render_mode", None) != "ansi":
             return text
-        # What is highlighted is often where one is.
+        # The highlighted place is often the player's.
         rendered = _COLOUR.sub("", _COLOURED.sub(r"[\1]", str(self.env.render())))
         return f"{rendered.strip()}\n\nObservation: {text}"
 

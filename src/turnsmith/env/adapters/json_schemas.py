@@ -67,7 +67,7 @@ def _kind_of(schema: Any) -> Any:
 
 
 def read_strict_json(text: str) -> Any:
-    """JSON as its standard has it: `NaN`, `Infinity` and numbers that would become infinite are none.
+    """JSON by its standard, without `NaN`, `Infinity` and numbers that would become infinite.
 
     Raises:
         ValueError: It is not JSON.
@@ -87,7 +87,7 @@ def _finite(text: str) -> float:
 
 
 def _unresolvable(schema: Any) -> str:
-    """The first reference in a schema that leads nowhere."""
+    """The first reference in a schema that cannot be resolved."""
     from jsonschema_specifications import REGISTRY
     from referencing import Resource
     from referencing.exceptions import Unresolvable

@@ -1,4 +1,4 @@
-"""Matches a regular expression in linear time with re2, where that and `re` agree; elsewhere with `re`.
+"""Matches a regular expression in linear time with re2, where re2 and `re` agree; elsewhere with `re`.
 
 They agree on a whole text and a pattern of characters of ASCII, classes, alternatives, groups and repetitions. `re`
 parses the pattern, and what it has understood is written again for re2, whose own `\\s`, for example, means less. All
@@ -17,7 +17,7 @@ from typing import Any
 
 _parser: Any = importlib.import_module("re._parser")
 _WORD, _DIGIT, _SPACE, _OTHER = "\ue000\ue001\ue002\ue003"
-"""Each stands for all characters beyond ASCII of its kind; a digit is of a word, too."""
+"""Each represents all non-ASCII characters of its kind; a digit is also a word character."""
 _CLASSES = {
     "CATEGORY_DIGIT": f"0-9{_DIGIT}",
     "CATEGORY_NOT_DIGIT": rf"\x00-/:-\x7f{_WORD}{_SPACE}{_OTHER}",
@@ -85,7 +85,7 @@ def in_linear_time(pattern: str) -> LinearPattern | None:
 
 
 def lacks_re2(pattern: str) -> bool:
-    """Whether this pattern would take linear time if re2 was installed.
+    """Whether this pattern would take linear time if re2 were installed.
 
     Example:
         >>> lacks_re2(r"(?=a)a")
@@ -113,7 +113,7 @@ def for_re2(pattern: str) -> str:
     if flags & ~re.IGNORECASE:
         raise Untranslatable
     nodes = list(parsed)
-    # The whole text has to match, so at its own two ends these say nothing.
+    # The whole text has to match, so these mean nothing at its two ends.
     while nodes and str(nodes[0][0]) == "AT" and str(nodes[0][1]) in ("AT_BEGINNING", "AT_BEGINNING_STRING"):
         del nodes[0]
     while nodes and str(nodes[-1][0]) == "AT" and str(nodes[-1][1]) in ("AT_END", "AT_END_STRING"):

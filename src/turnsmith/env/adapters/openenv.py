@@ -1,5 +1,5 @@
 """Environments behind an OpenEnv server: `openenv://localhost:8000`. Speaks its WebSocket protocol and imports nothing
-of it, because its pins are not ours.
+of it, because its pinned versions are not ours.
 
 Each episode is one connection, which is one session of the server. A connection that is lost fails the episode, and the
 failure policy plays it again from its start: no step is repeated or skipped silently.
@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from turnsmith.clocks import Bottleneck, waiting
+from turnsmith.concurrency.clocks import Bottleneck, waiting
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.openenv_tools import (
+    CAPACITY,
+    INVALID,
     LIST_ACTION,
     LIST_REQUEST,
     error_of,
@@ -26,17 +31,30 @@ from turnsmith.env.adapters.openenv_tools import (
     result_text,
 )
 from turnsmith.env.base import BaseEnvironment
-from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency
+from turnsmith.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    EnvironmentTimeout,
+    MissingDependency,
+    Overloaded,
+    ToolError,
+    WorkerLost,
+)
 from turnsmith.importing import install_line
 from turnsmith.tools.definition import ToolDefinition
+from turnsmith.tools.execution import ToolTimeout
+from turnsmith.tools.step_result import MOST_TEXT
+from turnsmith.tools.tool import Tool
 
-_CAPACITY, _INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 _FIRST_RETRY_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 _MAX_DATA_BYTES = 2**20
 """Limit on all but the observation, which has its own: the same as for what leaves a worker process."""
+_LEAST_TOKEN = 16
+_FAULTS = {fault.__name__: fault for fault in (EnvironmentTimeout, Overloaded, WorkerLost)}
+"""What a server of turnsmith says of the fault of an environment."""
 _action_schemas: dict[str, dict[str, Any]] = {}
 """By the server's URL."""
 
@@ -51,8 +69,9 @@ class OpenEnvEnvironment(BaseEnvironment):
 
     Args:
         address: `openenv://host:port`, or a URL with http, https, ws or wss.
-        config: `environment.action_field` and `environment.observation_field` name the fields to use; other settings
-            of your own are arguments of the environment's `reset`.
+        config: `environment.action_field` and `environment.observation_field` name the fields to use, and
+            `environment.token_file` the file with the token of the server, if it needs one; other settings of your own
+            are arguments of the environment's `reset`.
     """
 
     def __init__(self, address: str, config: EnvironmentConfig | Mapping[str, Any] | None = None) -> None:
@@ -61,11 +80,12 @@ class OpenEnvEnvironment(BaseEnvironment):
         self.reset_arguments = self.config.own_settings()
         self.action_field: str | None = self.reset_arguments.pop("action_field", None)
         self.observation_field: str | None = self.reset_arguments.pop("observation_field", None)
+        self._token = read_token(self.reset_arguments.pop("token_file", ""))
         self.action_schema: dict[str, Any] = {}
         self._session: Any = None
         self._socket: Any = None
 
-    async def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> str:
+    async def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> Any:
         """Open a session, waiting until the server has room for one."""
         if self.url not in _action_schemas:  # the same for all sessions of a server
             _action_schemas[self.url] = await self._get_action_schema()
@@ -74,36 +94,39 @@ class OpenEnvEnvironment(BaseEnvironment):
             self.action_field = _text_field(self.action_schema)
         data = {"seed": seed, **self.reset_arguments, **(task or {})}
         answer = await self._open(data)
-        if answer.get("code") == _CAPACITY:
+        if answer.get("code") == CAPACITY:
             full = Bottleneck(f"one of {answer.get('max_sessions', 'the')} sessions of {self.url}", _MORE_SESSIONS)
             async with waiting(full):
                 answer = await self._wait_for_room(data)
         if "code" in answer:
-            raise EnvironmentFailure(f"{self.url} did not start an episode: {answer['code']}: {answer.get('message')}")
-        self.step_tools = await self._list_tools()
-        observation = _mapping(answer, "observation")
-        if self.step_tools and not _fields_as_text(observation):  # theirs has no field for a task
-            observation = _mapping(answer, "metadata")
-        return self._show(observation)
+            raise self._fault("did not start an episode", answer)
+        tools = await self._list_tools()
+        self.step_tools = [tool for tool, is_step in tools if is_step]
+        self._tools_of_server = [_ServerTool(tool, self) for tool, is_step in tools if not is_step]
+        observation, metadata = _mapping(answer, "observation"), dict(_mapping(answer, "metadata"))
+        opening = metadata.pop("opening", None)
+        if tools and not _fields_as_text(observation):  # its protocol has no field for a task
+            observation = metadata
+        shown = self._show(observation)
+        return [*opening, {"role": "user", "content": shown}] if isinstance(opening, list) else shown
 
     def get_prompt_prefix(self) -> str:
-        """The action's schema, if it is more than a text."""
+        """The action's schema, unless it is only a text."""
         if self.action_field is not None or self.step_tools:
             return ""
         schema = json.dumps({name: value for name, value in self.action_schema.items() if name != "title"})
         return f"Answer with nothing but a JSON object with this schema: {schema}"
 
-    async def step(self, action: str) -> tuple[str, Any, Any, dict[str, Any]]:
-        """Do what the model said; if the server can't read it, say so."""
-        data: Any = None
-        if self.step_tools:
-            data = read_call(action)
-            if data is None:
-                names = ", ".join(tool.name for tool in self.step_tools)
-                return f"Call one of the tools: {names}.", 0.0, False, {"invalid_action": True}
-        elif self.action_field is not None:
+    async def step(self, action: str) -> tuple[Any, ...]:
+        """Do the model's action; if the server can't read it, say so."""
+        data: Any = read_call(action) if self.step_tools else None
+        is_call = data is not None
+        if not is_call and self.action_field is not None:
             data = {self.action_field: action}
-        else:
+        elif not is_call and self.step_tools:
+            names = ", ".join(tool.name for tool in self.step_tools)
+            return f"Call one of the tools: {names}.", 0.0, False, {"invalid_action": True}
+        elif not is_call:
             try:
                 data = json.loads(action)
             except (ValueError, RecursionError) as error:
@@ -111,21 +134,43 @@ class OpenEnvEnvironment(BaseEnvironment):
             if not isinstance(data, dict):
                 return "This is not a JSON object.", 0.0, False, {"invalid_action": True}
         answer = await self._ask("step", data)
-        if answer.get("code") == _INVALID:
+        if answer.get("code") == INVALID:
             return _what_is_wrong(answer), 0.0, False, {"invalid_action": True}
         if "code" in answer:
-            raise EnvironmentFailure(f"{self.url} failed in step: {answer['code']}: {answer.get('message')}")
+            raise self._fault("failed in step", answer)
         info, observation = dict(_mapping(answer, "metadata")), _mapping(answer, "observation")
-        shown = self._show_result(observation, info) if self.step_tools else self._show(observation)
+        shown = self._show_result(observation, info) if is_call else self._show(observation)
         reward, done = answer.get("reward"), answer.get("done")
-        # Whatever else they are is for the host to read, or to refuse: `bool("false")` is True.
-        return shown, 0.0 if reward is None else reward, False if done is None else done, info
+        reward = 0.0 if reward is None else reward
+        if done is True and info.get("truncated") is True:
+            del info["truncated"]
+            return shown, reward, False, True, info
+        # The host reads or refuses other types: `bool("false")` is True.
+        return shown, reward, False if done is None else done, info
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+        """Call a tool of the server whose calls are no steps."""
+        answer = await self._ask("step", {"type": "call_tool", "tool_name": name, "arguments": arguments})
+        if answer.get("code") == INVALID:
+            raise ToolError(_what_is_wrong(answer))
+        if "code" in answer:
+            raise self._fault(f"failed in {name}", answer)
+        self.done = self.done or answer.get("done") is True
+        observation, failure = _mapping(answer, "observation"), _mapping(answer, "metadata").get("failure")
+        kind, message = error_of(observation)
+        if kind == "timeout":
+            raise ToolTimeout
+        if failure:
+            raise EnvironmentFailure(str(failure))
+        if kind:
+            raise ToolError(message)
+        return result_text(observation.get("result"))
 
     async def close(self) -> None:
         """End the session."""
         socket, self._socket = self._socket, None
         session, self._session = self._session, None
-        with contextlib.suppress(Exception):  # the server may be gone, and it ends what is not connected
+        with contextlib.suppress(Exception):  # the server may be gone, and ends sessions without a connection
             if socket is not None:
                 await socket.send_json({"type": "close"})
                 await asyncio.wait_for(socket.close(), _CLOSE_SECONDS)
@@ -140,21 +185,25 @@ class OpenEnvEnvironment(BaseEnvironment):
         except (_aiohttp().ClientError, OSError, ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error!r}") from error
 
-    async def _list_tools(self) -> list[ToolDefinition]:
+    async def _list_tools(self) -> list[tuple[ToolDefinition, bool]]:
         is_call = is_tool_call(self.action_schema)
         tools = read_tools((await self._ask("step", LIST_ACTION)).get("observation")) if is_call else []
         if not tools and (is_call or has_no_fields(self.action_schema)):
             tools = read_tools((await self._ask("mcp", LIST_REQUEST)).get("result"))
-        if is_call and not tools:
+        if is_call and not tools and self.action_field is None:
             raise EnvironmentFailure(f"{self.url} takes calls of tools, but lists none.")
         return tools
+
+    def _fault(self, what: str, answer: Mapping[str, Any]) -> EnvironmentFailure:
+        fault = _FAULTS.get(str(answer.get("kind")), EnvironmentFailure)
+        return fault(f"{self.url} {what}: {answer['code']}: {answer.get('message')}")
 
     async def _wait_for_room(self, data: dict[str, Any]) -> dict[str, Any]:
         pause = _FIRST_RETRY_SECONDS
         while True:
             await asyncio.sleep(pause)
             answer = await self._open(data)
-            if answer.get("code") != _CAPACITY:
+            if answer.get("code") != CAPACITY:
                 return answer
             pause = min(2 * pause, _RETRY_SECONDS)
 
@@ -163,7 +212,7 @@ class OpenEnvEnvironment(BaseEnvironment):
         if self._socket is not None:
             await self._socket.close()
         try:
-            # Without pings: a server that waits for a slow simulator need not answer them.
+            # Without pings, because a server that waits for a slow simulator may not answer them.
             url = "ws" + self.url.removeprefix("http") + "/ws"
             self._socket = await self._http().ws_connect(url, max_msg_size=_MAX_MESSAGE_BYTES)
         except (_aiohttp().ClientError, OSError) as error:
@@ -177,6 +226,9 @@ class OpenEnvEnvironment(BaseEnvironment):
             await self._socket.send_json({"type": kind, "data": data})
             text = await self._socket.receive_str()
             data = dict(json.loads(text)["data"])
+        except asyncio.CancelledError:
+            self._socket = None  # its answer, which is late, must not be taken for that of the next message
+            raise
         except (_aiohttp().ClientError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise EnvironmentFailure(f"The connection to {self.url} was lost in {kind}: {error!r}") from error
         rest = {name: value for name, value in data.items() if name != "observation"} if kind != "mcp" else data
@@ -190,8 +242,13 @@ class OpenEnvEnvironment(BaseEnvironment):
         if self._session is None:
             trace = _aiohttp().TraceConfig()
             trace.on_request_redirect.append(_refuse_redirect)
-            # Not decompressed, because a few bytes may stand for gigabytes.
-            self._session = _aiohttp().ClientSession(trust_env=True, auto_decompress=False, trace_configs=[trace])
+            # Not decompressed, because a few bytes may expand to gigabytes.
+            self._session = _aiohttp().ClientSession(
+                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+                trust_env=True,
+                auto_decompress=False,
+                trace_configs=[trace],
+            )
         return self._session
 
     def _show_result(self, observation: Mapping[str, Any], info: dict[str, Any]) -> str:
@@ -217,7 +274,61 @@ class OpenEnvEnvironment(BaseEnvironment):
         return _fields_as_text(observation)
 
 
-_MORE_SESSIONS = "let the server allow more (`max_concurrent_envs` of its `create_app`), or train with fewer at once"
+_MORE_SESSIONS = (
+    "let the server allow more (`--sessions` of `turnsmith serve`, `max_concurrent_envs` of OpenEnv's `create_app`), "
+    "or train with fewer at once"
+)
+
+
+class _ServerTool(Tool):
+    """A tool of the server whose calls are no steps. The server keeps the limits on its time and its output."""
+
+    grace = 60.0
+    max_output_tokens = MOST_TEXT // 4
+
+    def __init__(self, definition: ToolDefinition, environment: OpenEnvEnvironment) -> None:
+        super().__init__(definition)
+        self.time_limit = environment.config.call_seconds
+        self._environment = environment
+
+    async def execute(self, **arguments: Any) -> str:
+        """Call the tool."""
+        return await self._environment.call_tool(self.definition.name, arguments)
+
+
+def read_token(path: str, *, create: bool = False) -> str:
+    """The token in a file; without a file, none.
+
+    Args:
+        path: The file; empty: there is no token.
+        create: Whether to write a new token, which only this user can read, if the file does not exist.
+
+    Raises:
+        ConfigError: The file cannot be read or written, or its token is short enough to be guessed.
+
+    Example:
+        >>> import tempfile
+        >>> file = f"{tempfile.mkdtemp()}/token"
+        >>> read_token(file, create=True) == read_token(file) != ""
+        True
+    """
+    if not path:
+        return ""
+    file = Path(path).expanduser()
+    try:
+        if create and not file.exists():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
+                new.write(secrets.token_urlsafe(32) + "\n")
+        token = file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigError(f"The token file {file} cannot be used: {error.strerror or error}.") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"The token file {file} holds no token: it is not ASCII.") from None
+    if len(token) < _LEAST_TOKEN or not token.isprintable():
+        raise ConfigError(
+            f"The token in {file} has {len(token)} characters; it needs at least {_LEAST_TOKEN}, in one line."
+        )
+    return token
 
 
 def _base_url(address: str) -> str:
@@ -265,7 +376,7 @@ def _action_schema(schemas: Any) -> dict[str, Any]:
 
 
 def _mapping(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What an answer has under a name; empty if it has nothing there."""
+    """A field of an answer; empty if it is missing."""
     value = answer.get(name)
     if value is None and name != "observation":
         return {}
@@ -275,10 +386,10 @@ def _mapping(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _text_field(schema: Mapping[str, Any]) -> str | None:
-    """The field that the model's text becomes: the only required one, if it is a string."""
-    required = schema.get("required", [])
-    fields = schema.get("properties", {})
-    return required[0] if len(required) == 1 and fields.get(required[0], {}).get("type") == "string" else None
+    """The field that the model's text becomes: the only required one, if it is a string and no name of a tool."""
+    required, fields = schema.get("required", []), schema.get("properties", {})
+    is_text = len(required) == 1 and fields.get(required[0], {}).get("type") == "string"
+    return required[0] if is_text and required != ["tool_name"] else None
 
 
 def _what_is_wrong(answer: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""MCP tools of an OpenEnv server, as its protocol writes them: what it offers, a call, and what came of it."""
+"""OpenEnv's protocol as it is written: codes of errors, and the list of MCP tools, a call, and its result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.mcp import part_text
 
+CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
+NO_STEP = "turnsmith/no_step"
+"""In the `_meta` of a tool: whether a call of it is no step, like one of a `@tool` method behind `turnsmith serve`."""
 LIST_ACTION = {"type": "list_tools"}
 LIST_REQUEST = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
-"""Asks without a step: a server's own kind of call may refuse the action, and a server without tools would do it."""
+"""Lists the tools without a step: a server may refuse the action, and a server without tools would do a step."""
 
 
 def is_tool_call(action_schema: Mapping[str, Any]) -> bool:
@@ -25,7 +28,7 @@ def is_tool_call(action_schema: Mapping[str, Any]) -> bool:
 
 
 def has_no_fields(action_schema: Mapping[str, Any]) -> bool:
-    """Whether it is the base class of all actions, which stands for calls of tools too.
+    """Whether it is the base class of all actions, calls of tools among them.
 
     Example:
         >>> has_no_fields({"title": "Action", "properties": {"metadata": {"type": "object"}}})
@@ -34,20 +37,23 @@ def has_no_fields(action_schema: Mapping[str, Any]) -> bool:
     return set(action_schema.get("properties", ())) == {"metadata"}
 
 
-def read_tools(listed: Any) -> list[ToolDefinition]:
-    """The tools in the answer to either way of asking; none if there is no list in it."""
+def read_tools(listed: Any) -> list[tuple[ToolDefinition, bool]]:
+    """The tools in the answer to either request, and whether a call of each is a step; none if it has no list."""
     tools = listed.get("tools") if isinstance(listed, Mapping) else None
     if not isinstance(tools, list):
         return []
     schemas = ("input_schema", "inputSchema")
     return [
-        ToolDefinition(
-            str(tool["name"]),
-            str(tool.get("description") or "").strip(),
-            next((dict(tool[name]) for name in schemas if tool.get(name)), {}),
+        (
+            ToolDefinition(
+                str(tool["name"]),
+                str(tool.get("description") or "").strip(),
+                next((dict(tool[name]) for name in schemas if tool.get(name)), {}),
+            ),
+            not (isinstance(meta := tool.get("_meta"), Mapping) and meta.get(NO_STEP) is True),
         )
         for tool in tools
-        if isinstance(tool, Mapping) and "name" in tool and all(isinstance(tool.get(one, {}), dict) for one in schemas)
+        if isinstance(tool, Mapping) and "name" in tool and all(isinstance(tool.get(key, {}), dict) for key in schemas)
     ]
 
 

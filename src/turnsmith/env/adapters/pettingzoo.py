@@ -18,7 +18,7 @@ _DEFAULT_STEPS, _MOST_STEPS = EnvironmentConfig().max_steps, 1000
 
 
 class PettingZooEnvironment(BaseEnvironment):
-    """One game. The model has one seat; `players.opponent`, or in a game of more `players.SEAT`, says who has another.
+    """One game. The model plays one seat; `players.opponent`, or `players.SEAT` with more seats, names the others.
 
     Settings of your own go to the game's `env(...)`, apart from `seat`, the seat of the model (the first by default).
     An answer of the model that is no possible move is told to it, and the game stays as it is; in place of such an
@@ -71,7 +71,7 @@ class PettingZooEnvironment(BaseEnvironment):
         return self._rules(self.seat)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Make the model's move, then those of the others; the reward is what the seat got until its next turn."""
+        """Make the model's move, then those of the others; the reward is that of the seat until its next turn."""
         try:
             self.env.step(self._read(action))
         except ValueError as error:
@@ -89,7 +89,7 @@ class PettingZooEnvironment(BaseEnvironment):
         self.env.close()
 
     def _play_others(self) -> None:
-        """Until the model's turn, which also comes when the game is over for it."""
+        """Let others move until the model's turn, which also comes when the game is over for it."""
         while self.env.agent_selection != self.seat:
             seat = self.env.agent_selection
             observation, _, terminated, truncated, info = self.env.last()
@@ -150,7 +150,7 @@ class PettingZooEnvironment(BaseEnvironment):
 
 
 def _possible(observation: Any, info: Any) -> list[int] | None:
-    """The moves that are possible now; None: the game does not say."""
+    """The moves that are possible now; None if the game does not say."""
     for holder in (observation, info):
         mask = holder.get(_MASK) if isinstance(holder, Mapping) else None
         if mask is not None:

@@ -49,8 +49,8 @@ class QuestionAnswer(BaseEnvironment):
         super().__init__(config)
         self.prompt_column, self.answer_column = prompt, answer
         rewards: list[Any] = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-        self.scorers = [find_scorer(one) for one in rewards if one]
-        self.scored_by = {one for one in rewards if isinstance(one, str)}
+        self.scorers = [find_scorer(reward) for reward in rewards if reward]
+        self.scored_by = {reward for reward in rewards if isinstance(reward, str)}
         self.system = str(self.config.get("system", ""))
 
     def reset(self, task: Mapping[str, Any] | None = None) -> str | list[dict[str, str]]:
@@ -65,7 +65,7 @@ class QuestionAnswer(BaseEnvironment):
         return messages
 
     def take_answer(self, task: Mapping[str, Any], *, has_prompt: bool = False) -> list[dict[str, str]]:
-        """Keep what there is to score; returns the prompt, which may be missing where an agent asks as it likes."""
+        """Keep the row for scoring; returns the prompt, which an agent's row need not have."""
         self.task = task
         self.scoring = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in task else "exact")]
         prompt = _column(task, self.prompt_column, PROMPTS, "prompt", is_needed=has_prompt) or ""
@@ -82,7 +82,7 @@ class QuestionAnswer(BaseEnvironment):
         return messages
 
     def check_tasks(self, tasks: Iterable[Mapping[str, Any]], *, has_prompt: bool = True) -> None:
-        """Raise a ConfigError if a row cannot be played, or if a reward depends on what else it is called with."""
+        """Raise a ConfigError if a row cannot be played, or if a reward depends on the other answers of its list."""
         is_checked = set[tuple[str, Any]]()
         for number, task in enumerate(tasks):
             try:
@@ -105,14 +105,14 @@ class QuestionAnswer(BaseEnvironment):
         return score(self.scoring, replace(self.scored, response=action))
 
     def solve(self) -> str | None:
-        """The row's answer, if it is what a model would say: not a regular expression, a JSON schema or a program."""
+        """The row's answer, unless it is a regular expression, a JSON schema or a program, which no model would say."""
         if self.scored_by & {"regex", "json_schema", "tests"} or self.scored.answer is None:
             return None
         return str(self.scored.answer)
 
 
 def column_of(task: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """A column of a row, with dots for columns in columns; the default if it has none.
+    """A column of a row, with dots for columns in columns; the default if it is missing.
 
     Example:
         >>> column_of({"reward_model": {"ground_truth": "4"}}, "reward_model.ground_truth")
@@ -125,7 +125,7 @@ def column_of(task: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 
 def _column(task: Mapping[str, Any], named: str, usual: Sequence[str], what: str, *, is_needed: bool = True) -> Any:
-    """The value in the column that was named, or in the first of the usual ones that the row has."""
+    """The value in the named column, or in the first usual column that the row has."""
     for name in (named,) if named else usual:
         found = column_of(task, name, _ABSENT)
         if found is not _ABSENT and (found is not None or (named and not is_needed)):
@@ -144,7 +144,7 @@ _ABSENT: Any = object()
 
 def _read_messages(messages: Any) -> list[dict[str, str]]:
     """The messages of a prompt, with a system message at most at the beginning."""
-    if not isinstance(messages, Sequence) or not messages or not all(isinstance(one, Mapping) for one in messages):
+    if not isinstance(messages, Sequence) or not messages or not all(isinstance(row, Mapping) for row in messages):
         raise EnvironmentFailure(f"The prompt {str(messages)[:80]!r} is neither a text nor a list of messages.")
     roles = ["system" if one.get("role") == "developer" else str(one.get("role")) for one in messages]
     later = roles[roles[0] == "system" :]

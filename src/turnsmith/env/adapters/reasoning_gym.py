@@ -48,7 +48,7 @@ class ReasoningGymEnvironment(BaseEnvironment):
         try:
             reward = float(self.dataset.score_answer(final_answer(action), self.entry))
         except Exception:
-            # Some scorers raise at an answer that they can't read. One that can't score the right answer is broken.
+            # Some scorers raise for an answer that they can't read. One that can't score the right answer is broken.
             self.dataset.score_answer(self.entry["answer"], self.entry)
             reward = 0.0
         is_right = reward >= 1
@@ -60,7 +60,7 @@ class ReasoningGymEnvironment(BaseEnvironment):
         return None if answer is None else str(answer)
 
     def _dataset(self, seed: int) -> Any:
-        """The one row that this seed stands for: its rows are drawn from the sum of seed and number."""
+        """The only row of this seed: reasoning-gym draws rows from the sum of seed and row number."""
         try:
             return self.module.create_dataset(self.name, seed=seed, size=1, **self.settings)
         except ValueError as error:

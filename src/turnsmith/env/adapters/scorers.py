@@ -1,10 +1,11 @@
-"""Calls a scoring function with what the names of its parameters ask for: turnsmith's, verl's and TRL's.
+"""Calls a scoring function with arguments by the names of its parameters: turnsmith's, verl's and TRL's.
 
 - turnsmith: `score(response, answer)`, in any order and under other usual names; `task`, the whole row
 - verl: `compute_score(data_source, solution_str, ground_truth, extra_info)`
 - TRL: `reward(prompts, completions, **columns)`, all of them lists, of one here; verl's batches are lists too
 
-Any other name is a column of the row. What cannot be filled is refused. Any function may be async.
+Any other name is a column of the row. A function with other parameters is refused, and so is one of verl's that
+would run a model's code. Any function may be async.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from turnsmith.env.adapters.answers import shipped_scorer
-from turnsmith.env.adapters.unsafe_scorers import is_verls, module_of, why_unsafe
 from turnsmith.errors import ConfigError, EnvironmentFailure
 from turnsmith.importing import import_object
-from turnsmith.step_result import StepResult, to_reward
+from turnsmith.tools.step_result import StepResult, to_reward
 
 VERL_DEFAULT = "verl.utils.reward_score:default_compute_score"
 """verl's own choice of a scoring function by `data_source`."""
@@ -45,6 +45,23 @@ _NEVER = {
 _LOGS = ("log_extra", "log_metric")
 _KNOWN = ("response", "answer", "prompt", "task", "data_source", "solution_str", "ground_truth", "extra_info", *_LISTS)
 _MISSING: Any = object()
+_PACKAGE = "verl.utils.reward_score"
+_REASONS = {
+    "math_verify": "scores 0 whatever its processes have not compared in time: use the reward `math`",
+    "prime_math": "evaluates what the model wrote as Python (CVE-2026-6878): use the reward `math`",
+    "prime_code": "runs the model's programs outside of a sandbox: use the reward `tests`, or `run_python` in your own",
+    "sandbox_fusion": "runs the model's programs on a server of yours that it cannot be told: use the reward `tests`",
+    "geo3k": "evaluates what the model wrote with sympy: use the reward `math`",
+}
+"""Why scoring functions of verl are never called, by their module in `_PACKAGE`: they would run a model's code, or
+give 0 without a word."""
+SOURCES = {
+    **dict.fromkeys(("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime"), "prime_math"),
+    **dict.fromkeys(("numina_synthetic_amc", "numina_cn_k12", "numina_olympiads"), "prime_math"),
+    **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), "prime_code"),
+    "hiyouga/geometry3k": "geo3k",
+}
+"""The data sources for which verl's `default_compute_score` chooses one of these modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +72,15 @@ class Scored:
     """As the row has it: a text, or a list of messages."""
     response: str
     answer: Any
-    """None: the row has none."""
+    """None if the row has no answer."""
     task: Mapping[str, Any]
     is_named: bool = True
-    """Whether the user named the answer's column: then no other column is the answer, whatever it is called."""
+    """Whether the user named the answer's column; then no other column is the answer."""
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A scoring function, and what it is called with.
+    """A scoring function, and how it is called.
 
     Example:
         >>> Scorer("gold_first", lambda gold, pred: gold == pred)(Scored("1 + 1?", "2", "2", {}))
@@ -73,17 +90,17 @@ class Scorer:
     name: str
     function: Callable[..., Any]
     check_answer: Callable[[Any], object] = str
-    """Raises if there is no comparing with this answer column."""
+    """Raises for an answer column that nothing can be compared with."""
 
     def __call__(self, scored: Scored) -> Any:
-        """The reward and the info of one answer, see `read`; to be awaited if the function is async."""
+        """The reward and the info of one answer, see `read`; awaitable if the function is async."""
         logged: dict[str, Any] = {}
         returned = self.call([scored], logged)
         return self._read_later(returned, logged) if inspect.isawaitable(returned) else self._read_one(returned, logged)
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """Those of the function, without `*args` and `**kwargs`."""
+        """The function's parameters, without `*args` and `**kwargs`."""
         every = _signature(self.function).parameters
         return {name: one for name, one in every.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
 
@@ -103,7 +120,7 @@ class Scorer:
         return any(self._is_required(name) and _LISTS.get(name, name) in ANSWERS[:2] for name in self.parameters)
 
     def check_parameters(self) -> None:
-        """Raise a ConfigError if it can be called for no row at all."""
+        """Raise a ConfigError if it cannot be called for any row."""
         takes = f"The reward {self.name}({', '.join(self.parameters)})"
         for name in filter(self._is_required, _NEVER):
             raise ConfigError(f"{takes} needs `{name}`, which a reward of rows does not have: {_NEVER[name]}.")
@@ -117,15 +134,15 @@ class Scorer:
         self._arguments(scored)
 
     def call(self, batch: Sequence[Scored], logged: dict[str, Any]) -> Any:
-        """What the function itself returns for several answers, or for one if it does not take lists."""
+        """The function's own result for several answers, or for one answer if it does not take lists."""
         each = [self._arguments(scored) for scored in batch]
         given = {name: [one.get(name) for one in each] for name in each[0]} if self.is_batch else each[0]
         logs = {"log_extra": partial(_log_extra, logged), "log_metric": logged.__setitem__}
         return self.function(**given, **{name: log for name, log in logs.items() if self._takes(name)})
 
     def read(self, returned: Any, count: int) -> list[tuple[float | None, dict[str, Any]]]:
-        """The reward and the info of each answer in what the function returned; no reward: it does not
-        apply, which only TRL's functions may say.
+        """The reward and the info of each answer, from the function's result. TRL's functions return None as the
+        reward of an answer that they do not apply to.
         """
         if not self.is_batch:
             return [self._read_value(returned)]
@@ -157,7 +174,7 @@ class Scorer:
         return self._read_one(await returned, logged)
 
     def _arguments(self, scored: Scored) -> dict[str, Any]:
-        """What each parameter is for one answer."""
+        """The arguments for one answer."""
         names = dict.fromkeys(self.parameters)
         if self.is_batch and self._takes_any():
             names |= dict.fromkeys(("prompts", "completions", *scored.task))
@@ -179,7 +196,7 @@ class Scorer:
         is_answer = item in ANSWERS and scored.answer is not None
         if is_answer and scored.is_named and item in ANSWERS[:2]:
             return scored.answer
-        # verl passes four things; `score` or `method` in a row are not meant for a function's options.
+        # verl passes four arguments; a row's `score` or `method` must not become a function's option.
         if item in row and (self._is_required(name) or item in ("data_source", "extra_info") or not self.is_verls):
             return row[item]
         if is_answer or item in PROMPTS:
@@ -210,7 +227,7 @@ class Scorer:
 
 
 def find_scorer(reward: Any) -> Scorer:
-    """What scores an answer, from a function, `module:function`, or the name of one that ships with turnsmith.
+    """The scorer for a function, for `module:function`, or for the name of one that ships with turnsmith.
 
     Example:
         >>> find_scorer("exact")(Scored("Name a colour.", "red", "red", {}))
@@ -225,7 +242,7 @@ def find_scorer(reward: Any) -> Scorer:
     function: Any = reward
     check_answer: Callable[[Any], object] = str
     if isinstance(reward, str):
-        _refuse_unsafe(reward, reward.partition(":")[0])  # before what it needs is imported
+        _refuse_unsafe(reward, reward.partition(":")[0])  # before its module is imported
         function, check_answer = (import_object(reward), str) if ":" in reward else shipped_scorer(reward)
     name = getattr(function, "__name__", type(function).__name__)
     _refuse_unsafe(name, module_of(function))
@@ -269,3 +286,28 @@ def _signature(function: Any) -> inspect.Signature:
 
 def _log_extra(logged: dict[str, Any], column: str, values: Sequence[Any]) -> None:
     logged[column] = values[0]
+
+
+def why_unsafe(module: str, data_source: Any = None) -> str:
+    """Why a scoring function of this module is not called for rows of this source; empty if it is.
+
+    Example:
+        >>> why_unsafe("verl.utils.reward_score.gsm8k"), why_unsafe("verl.utils.reward_score", "apps")[:16]
+        ('', "runs the model's")
+    """
+    if not is_verls(module):
+        return ""
+    place = SOURCES.get(data_source, "") if module == _PACKAGE else module.removeprefix(f"{_PACKAGE}.").split(".")[0]
+    return _REASONS.get(place, "")
+
+
+def is_verls(module: str) -> bool:
+    """Whether verl ships the scoring functions of this module."""
+    return f"{module}.".startswith(f"{_PACKAGE}.")
+
+
+def module_of(function: Any) -> str:
+    """The module that defines a function, or the function that it wraps."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(inspect.unwrap(function), "__module__", ""))

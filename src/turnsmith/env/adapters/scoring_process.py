@@ -1,8 +1,7 @@
-"""Processes that judge answers where no time can be promised, and that can be killed: regular expressions, JSON
-schemas, mathematics.
+"""Processes for scoring that may take too long, and that can be killed: regular expressions, JSON schemas, mathematics.
 
-A regular expression holds Python's lock until it has matched, and a computer algebra system may never come back: in a
-thread of this process either would stop all its episodes. An answer that takes too much time or memory is worth 0.
+A regular expression holds Python's lock until it has matched, and a computer algebra system may never return. In a
+thread of this process, either would stop all its episodes. An answer that takes too much time or memory is worth 0.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import sys
 import threading
 from contextlib import suppress
 
-from turnsmith.clocks import Bottleneck
+from turnsmith.concurrency.clocks import Bottleneck
+from turnsmith.concurrency.threads import ThreadPool, cores
 from turnsmith.env.adapters.linear_patterns import lacks_re2
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.importing import install_line
-from turnsmith.threads import ThreadPool, cores
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +28,13 @@ ANSWER_SECONDS = 1.0
 MATH_SECONDS = 5.0
 _START_SECONDS = 60.0
 _REPLY_SECONDS = 60.0
-"""Its child ends long before, by its CPU time: this is for one that does not run at all."""
+"""The limit for a process that does not run at all; others reach their limit on CPU time long before."""
 PROCESSES = min(8, max(2, cores()))
 _BOTTLENECK = Bottleneck(f"one of {PROCESSES} processes that score answers", "use more processes (ray.num_actors)")
 
 
 async def judge_elsewhere(kind: str, right: str, said: str) -> str:
-    """`1`, `0`, `lost` if that took too much time or memory, or `unreadable` if the right answer is none.
+    """`1`, `0`, `lost` if that took too much time or memory, or `unreadable` if the right answer cannot be read.
 
     Args:
         kind: `regex`, `json_schema` or `math`.
@@ -47,7 +46,7 @@ async def judge_elsewhere(kind: str, right: str, said: str) -> str:
 
 
 def _judge_here(kind: str, right: str, said: str, seconds: float) -> str:
-    """In a thread that has a process of its own, which dies with it."""
+    """Judge in this thread's own process, which dies with the thread."""
     process: _ScoringProcess | None = getattr(_of_thread, "process", None)
     if process is None or not process.is_alive:
         process = _of_thread.process = _ScoringProcess()
@@ -65,7 +64,7 @@ def _judge_here(kind: str, right: str, said: str, seconds: float) -> str:
 
 
 def remedy(kind: str, right: str) -> str:
-    """What makes answers cheaper to judge."""
+    """How to make answers cheaper to judge."""
     if kind == "regex" and lacks_re2(right):
         return f"with google-re2 this one takes linear time ({install_line('re2')})"
     return "a simpler one would not"
@@ -85,7 +84,7 @@ class _ScoringProcess:
         return self._popen.poll() is None
 
     def ask(self, *question: str | float) -> str:
-        """Its reply; nothing if it died of the question."""
+        """The process's reply; empty if it died."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(json.dumps(question).encode() + b"\n")
@@ -96,15 +95,15 @@ class _ScoringProcess:
 
     def _read(self, seconds: float) -> str:
         assert self._popen.stdout is not None
-        is_there = select.select([self._popen.stdout], [], [], seconds)[0]
-        line = self._popen.stdout.readline() if is_there else b""
+        is_ready = select.select([self._popen.stdout], [], [], seconds)[0]
+        line = self._popen.stdout.readline() if is_ready else b""
         return line.decode().strip() if line else self._end()
 
     def _end(self) -> str:
         self._popen.kill()
         logger.warning("A process that scores answers ended with code %s.", self._popen.wait())
         for pipe in (self._popen.stdin, self._popen.stdout):
-            with suppress(OSError):  # what it had not read
+            with suppress(OSError):  # it had not read everything
                 pipe.close() if pipe else None
         return ""
 

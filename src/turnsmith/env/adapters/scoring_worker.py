@@ -1,8 +1,8 @@
-"""What a scoring process does until its input ends: judge one answer after another, each in a child of its own.
+"""The program of a scoring process: it judges one answer after another, each in a child process.
 
-It imports and prepares what answers are compared with, once; a child inherits that and costs a millisecond. A timer of
-the kernel ends the child when it has had its CPU time: no signal handler could, while a regular expression or C code
-runs. See `scoring_process`.
+It imports modules and prepares right answers once; a child inherits them and costs a millisecond. A timer of the kernel
+ends the child when its CPU time is used up; a signal handler could not, while a regular expression or C code runs. See
+`scoring_process`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from turnsmith.env.adapters.linear_patterns import in_linear_time, matches
 _MEMORY_BYTES = 4 * 1024**3
 _PR_SET_PDEATHSIG = 1
 _NICE = 5
-"""Answers that take all of their time leave the cores to the process that plays episodes."""
+"""Lower priority, so that slow answers leave the cores to the process that plays episodes."""
 
 
 def _regex(right: str) -> Callable[[str], str]:
     re.compile(right, re.DOTALL)
-    in_linear_time(right)  # both are kept
+    in_linear_time(right)  # both are cached
     return lambda said: "1" if matches(right, said) else "0"
 
 
@@ -46,7 +46,7 @@ def _math(right: str) -> Callable[[str], str]:
         return parse(text if "$" in text or "\\boxed" in text else f"${text}$")
 
     gold = read(right)
-    if all(isinstance(form, str) for form in gold):  # a text is what it falls back to
+    if all(isinstance(form, str) for form in gold):  # math-verify falls back to text
         return lambda _: "unreadable"
     return lambda said: "1" if verify(gold, read(said)) else "0"
 
@@ -74,12 +74,12 @@ def _reply_to(kind: str, right: str, said: str, seconds: float) -> str:
 
 
 def _judge_and_end(judge: Callable[[str], str], said: str, seconds: float, write_end: int) -> NoReturn:
-    """What a child does for one answer."""
+    """Judge one answer in the child."""
     _die_with(_parent)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         reply = judge(said)
-    except Exception:  # whatever a model writes that cannot be judged is a wrong answer
+    except Exception:  # an answer that cannot be judged is wrong
         reply = "0"
     os.write(write_end, reply.encode())
     os._exit(0)
@@ -102,10 +102,10 @@ def answer_lines() -> None:
     _die_with(int(sys.argv[1]))
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    logging.disable()  # math-verify tells of each answer that it cannot read
+    logging.disable()  # math-verify logs each answer that it cannot read
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a package prints
+    os.dup2(2, 1)  # for packages that print
     replies.write("ready\n")
     replies.flush()
     for line in sys.stdin.buffer:

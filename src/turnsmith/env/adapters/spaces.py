@@ -14,13 +14,13 @@ from typing import Any
 from turnsmith.env.adapters.final_answers import final_answer
 
 MOST_NUMBERS = 64
-"""Of a Box or MultiDiscrete; more is an image, not something to read."""
+"""The most numbers of a Box or MultiDiscrete; more are an image, not text."""
 _WORD = re.compile(r"[a-z_]+|-?\d+")
 _DIGITS = 4
 
 
 class UnreadableAction(ValueError):
-    """An answer that is no action; its message tells the model how to answer."""
+    """The answer is not an action; the message tells the model how to answer."""
 
 
 def kind_of(space: Any) -> str:
@@ -62,7 +62,7 @@ def describe_answer(space: Any, names: Sequence[str] = ()) -> str:
 
 
 def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
-    """The action that an answer stands for.
+    """The action that an answer names.
 
     Raises:
         UnreadableAction: It stands for none.
@@ -70,7 +70,7 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
     kind, answer = kind_of(space), final_answer(text)
     if kind == "Discrete":
         start = int(space.start)
-        # Numbers count as well where there are names: they are in the documentation of the environment.
+        # Numbers are accepted beside names, because the environment's documentation has them.
         options = {str(start + number): start + number for number in range(int(space.n))}
         options |= {name.lower(): start + number for number, name in enumerate(names)}
         found = {options[word] for word in _WORD.findall(answer.lower()) if word in options}
@@ -108,7 +108,7 @@ def _read_discrete(space: Any, value: Any) -> Any:
 
 
 def _read_array(space: Any, value: Any) -> Any:
-    import numpy as np  # not at the top: worker processes load this module, and most have no use for it
+    import numpy as np  # not at the top: worker processes load this module, and most do not need it
 
     given = np.asarray(value, dtype=float).reshape(space.shape)
     array = given.astype(space.dtype)

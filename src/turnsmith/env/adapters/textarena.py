@@ -15,7 +15,7 @@ from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import install_line
 
 Opponent = Callable[[str], str]
-"""Gets all that its seat has seen in the game so far, and returns its move."""
+"""Gets everything that its seat has seen so far, and returns its move."""
 
 _DEFAULT_STEPS, _MOST_STEPS = EnvironmentConfig().max_steps, 1000
 
@@ -62,7 +62,7 @@ class TextArenaEnvironment(BaseEnvironment):
         except Exception as error:  # files that its package lacks
             raise ConfigError(f"TextArena cannot start {self.name}: {type(error).__name__}: {error}") from error
         if self.players == 1 and not isinstance(self.game.state, self.textarena.SinglePlayerState):
-            raise self._wrong_players("Alone, it would never end.")  # some games for several do not say so
+            raise self._wrong_players("Alone, it would never end.")  # some games for several players do not say so
         _mend_order(self.game.state)
         new, is_over = self._play_others()
         if is_over:

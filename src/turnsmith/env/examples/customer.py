@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def customer(messages: list[dict[str, str]]) -> str:
-    """What a customer says who wants tea, and gives thanks for whatever is handed over.
+    """A customer who asks for tea, and thanks for anything.
 
     Example:
         >>> customer([{"role": "user", "content": "Good morning!"}])

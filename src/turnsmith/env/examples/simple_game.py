@@ -10,7 +10,7 @@ from turnsmith.env.base import BaseEnvironment
 
 MOVES = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 ITEMS = {(0, 1): "lamp", (1, 0): "rope", (1, 1): "sword"}
-"""Where each item is."""
+"""The position of each item."""
 
 
 class SimpleGameEnvironment(BaseEnvironment):

@@ -41,7 +41,7 @@ class SupportDesk(BaseEnvironment):
     def reset(self, seed: int = 0) -> str:
         """Fill the database: three orders per customer of only two items, so that the item alone identifies none."""
         draw = random.Random(seed)
-        # turnsmith makes all calls from one thread; whoever tries a tool by hand may be in another.
+        # turnsmith makes all calls from one thread, but a tool tried by hand may run in another.
         self.db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.db.executescript(TABLES)
         self.db.executemany("INSERT INTO customers VALUES (?, ?)", enumerate(NAMES))
@@ -96,7 +96,7 @@ class SupportDesk(BaseEnvironment):
     def _rows(self, query: str, *values: object, missing: str = "") -> list[tuple[Any, ...]]:
         try:
             rows = self.db.execute(query, values).fetchall()
-        except (OverflowError, UnicodeError):  # A value that SQLite cannot store is in no table.
+        except (OverflowError, UnicodeError):  # No table has a value that SQLite cannot store.
             rows = []
         if missing and not rows:
             raise ToolError(f"There is {missing}.")

@@ -9,27 +9,22 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnsmith.clocks import Bottleneck, Clock, Wait, paused
+from turnsmith.concurrency.clocks import Bottleneck, Clock, Wait, paused
 from turnsmith.env.asking import current_asker
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, launch, tell_of_limit, tell_of_wear
+from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, tell_of_limit, tell_of_wear
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import Channel, MessageTooLong
-from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure
-from turnsmith.internal_errors import internal_error, is_ours
+from turnsmith.errors import EnvironmentFailure, WorkerLost, describe_failure, internal_error, is_ours
 
 _START_SECONDS = 60.0
 _CHECK_SECONDS = 1.0
 ANSWER_SECONDS = 30.0
-"""How much later than the worker this side gives a call up: by then the worker should have said so itself."""
+"""How much longer than the worker this side waits for a call; the worker should have reported a time-out by then."""
 _PING_SECONDS = 5.0
 """How long a worker may leave a ping unanswered once one of its calls is late."""
 _MAX_UNSENT_BYTES = 16 * 2**20
 """Bytes that may wait to be sent to one worker before callers have to wait."""
-
-
-class ServerBusy(WorkerLost):
-    """An environment server has no worker left for us."""
 
 
 @dataclass(slots=True)
@@ -38,26 +33,26 @@ class _PendingCall:
     since: float
     environment: int
     context: Context = field(default_factory=copy_context)
-    """The caller's, with its clocks."""
+    """The caller's future, with its clocks."""
     wait: Wait | None = None
-    """That the call waits for its turn in the worker."""
+    """Set while the call waits for its turn in the worker."""
 
     def set_waiting(self, message: m.Waiting) -> None:
-        """Stop the caller's clocks, or let them run again."""
+        """Stop or restart the caller's clocks."""
         if message.yes and self.wait is None:
             self.wait = self.context.run(Wait, Bottleneck(message.what, message.advice))
         elif not message.yes:
             self.end_wait()
 
     def end_wait(self) -> None:
-        """Let the caller's clocks run again."""
+        """Restart the caller's clocks."""
         wait, self.wait = self.wait, None
         if wait is not None:
             wait.end()
 
 
 class Connection:
-    """Sends requests to one worker and hands its replies to whoever waits for them.
+    """Sends requests to one worker and passes its replies to the callers.
 
     Args:
         isolation: Where the worker runs, and what it may use.
@@ -72,7 +67,7 @@ class Connection:
         self._pending: dict[int, _PendingCall] = {}
         self._calls = 0
         self._pinged_at = 0.0
-        """When the ping that has no reply yet was sent; 0: there is none."""
+        """When the unanswered ping was sent; 0 if there is none."""
         self._check_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -80,20 +75,20 @@ class Connection:
         """How the worker ended, as its supervisor reported it."""
         self._worker: WorkerProcess | None = None
         self.environments: dict[int, tuple[int, int]] = {}
-        """The environments that it hosts: the number of each one's definition, and its seed."""
+        """The environments that it hosts: the number of each definition, and the seed."""
         self.suspects: set[tuple[int, int]] = set()
-        """Those that had a call in progress when the worker was lost: any of them may have brought it down."""
+        """Environments with a call in progress when the worker was lost: any of them may be the cause."""
         self.defined: set[int] = set()
         """Numbers of the classes and functions that the worker knows."""
         self.call_seconds = 0.0
         """The longest timeout of any environment in it."""
         self.is_draining = False
-        """Whether it gets no further environments, and is ended after those that it has."""
+        """Whether it gets no more environments, and is ended after its last one."""
         self.is_stuck = False
         """Whether that is because a call in it hangs."""
         self.is_open = True
         self.why_lost = ""
-        """How it ended, once that is known."""
+        """How it ended; empty until that is known."""
         self.ready = self._loop.create_task(self._start())
         self.ready.add_done_callback(_mark_retrieved)
 
@@ -154,7 +149,7 @@ class Connection:
             pending.end_wait()
 
     def drain(self, *, is_stuck: bool = True) -> None:
-        """Give it no further environments, and end it after those that it has."""
+        """Give it no more environments, and end it after its last one."""
         self.is_draining = True
         self.is_stuck |= is_stuck
         if not self.environments:
@@ -190,20 +185,11 @@ class Connection:
     async def _start(self) -> None:
         try:
             async with asyncio.timeout(_START_SECONDS):
-                self._worker = await launch(self._isolation)
+                self._worker = WorkerProcess(self._isolation)
                 first_reply = self._loop.create_future()
                 self._pending[0] = _PendingCall(first_reply, self._loop.time(), 0)
                 self._channel = Channel(self._worker.connection, self._receive, self._connection_lost)
-                ready = await first_reply
-            if isinstance(ready, m.Busy):
-                raise ServerBusy(
-                    f"The environment server is busy: all of its {ready.workers} workers are in use. Start it with "
-                    "more --workers."
-                )
-            if isinstance(ready, m.ErrorReply):
-                raise WorkerLost(f"The environment server refused: {ready.sentence}")
-            if not isinstance(ready, m.Ready) or ready.protocol != m.PROTOCOL:
-                raise WorkerLost("The worker for environments belongs to another version of turnsmith.")
+                await first_reply
         except TimeoutError:
             self.end(f"did not start within {_START_SECONDS:g} seconds")
             raise WorkerLost("A worker for environments did not start in time.") from None
@@ -233,10 +219,10 @@ class Connection:
         elif reply.call < 0:
             self._pinged_at = 0.0
         elif isinstance(reply, m.ErrorReply | m.ToolReply) and reply.is_stuck:
-            self.drain()  # nobody waits any more, but its thread still runs
+            self.drain()  # the caller is gone, but the call's thread still runs
 
     def _take_report(self, report: m.ExitReport | m.UsedUp) -> None:
-        """Take note of what concerns the worker as a whole."""
+        """Handle a message that concerns the whole worker."""
         if isinstance(report, m.UsedUp):
             tell_of_wear(report)
             self.drain(is_stuck=False)
@@ -246,14 +232,14 @@ class Connection:
         self._lose(self._environments_waiting())
 
     def _begin_answer(self, asked: m.Ask, pending: _PendingCall | None) -> None:
-        if pending is None:  # nobody waits for what the environment does with the answer
+        if pending is None:  # no reply follows
             return
         task = self._loop.create_task(self._answer(asked), context=pending.context)
         self._answering.add(task)  # an event loop keeps only weak references to its tasks
         task.add_done_callback(self._answering.discard)
 
     async def _answer(self, asked: m.Ask) -> None:
-        """Answer what an environment asks another player; runs in the context of the call that it asks in."""
+        """Answer an environment's question to another player, in the context of the call that asks."""
         asker, text, failure = current_asker(), "", ""
         try:
             with paused():
@@ -270,7 +256,7 @@ class Connection:
             self._channel.send(m.encode(m.Answer(asked.call, asked.number, text, failure)))
 
     def _connection_lost(self, reason: str) -> None:
-        """The other side is gone without an exit report, or is not what it should be."""
+        """The other side has ended without an exit report, or breaks the protocol."""
         self._lose(self._environments_waiting(), f"was ended: {reason}" if reason else "")
 
     def _lose(self, environments: set[int], reason: str = "") -> None:
@@ -278,7 +264,7 @@ class Connection:
         self.end(reason)
 
     def _environments_waiting(self, longer_than: float = 0.0) -> set[int]:
-        """Environments with a call in progress for at least so long."""
+        """Environments with a call that has been in progress for at least `seconds`."""
         now = self._loop.time()
         return {call.environment for call in self._pending.values() if now - call.since >= longer_than}
 
@@ -311,6 +297,6 @@ class Connection:
 
 
 def _mark_retrieved(task: asyncio.Task[None]) -> None:
-    """Callers that wait learn why the worker did not start; if nobody waits, asyncio must not log it."""
+    """Callers get the reason why the worker did not start; without callers, asyncio must not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Starts a worker process, or connects to a server of them, and says how a worker ended."""
+"""Starts a worker process, and says how a worker ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Protocol
 
-from turnsmith import supervisor
+from turnsmith.concurrency import supervisor
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.handshake import keep_alive, read_token, show_token
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.errors import WorkerLost
 from turnsmith.importing import hiding_files
@@ -22,62 +20,42 @@ logger = logging.getLogger(__name__)
 
 _WORKER = "turnsmith.env.isolation.worker"
 _SUPERVISOR_SECONDS = 40.0
-"""Longest wait for a supervisor to end its worker; it needs this long only for processes that cannot be killed."""
-_CONNECT_SECONDS = 30.0
+"""The longest wait for a supervisor to end its worker; only processes that cannot be killed take this long."""
 
 
-class WorkerProcess(Protocol):
-    """A worker that runs."""
-
-    connection: socket.socket
-
-    async def wait(self) -> str:
-        """Wait until no process of it is left, once the connection is closed; returns how it ended."""
-        ...
-
-
-async def launch(isolation: Isolation) -> WorkerProcess:
-    """Start a worker on this machine, or connect to a server's.
-
-    Raises:
-        WorkerLost: That is not possible.
-    """
-    try:
-        return LocalWorker(isolation) if isolation.mode == "process" else await ServerWorker.connect(isolation)
-    except OSError as error:
-        where = "{}:{}".format(*isolation.address) if isolation.mode == "tcp" else "this machine"
-        raise WorkerLost(f"No worker for environments could be reached on {where}: {error}.") from error
-
-
-def start_supervisor(
-    connection: socket.socket, memory: int, processes: int, only: str = "", idle_seconds: float = 0.0
-) -> subprocess.Popen[bytes]:
+def start_supervisor(connection: socket.socket, memory: int, processes: int) -> subprocess.Popen[bytes]:
     """Start a worker under its supervisor, on `connection`; the caller closes its own copy of that."""
-    limits = (str(memory), str(processes))
-    words = ("worker", _WORKER, str(connection.fileno()), *limits, only, str(idle_seconds))
+    words = ("worker", _WORKER, str(connection.fileno()), str(memory), str(processes))
     return subprocess.Popen(
-        # By path: the supervisor itself must not import this package, which would make it ten times as large.
+        # By path, because importing this package would make the supervisor ten times as large.
         [sys.executable, "-P", supervisor.__file__, *words],
         pass_fds=(connection.fileno(),),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the process that started it, which then ends its workers
+        start_new_session=True,  # Ctrl-C goes to the process that started it, which then ends its workers
         env={**os.environ, supervisor.SEARCH_PATH: os.pathsep.join(sys.path)},
     )
 
 
-class LocalWorker:
-    """A worker on this machine, started by this process."""
+class WorkerProcess:
+    """A worker that runs.
+
+    Raises:
+        WorkerLost: It cannot be started.
+    """
 
     def __init__(self, isolation: Isolation) -> None:
         self.connection, there = socket.socketpair()
         self._isolation = isolation
         try:
             self._supervisor = start_supervisor(there, isolation.memory, isolation.processes)
+        except OSError as error:
+            self.connection.close()
+            raise WorkerLost(f"No worker for environments could be started: {error}.") from error
         finally:
             there.close()
 
     async def wait(self) -> str:
-        """Wait for its supervisor to exit."""
+        """Wait until none of its processes is left, after the connection was closed; returns how it ended."""
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + _SUPERVISOR_SECONDS, 0.001
         while self._supervisor.poll() is None:
@@ -86,33 +64,6 @@ class LocalWorker:
             await asyncio.sleep(pause)
             pause = min(0.05, 2 * pause)
         return describe_exit(self._supervisor.returncode, self._isolation)
-
-
-class ServerWorker:
-    """A worker that an environment server has started for this connection, and looks after."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-
-    @classmethod
-    async def connect(cls, isolation: Isolation) -> ServerWorker:
-        """Connect to `turnsmith serve-env`."""
-        return cls(await asyncio.to_thread(_connect, isolation))
-
-    async def wait(self) -> str:
-        """There is nothing to wait for here."""
-        return "is gone: the environment server closed the connection"
-
-
-def _connect(isolation: Isolation) -> socket.socket:
-    connection = socket.create_connection(isolation.address, _CONNECT_SECONDS)
-    try:
-        keep_alive(connection)
-        show_token(connection, read_token(isolation.token_file))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def describe_exit(code: int, isolation: Isolation) -> str:
@@ -133,7 +84,7 @@ def describe_exit(code: int, isolation: Isolation) -> str:
 
 
 def tell_of_limit(code: int, isolation: Isolation, environments: int) -> None:
-    """Say once why workers are lost to a limit: retrying their episodes takes time, and may end in the same."""
+    """Warn once that workers are lost to a limit: retrying their episodes takes time, and may fail again."""
     if code in (supervisor.OUT_OF_MEMORY, supervisor.TOO_MANY_PROCESSES) and code not in _told:
         _told.add(code)
         logger.warning(
@@ -144,7 +95,7 @@ def tell_of_limit(code: int, isolation: Isolation, environments: int) -> None:
 
 
 def tell_of_wear(used_up: m.UsedUp) -> None:
-    """Say once why a worker is replaced."""
+    """Warn once why a worker is replaced."""
     if used_up.what not in _told:
         _told.add(used_up.what)
         logger.warning(

@@ -1,6 +1,6 @@
 """The protocol between an episode's process and a worker: typed messages, validated when read, never pickled.
 
-Each request has the number of its call, and so has its one reply. Fields that hold the user's own data (`info`, a
+Each request and its single reply have the number of the call. Fields that hold the user's own data (`info`, a
 tool's schema) travel packed inside the message, so that their size is known before they are unpacked.
 """
 
@@ -16,10 +16,8 @@ try:
 except ImportError as error:
     raise MissingDependency("Running environments in worker processes needs msgspec: pip install msgspec.") from error
 
-PROTOCOL = 8
-"""Version of these messages; both sides must have the same."""
 MAX_USER_DATA_BYTES = 2**20
-"""Limit on the user's own data in one message: one byte can unpack to a hundred."""
+"""Limit on the user's own data in one message, because one byte can unpack to a hundred."""
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
@@ -33,7 +31,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class Define(Message, tag=1):
-    """Let `number` stand for this class and config, or this function. Has no reply; a fault shows on use."""
+    """Define `number` as this class and config, or this function. Has no reply; errors appear on use."""
 
     number: int
     name: str
@@ -89,19 +87,13 @@ class Score(Message, tag=6):
 
 
 class Close(Message, tag=7):
-    """Close the environment and forget it, once its current call has ended."""
+    """Close and forget the environment after its current call."""
 
     environment: int
 
 
 class Ping(Message, tag=8):
     """Ask for any reply at all."""
-
-
-class Proof(Message, tag=9):
-    """The answer to `Hello`: that the client knows the token of an environment server."""
-
-    proof: bytes
 
 
 class Solve(Message, tag=10):
@@ -111,7 +103,7 @@ class Solve(Message, tag=10):
 
 
 class Answer(Message, tag=11):
-    """What a player says, to the `Ask` with this number of call `call`; or why there is no answer."""
+    """A player's answer to the `Ask` with this number of call `call`, or why there is none."""
 
     number: int
     text: str
@@ -124,8 +116,6 @@ class Answer(Message, tag=11):
 class Ready(Message, tag=20):
     """The first message of a worker."""
 
-    protocol: int = PROTOCOL
-
 
 class ResetReply(Message, tag=21):
     """The episode has begun."""
@@ -135,7 +125,7 @@ class ResetReply(Message, tag=21):
     tools: msgspec.Raw
     """A list of `ToolInfo`."""
     examples: tuple[tuple[Speaker, str], ...] = ()
-    """The messages between these two, by who speaks."""
+    """The messages between these two, with their roles."""
 
 
 class StepReply(Message, tag=22):
@@ -149,7 +139,7 @@ class StepReply(Message, tag=22):
 
 
 class ToolReply(Message, tag=23):
-    """What a tool returned, or why it did not."""
+    """A tool's result, or its error."""
 
     text: str
     ok: bool
@@ -160,14 +150,14 @@ class ToolReply(Message, tag=23):
 
 
 class ScoreReply(Message, tag=24):
-    """What the reward function returned; as text, if it is not a number."""
+    """The reward function's result; as text if it is not a number."""
 
     reward: float | str
     shares: dict[str, float]
 
 
 class BoolReply(Message, tag=25):
-    """Yes or no; or just that it was done."""
+    """Yes or no, or only that the request was done."""
 
     yes: bool = True
 
@@ -180,7 +170,7 @@ class ErrorReply(Message, tag=26):
     is_stuck: bool = False
     is_overload: bool = False
     is_internal: bool = False
-    """Whether it is a bug of turnsmith; then the sentence ends with its traceback."""
+    """Whether it is a bug of turnsmith; the sentence then ends with its traceback."""
 
 
 class ExitReport(Message, tag=27):
@@ -189,23 +179,8 @@ class ExitReport(Message, tag=27):
     code: int
 
 
-class Hello(Message, tag=28):
-    """The first message of an environment server, before it starts a worker."""
-
-    nonce: bytes
-    needs_token: bool
-    protocol: int = PROTOCOL
-
-
-class Busy(Message, tag=29):
-    """An environment server has no worker left."""
-
-    workers: int
-    """How many it may have."""
-
-
 class Waiting(Message, tag=30):
-    """No reply yet: the call has begun to wait for its turn in the worker, or has ended to do so."""
+    """Not a reply: the call has begun or stopped waiting for its turn in the worker."""
 
     yes: bool
     what: str = ""
@@ -219,7 +194,7 @@ class SolveReply(Message, tag=31):
 
 
 class Ask(Message, tag=32):
-    """No reply yet: during the call, the environment asks another player something."""
+    """Not a reply: during the call, the environment asks another player."""
 
     number: int
     player: str
@@ -227,20 +202,20 @@ class Ask(Message, tag=32):
 
 
 Wear = Literal["files", "threads", "memory", "folder", "locale", "signals"]
-"""What environments can use up, or change, for all others in their process."""
+"""A resource of the process that environments can use up or change for all others."""
 
 
 class UsedUp(Message, tag=33):
-    """No reply: the worker should get no further environments."""
+    """Not a reply: the worker should get no more environments."""
 
     what: Wear
     used: int = 0
     limit: int = 0
-    """Of what is counted; 0: an error said that there is no more."""
+    """The limit on the count; 0 if an error showed that nothing is left."""
 
 
 class ToolInfo(msgspec.Struct, array_like=True):
-    """One of the environment's tools, as the model is told about it."""
+    """One of the environment's tools, as the model sees it."""
 
     name: str
     description: str
@@ -248,7 +223,7 @@ class ToolInfo(msgspec.Struct, array_like=True):
     time_limit: float
     max_output_tokens: int
     is_step: bool
-    """Whether a call of it is a step."""
+    """Whether its calls are steps."""
 
 
 Request = Define | Reset | Step | IsOver | UseTool | Score | Close | Ping | Solve | Answer
@@ -261,7 +236,6 @@ Reply = (
     | BoolReply
     | ErrorReply
     | ExitReport
-    | Busy
     | Waiting
     | SolveReply
     | Ask
@@ -271,13 +245,11 @@ Reply = (
 encode = msgspec.msgpack.Encoder().encode
 read_request = msgspec.msgpack.Decoder(Request).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode
-read_hello = msgspec.msgpack.Decoder(Hello).decode
-read_proof = msgspec.msgpack.Decoder(Proof).decode
 read_tools = msgspec.msgpack.Decoder(list[ToolInfo]).decode
 read_any = msgspec.msgpack.Decoder().decode
 read_dict = msgspec.msgpack.Decoder(dict[str, Any]).decode
 BadMessage = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the readers raise for bytes that are no message: wrong types, no UTF-8, or nested too deeply."""
+"""The readers' errors for bytes that are not a message: wrong types, invalid UTF-8, or too deep nesting."""
 
 
 def pack(what: str, value: Any) -> msgspec.Raw:

@@ -1,4 +1,4 @@
-"""The workers of one event loop: where the next environment goes, how many workers there may be, and their end.
+"""The workers of one event loop: their number, the choice of a worker for each environment, and their end.
 
 An environment that brings its worker down takes the others in it along. All of their episodes are retried, by the
 failure policy; those that had a call in progress, any of which may be the culprit, are suspects. A second loss is
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from turnsmith.clocks import Bottleneck
+from turnsmith.concurrency.clocks import Bottleneck
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.connection import Connection, ServerBusy
+from turnsmith.env.isolation.connection import Connection
 from turnsmith.env.isolation.serialization import define_function, define_spec
 from turnsmith.env.isolation.settings import ENVIRONMENTS, Isolation
 from turnsmith.env.spec import EnvironmentSpec
@@ -24,15 +24,13 @@ from turnsmith.errors import WorkerLost
 _MAX_DEFINITIONS = 64
 """Classes and functions whose packed form is cached."""
 _MAX_SUSPECTS = 1024
-_BUSY_SECONDS = 60.0
-"""How long an episode waits for an environment server that is busy, and how long until it is asked for more workers."""
 _SOLO_WORKERS = 8
 """Workers for suspects, with one environment each."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """What the workers of this process do right now.
+    """The current state of this process's workers.
 
     Example:
         >>> isolation_status()
@@ -46,7 +44,7 @@ class IsolationStatus:
     """Workers that take no more environments. Of those in which a call hangs there are at most
     `environment.isolation_workers`; while there are more of those that are used up, none is replaced."""
     environments: int = 0
-    """Environments that they host; at most 1000 each."""
+    """Environments in them; at most 1000 in each."""
     waiting: int = 0
     """Episodes that wait for a place."""
     calls: int = 0
@@ -58,57 +56,46 @@ class IsolationStatus:
 
 
 class WorkerPool:
-    """Starts workers when they are needed and spreads environments over them."""
+    """Starts workers as needed, and spreads environments over them."""
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
         self.bottleneck = Bottleneck(
             f"a place in one of {isolation.workers} worker processes", "environment.isolation_workers allows more"
         )
-        """What environments wait for before they are built."""
+        """The bottleneck for which environments wait before they are built."""
         self._workers: list[Connection] = []
         self._solo_workers: list[Connection] = []
         self._draining: list[Connection] = []
         self._ended: set[Connection] = set()
         self._suspects: dict[tuple[int, int], int] = {}
-        """How many losses each may have caused. A call that hung counts as two."""
+        """How many losses each environment may have caused; a hanging call counts as two."""
         self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
-        """Episodes that wait for a place, and those that wait for one alone in a worker."""
+        """Episodes that wait for a place, and episodes that wait for a worker of their own."""
         self._definitions: dict[int, tuple[Any, m.Define]] = {}
         self._environments = 0
         self._numbers = 0
         self._lost = 0
-        self._full_until = 0.0
-        """Until then no further worker is asked of an environment server that said that it is busy."""
         self.closing: set[asyncio.Task[None]] = set()
-        """Environments that are being closed with nobody waiting for it."""
-        # Cancelled when the event loop ends, by whoever runs it: then all workers end, too.
+        """Environments that are being closed in the background."""
+        # Cancelled when the event loop ends; then all workers end too.
         self._guard = asyncio.get_running_loop().create_task(self._close_at_the_end())
 
     async def place(self, definition: int, seed: int) -> tuple[Connection, int]:
-        """A worker that is ready and a number for one more environment in it; waits while all workers are full."""
+        """A ready worker, and a number for one more environment in it; waits while all workers are full."""
         start = (definition, seed)
-        give_up = asyncio.get_running_loop().time() + _BUSY_SECONDS
-        while True:
-            worker = await self._free_worker(start)
-            self._environments += 1
-            environment = self._environments
-            worker.environments[environment] = start
-            try:
-                await asyncio.shield(worker.ready)
-                return worker, environment
-            except ServerBusy:  # others may have room, or will have
-                self.release(worker, environment)
-                self._full_until = asyncio.get_running_loop().time() + _BUSY_SECONDS
-                if not self._workers and not self._draining:
-                    if asyncio.get_running_loop().time() > give_up:
-                        raise
-                    await asyncio.sleep(1.0)
-            except BaseException as error:
-                self.release(worker, environment)
-                if isinstance(error, asyncio.CancelledError) and worker.ready.cancelled():
-                    raise WorkerLost(await worker.wait_until_lost()) from None
-                raise
+        worker = await self._free_worker(start)
+        self._environments += 1
+        environment = self._environments
+        worker.environments[environment] = start
+        try:
+            await asyncio.shield(worker.ready)
+        except BaseException as error:
+            self.release(worker, environment)
+            if isinstance(error, asyncio.CancelledError) and worker.ready.cancelled():
+                raise WorkerLost(await worker.wait_until_lost()) from None
+            raise
+        return worker, environment
 
     async def _free_worker(self, start: tuple[int, int]) -> Connection:
         while (worker := self._least_busy(alone=self._suspects.get(start, 0) > 1)) is None:
@@ -117,17 +104,17 @@ class WorkerPool:
             try:
                 await waiter
             except asyncio.CancelledError:
-                if not waiter.cancelled():  # it was woken, and another one may take the place
+                if not waiter.cancelled():  # it was woken, so another one may take the place
                     self._wake_waiting()
                 raise
         return worker
 
     def release(self, worker: Connection, environment: int, *, is_stuck: bool = False) -> None:
-        """Give a place free: the environment is closed; or it is stuck, and then its worker is drained."""
+        """Free a place: the environment is closed, or it is stuck and its worker is drained."""
         start = worker.environments.pop(environment, None)
         if is_stuck and start is not None:
             self._suspect(start, 2)
-        elif start is not None and worker.is_open:  # it was played to its end
+        elif start is not None and worker.is_open:  # the episode is over
             self._suspects.pop(start, None)
         if is_stuck or worker.is_draining or self._isolation.environments == 1:
             worker.drain(is_stuck=is_stuck)
@@ -141,7 +128,7 @@ class WorkerPool:
             return known[1]
         self._numbers += 1
         if isinstance(target, EnvironmentSpec):
-            definition = define_spec(target, self._numbers, plain=self._isolation.mode == "tcp")
+            definition = define_spec(target, self._numbers)
         else:
             definition = define_function(target, self._numbers)
         if len(self._definitions) >= _MAX_DEFINITIONS:
@@ -150,7 +137,7 @@ class WorkerPool:
         return definition
 
     def status(self) -> IsolationStatus:
-        """What the workers do right now."""
+        """The current state of the workers."""
         self._limit_draining()
         workers = [*self._workers, *self._solo_workers, *self._draining]
         return IsolationStatus(
@@ -169,22 +156,21 @@ class WorkerPool:
         await asyncio.wait((self._guard,))
 
     def _least_busy(self, *, alone: bool) -> Connection | None:
-        """The worker with the fewest environments, or a new one; None if there is no place at all."""
+        """The worker with the fewest environments, or a new one; None if there is no place."""
         self._limit_draining()
         workers, limit, capacity = self._workers, self._isolation.workers, self._isolation.environments
         if alone:
             workers, limit, capacity = self._solo_workers, _SOLO_WORKERS, 1
         worker = min(workers, key=lambda worker: len(worker.environments), default=None)
-        is_full = worker is not None and asyncio.get_running_loop().time() < self._full_until
-        # Those that are used up are never ended early: their environments did nothing wrong. Then others wait.
-        is_full |= not alone and sum(not one.is_stuck for one in self._draining) > self._isolation.workers
+        # Used-up workers are never ended early, because their environments are not at fault. New ones wait instead.
+        is_full = not alone and sum(not worker.is_stuck for worker in self._draining) > self._isolation.workers
         if (worker is None or worker.environments) and len(workers) < limit and not is_full:
             worker = Connection(self._isolation, self._forget)
             workers.append(worker)
         return worker if worker is not None and len(worker.environments) < capacity else None
 
     def _limit_draining(self) -> None:
-        """Take draining workers out of use; at most as many of them as of the others may be stuck."""
+        """Remove draining workers from use; at most `isolation_workers` of them may be stuck."""
         for workers in (self._workers, self._solo_workers):
             for worker in [worker for worker in workers if worker.is_draining]:
                 workers.remove(worker)
@@ -194,7 +180,7 @@ class WorkerPool:
             worker.end("was ended because calls in it hung, as in others")
 
     def _forget(self, worker: Connection) -> None:
-        """A worker has ended, or is about to."""
+        """Handle a worker that has ended, or is about to."""
         self._ended = {ended for ended in self._ended if not ended.why_lost} | {worker}
         for workers in (self._workers, self._solo_workers, self._draining):
             if worker in workers:
@@ -212,7 +198,7 @@ class WorkerPool:
             del self._suspects[next(iter(self._suspects))]
 
     def _wake_waiting(self) -> None:
-        """Let the next episode of each kind look for a place again."""
+        """Wake the next episode of each kind, so that it looks for a place again."""
         for queue in self._waiting.values():
             while queue:
                 waiter = queue.popleft()
@@ -245,13 +231,13 @@ def pool_for(isolation: Isolation) -> WorkerPool:
 
 
 def isolation_status() -> IsolationStatus:
-    """What the workers of all event loops of this process do right now, added up."""
+    """The current state of this process's workers, summed over its event loops."""
     statuses = [pool.status() for pools in list(_pools.values()) for pool in pools.values()]
     names = IsolationStatus.__slots__
     return IsolationStatus(**{name: sum(getattr(status, name) for status in statuses) for name in names})
 
 
 async def close_workers() -> None:
-    """End the workers of this event loop; they also end with it."""
+    """End the workers of this event loop, which also end with it."""
     for pool in list(_pools.get(asyncio.get_running_loop(), {}).values()):
         await pool.stop()

@@ -1,35 +1,68 @@
-"""An environment in a worker process, behind the same interface as one in this process; its tools alike."""
+"""An environment and its tools in a worker process, with the same interface as in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from turnsmith.clocks import OutOfTime, waiting
+from turnsmith.concurrency.clocks import OutOfTime, waiting
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.codec import pack_trajectory
 from turnsmith.env.isolation.connection import ANSWER_SECONDS, Connection
 from turnsmith.env.isolation.pool import WorkerPool, pool_for
-from turnsmith.env.isolation.remote_environment import RemoteEnvironment
+from turnsmith.env.isolation.serialization import pack_trajectory
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.opening import Speaker
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, InternalError, Overloaded, ToolError
-from turnsmith.step_result import StepResult, read_reward
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.execution import ToolTimeout, current_episode
 from turnsmith.tools.schema import Signature
+from turnsmith.tools.step_result import StepResult, read_reward
 from turnsmith.tools.step_tool import StepTool
 from turnsmith.tools.tool import Tool
 from turnsmith.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnsmith.trajectory import Trajectory
+
+
+class _Scorer(Protocol):
+    async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any: ...
+
+
+class RemoteEnvironment:
+    """The `environment` of a `RemoteHost`: only reward functions can be called with it.
+
+    Example:
+        >>> RemoteEnvironment("Game", None).board
+        Traceback (most recent call last):
+        AttributeError: Game runs in another process, so its 'board' cannot be read here; with \
+environment.isolation=thread it can.
+    """
+
+    def __init__(self, name: str, host: _Scorer | None) -> None:
+        self._name = name
+        self._host = host
+
+    async def score(self, function: Any, trajectory: Trajectory, seconds: float) -> Any:
+        """Call `function(trajectory, environment)` in the worker; returns what it returned."""
+        if self._host is None:
+            raise EnvironmentFailure("there is no worker")
+        return await self._host.score(function, trajectory, seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{self._name} runs in another process, so its {name!r} cannot be read here; with "
+            "environment.isolation=thread it can."
+        )
 
 
 class RemoteHost:
     """One environment in a worker process, built there when the episode resets.
 
-    Whatever goes wrong in the user's code is raised as an `EnvironmentFailure`: as `EnvironmentTimeout` if a call times
-    out, and as `WorkerLost` if the worker is gone, for whatever reason.
+    All errors of the user's code are raised as `EnvironmentFailure`: as `EnvironmentTimeout` if a call times out, as
+    `WorkerLost` if the worker is gone.
 
     Example:
         >>> from turnsmith.config import EnvironmentConfig
@@ -72,7 +105,7 @@ class RemoteHost:
         self.thread = None
         """The object is in another process."""
         self.environment: RemoteEnvironment | None = None
-        """Stands for the user's object; None before `reset`."""
+        """Represents the user's object; None before `reset`."""
         self.examples: tuple[tuple[Speaker, str], ...] = ()
         """The messages that `reset` put between the system prompt and the first observation."""
 
@@ -109,7 +142,7 @@ class RemoteHost:
         """Do one action."""
         reply = await self._call(m.Step(self._next_call(), self._environment, action), m.StepReply)
         info = self._unpack(m.read_dict, reply.info)
-        reward = read_reward(f"{self._spec.name}.step", reply.reward)  # a server is not trusted to have checked it
+        reward = read_reward(f"{self._spec.name}.step", reply.reward)  # a server may not have checked it
         return StepResult(reply.observation, reward, reply.terminated, reply.truncated, info)
 
     async def is_over(self) -> bool:
@@ -130,7 +163,7 @@ class RemoteHost:
         request = m.UseTool(self._next_call(), self._environment, name, as_json, current_episode())
         reply = await self._call(request, m.ToolReply, seconds)
         if reply.is_stuck and self._worker is not None:
-            # The episode goes on, and so do the others of this worker; but no further ones begin in it.
+            # This episode and the others of the worker go on, but no new ones start in it.
             self._worker.drain()
             self._hangs = True
         return reply
@@ -148,15 +181,14 @@ class RemoteHost:
         return reply.reward
 
     async def close(self) -> None:
-        """Close the environment and give its place free. Never raises."""
+        """Close the environment and free its place. Never raises."""
         worker, pool, self._worker = self._worker, self._pool, None
         if worker is None or pool is None:
             return
         closing = asyncio.get_running_loop().create_task(self._close(worker, pool))
         pool.closing.add(closing)
         closing.add_done_callback(pool.closing.discard)
-        # A call that was cancelled may go on in the worker for long; the place is given free when it ends, and nobody
-        # waits for that.
+        # A cancelled call may go on in the worker for long. The place is freed in the background when it ends.
         if not (self._is_busy or self._hangs):
             await asyncio.shield(closing)
 
@@ -168,7 +200,7 @@ class RemoteHost:
             is_stuck = not (isinstance(reply, m.BoolReply) and reply.yes)
         except OutOfTime:
             is_stuck = True
-        except EnvironmentFailure:  # it is gone already, with its worker
+        except EnvironmentFailure:  # its worker is gone already
             pass
         finally:
             pool.release(worker, self._environment, is_stuck=is_stuck)
@@ -206,7 +238,7 @@ class RemoteHost:
         raise EnvironmentTimeout(reply.sentence)
 
     def _give_up(self, worker: Connection) -> None:
-        """A call hangs: its worker gets no further environments and is killed after those that it has."""
+        """A call hangs: its worker gets no more environments, and is killed after the others."""
         if self._pool is not None:
             self._pool.release(worker, self._environment, is_stuck=True)
         self._worker = None

@@ -1,7 +1,8 @@
-"""Sends the user's classes and functions to a worker: by the name to import them by; only what has none is pickled.
+"""Sends the user's classes and functions to a worker by their import names; only those without one are pickled. A
+trajectory is sent as data.
 
-Pickles go one way, from the process that runs episodes to workers that it has started itself. Nothing that comes from a
-worker is ever unpickled.
+Pickles go only from the process that runs episodes to the workers that it has started. Nothing from a worker is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -9,27 +10,29 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+from array import array
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.isolation.messages import BadMessage, Define, encode, read_dict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EnvironmentFailure, MissingDependency, describe_failure
 from turnsmith.importing import import_folder, import_name, import_object
+from turnsmith.trajectory import Decision, Outcome, TokenBuffer, Trajectory, TurnRecord
 
 
-def define_spec(spec: EnvironmentSpec, number: int, *, plain: bool) -> Define:
-    """A spec as a message; with `plain`, nothing is pickled.
+def define_spec(spec: EnvironmentSpec, number: int) -> Define:
+    """A spec as a message.
 
     Raises:
         ConfigError: It cannot be sent.
     """
-    if plain or isinstance(spec.target, str):  # a server has its own class, and only checks that it is the same one
-        name, folders, pickled = spec.name if plain else str(spec.target), list[str](), b""
-    else:
-        name, folders, pickled = _pack(spec.target)
-    config, is_pickled = _pack_config(spec, plain=plain)
+    target = spec.target
+    name, folders, pickled = (target, list[str](), b"") if isinstance(target, str) else _pack(target)
+    config, is_pickled = _pack_config(spec.config)
     return Define(0, number, name, folders, pickled, config, is_pickled, spec.call_seconds)
 
 
@@ -42,17 +45,11 @@ def define_function(function: Any, number: int) -> Define:
     return Define(0, number, *_pack(function))
 
 
-def unpack_spec(definition: Define, only: str) -> EnvironmentSpec:
-    """The spec in a message; a server that hosts `only` one environment takes no other, and no pickles."""
-    if only and (definition.pickled or definition.config_is_pickled):
-        raise EnvironmentFailure("This server accepts no pickles: settings must be plain data.")
-    if only and definition.name != EnvironmentSpec(only).name:
-        raise EnvironmentFailure(f"This server hosts {EnvironmentSpec(only).name}, not {definition.name[:200]}.")
+def unpack_spec(definition: Define) -> EnvironmentSpec:
+    """The spec in a message."""
     try:
-        target: Any = only or definition.name
-        if not only:
-            _add_to_path(definition.folders)
-            target = target or _unpickle(definition.pickled)
+        _add_to_path(definition.folders)
+        target: Any = definition.name or _unpickle(definition.pickled)
         config: Any = None
         if definition.config_is_pickled:
             config = _unpickle(definition.config)
@@ -74,8 +71,7 @@ def unpack_function(definition: Define) -> Any:
         raise EnvironmentFailure(f"{reason} (in the worker process)") from error
 
 
-def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
-    config = spec.config
+def _pack_config(config: EnvironmentConfig | None) -> tuple[bytes, bool]:
     if config is None:
         return b"", False
     if type(config) is EnvironmentConfig:
@@ -86,18 +82,14 @@ def _pack_config(spec: EnvironmentSpec, *, plain: bool) -> tuple[bytes, bool]:
                 return packed, False
         except (TypeError, ValueError, OverflowError, *BadMessage):
             pass
-    if plain:
-        raise ConfigError(
-            f"The settings of {spec.name} cannot be sent to a server: only strings, numbers, lists and dicts can."
-        )
     return _pickle(config), True
 
 
 def _pack(target: Any) -> tuple[str, list[str], bytes]:
-    """The name to import something by and the folder that its module is in; or a pickle."""
+    """An object's import name and the folder of its module, or a pickle."""
     module = sys.modules.get(str(getattr(target, "__module__", None)))
     folder = import_folder(module)
-    # A script is not run again in a worker, guarded or not: what it defines is sent as it is now.
+    # A worker does not run the script again, even a guarded one: its definitions are pickled.
     name = import_name(target) if module is not None and module.__name__ != "__main__" else None
     if name and (folder or name.rpartition(":")[0].endswith(".py")):
         return name, [folder] if folder else [], b""
@@ -140,16 +132,54 @@ def _culprit(value: Any, dumps: Callable[[Any], bytes]) -> str:
         for name in function.__code__.co_names:
             try:
                 dumps(function.__globals__.get(name))
-            except Exception:  # whatever an object's pickling raises
+            except Exception:  # pickling an object can raise anything
                 return f"it uses {name}; "
     return ""
 
 
 def _is_importable(module: Any) -> bool:
     if getattr(module, "__file__", None) is None:
-        return getattr(module, "__spec__", None) is not None  # built in, and not made by hand
+        return getattr(module, "__spec__", None) is not None  # a builtin function
     return import_folder(module) is not None
 
 
 def _unpickle(pickled: bytes) -> Any:
     return pickle.loads(pickled)  # noqa: S301  (from the process that started this one)
+
+
+def pack_trajectory(trajectory: Trajectory) -> bytes:
+    """A trajectory as bytes.
+
+    Example:
+        >>> copy = unpack_trajectory(pack_trajectory(Trajectory(actions=["left"], rewards=[1.0])))
+        >>> copy.actions, copy.total_reward
+        (['left'], 1.0)
+    """
+    try:
+        return msgspec.msgpack.encode(trajectory, enc_hook=_encode_array)
+    except (Exception, RecursionError) as error:
+        raise EnvironmentFailure(f"The trajectory cannot be sent to its environment's worker: {error}") from error
+
+
+def unpack_trajectory(packed: bytes) -> Trajectory:
+    """The trajectory in the bytes of `pack_trajectory`."""
+    fields = msgspec.msgpack.decode(packed)
+    fields |= {
+        "tokens": _tokens(fields["tokens"]),
+        "branches": list(map(_tokens, fields["branches"])),
+        "turns": [TurnRecord(**turn | {"swaps": tuple(map(tuple, turn["swaps"]))}) for turn in fields["turns"]],
+        "outcome": Outcome(fields["outcome"]) if fields["outcome"] else None,
+        "decision": Decision(fields["decision"]),
+    }
+    return Trajectory(**fields)
+
+
+def _tokens(fields: dict[str, Any]) -> TokenBuffer:
+    arrays = (array(*fields[name]) for name in ("ids", "log_probs", "mask"))
+    return TokenBuffer(*arrays, prompt_length=fields["prompt_length"])
+
+
+def _encode_array(value: Any) -> Any:
+    if isinstance(value, array):
+        return value.typecode, value.tobytes()
+    raise TypeError(f"{type(value).__name__} is not plain data")

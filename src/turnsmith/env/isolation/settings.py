@@ -7,21 +7,20 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from turnsmith.concurrency.threads import cores
 from turnsmith.errors import ConfigError
-from turnsmith.threads import cores
 
 HERE = ("loop", "thread")
 """Modes that run environments in the process of the episode."""
 OWN = "own_process"
-"""The mode in which each environment has a worker process to itself, from its start to its end."""
+"""The mode in which each environment has a worker process of its own, from its start to its end."""
 PROCESSES = ("process", OWN)
 """Modes that run them in worker processes on this machine."""
-TCP = "tcp://"
 ENVIRONMENTS = 1000
 """Limit on environments in one worker; further episodes wait for a place."""
 _MOST_WORKERS = 8
 _MOST_OWN, _OWN_MEMORY = 64, 2**29
-"""Workers of one environment each, by default: as many as find so much memory each, but no more than these."""
+"""The default number of workers with one environment: as many as fit into memory, at this size, up to this number."""
 _PROCESSES = 4096
 
 
@@ -33,25 +32,19 @@ class Isolation:
         >>> from turnsmith.config import EnvironmentConfig
         >>> Isolation.of(EnvironmentConfig(isolation="process", isolation_workers=2)).workers
         2
-        >>> Isolation.of(EnvironmentConfig(isolation="tcp://10.0.0.7:9000")).address
-        ('10.0.0.7', 9000)
         >>> Isolation.of(EnvironmentConfig(isolation="docker"))
         Traceback (most recent call last):
-        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process, \
-own_process or tcp://host:port.
+        turnsmith.errors.ConfigError: environment.isolation='docker' is unknown: use auto, loop, thread, process \
+or own_process.
     """
 
     mode: str
-    """`auto`, `loop`, `thread`, `process` or `tcp`."""
+    """`auto`, `loop`, `thread` or `process`."""
     workers: int = 1
     memory: int = 0
     """Memory limit of one worker, in bytes."""
-    address: tuple[str, int] = ("", 0)
-    """Of the server, in mode `tcp`."""
     processes: int = _PROCESSES
     """Limit on processes that the environments of one worker may have started."""
-    token_file: str = ""
-    """The file with the token of the server, in mode `tcp`."""
     environments: int = ENVIRONMENTS
     """Limit on environments in one worker. With 1 a worker hosts one, and ends with it."""
 
@@ -59,6 +52,13 @@ own_process or tcp://host:port.
     def of(cls, config: Any, mode: str = "") -> Isolation:
         """Read the settings of an environment; `mode` overrides its `isolation`."""
         mode = mode or str(getattr(config, "isolation", "auto"))
+        if mode.startswith("tcp://") or getattr(config, "isolation_token_file", ""):
+            where = mode.removeprefix("tcp://") if mode.startswith("tcp://") else "host:port"
+            raise ConfigError(
+                "There is no environment.isolation=tcp:// any more, nor environment.isolation_token_file: play "
+                f"openenv://{where} as the environment, which `turnsmith serve --environment` serves, with "
+                "environment.token_file if it needs a token."
+            )
         workers = getattr(config, "isolation_workers", 0)
         gib = getattr(config, "isolation_memory_gib", 0.0)
         seconds = getattr(config, "call_seconds", 120.0)
@@ -74,18 +74,17 @@ own_process or tcp://host:port.
             raise ConfigError(f"environment.call_seconds={seconds!r} must be a number above 0.")
         given, workers = int(workers), int(workers) or min(_MOST_WORKERS, cores())
         memory = int(gib * 2**30) or _machine_memory() // (2 * workers)
-        if mode.startswith(TCP):
-            token_file = str(getattr(config, "isolation_token_file", ""))
-            return cls("tcp", workers, memory, _address(mode), int(processes), token_file)
+        is_own = mode == OWN  # for macOS, the types know after the next lines that it is not
         if mode not in ("auto", *HERE, *PROCESSES):
-            known = ", ".join(("auto", *HERE, *PROCESSES))
-            raise ConfigError(f"environment.isolation={mode!r} is unknown: use {known} or tcp://host:port.")
+            known = ", ".join(("auto", *HERE, *PROCESSES[:-1]))
+            raise ConfigError(f"environment.isolation={mode!r} is unknown: use {known} or {OWN}.")
         if mode in PROCESSES and sys.platform != "linux":
             raise ConfigError(
                 f"environment.isolation={mode} needs Linux, whose kernel ends a worker with all that it started: "
-                "use environment.isolation=thread, or tcp://host:port of a `turnsmith serve-env` on Linux."
+                "use environment.isolation=thread, or play openenv://host:port of a `turnsmith serve --environment` on "
+                "Linux."
             )
-        if mode == OWN:
+        if is_own:
             workers = given or max(1, min(_MOST_OWN, _machine_memory() // _OWN_MEMORY))
             return cls("process", workers, memory, processes=int(processes), environments=1)
         return cls(mode, workers, memory, processes=int(processes))
@@ -97,10 +96,3 @@ def _is_number(value: Any) -> bool:
 
 def _machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _address(mode: str) -> tuple[str, int]:
-    host, colon, port = mode.removeprefix(TCP).rstrip("/").rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"environment.isolation={mode!r} is not an address: write tcp://host:port.")
-    return host.strip("[]"), int(port)

@@ -1,7 +1,7 @@
-"""What a worker has used up: environments that leak, or change what a process has once, do so to all that follow.
+"""Finds what a worker has used up: leaks, and changes to the process itself, affect all later environments.
 
-Runs in the worker, which is replaced before its episodes fail. What is used is counted from the first environment on,
-so that one which needs much, and has it from the beginning, does not wear its worker out.
+Runs in the worker, which is replaced before its episodes fail. Use is counted from the first environment on, so that an
+environment that needs much from the beginning does not wear out its worker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
 from turnsmith.env.isolation import messages as m
-from turnsmith.environment_threads import EnvironmentThreads
 
 SHARE = 0.75
-"""A worker is used up when so much is used of what its first environment had left."""
+"""A worker is used up when this share of what its first environment had left is used."""
 _SIGNALS = 2**31 - 1  # without those that the C library keeps for its threads
 _USUAL_STACK = 8 * 2**20
 _KIB = 1024
@@ -42,7 +42,7 @@ class WorkerUsage:
         self._first: dict[m.Wear, tuple[int, int]] = {}
         self._first_settings: dict[m.Wear, object] = {}
 
-    def look(self, error: BaseException | None = None) -> m.UsedUp | None:
+    def used_up(self, error: BaseException | None = None) -> m.UsedUp | None:
         """What is used up, if anything is.
 
         Args:
@@ -52,7 +52,7 @@ class WorkerUsage:
         if what is None:
             try:
                 return self._compare()
-            except OSError as failure:  # to look takes a descriptor, too
+            except OSError as failure:  # counting takes a descriptor too
                 what = _exhausted(failure)
         return m.UsedUp(0, what) if what is not None else None
 
@@ -62,7 +62,7 @@ class WorkerUsage:
         if not self._first:
             self._first, self._first_settings = counts, settings
         if self._folder and _is_folder_lost():
-            with suppress(OSError):  # those that are here can go on
+            with suppress(OSError):  # open environments can go on
                 os.chdir(self._folder)
             return m.UsedUp(0, "folder")
         for what, (used, limit) in counts.items():
@@ -72,7 +72,7 @@ class WorkerUsage:
         return next((m.UsedUp(0, what) for what in settings if settings[what] != self._first_settings[what]), None)
 
     def _counts(self, status: dict[str, str]) -> dict[m.Wear, tuple[int, int]]:
-        """What is used, and the limit; 0: none."""
+        """What is used, and the limit; 0 if there is none."""
         own = self._threads.limit
         return {
             "files": (sum(1 for _ in Path("/proc/self/fd").iterdir()), resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
@@ -82,7 +82,7 @@ class WorkerUsage:
 
 
 def _settings(status: dict[str, str]) -> dict[m.Wear, object]:
-    """What a process has once. Python changes signal handlers in the main thread alone; libraries do so anywhere."""
+    """The state that a process has once. Python changes signal handlers only in the main thread, libraries anywhere."""
     handled = tuple(int(status[name], 16) & _SIGNALS for name in ("SigIgn", "SigCgt"))
     return {"locale": locale.setlocale(locale.LC_ALL), "signals": handled}
 
@@ -108,7 +108,7 @@ def _status() -> dict[str, str]:
 
 
 def _exhausted(error: BaseException | None) -> m.Wear | None:
-    """What an error, or one that led to it, says that there is no more of."""
+    """The resource that is used up according to an error or its causes."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return "files"

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 MAX_MESSAGE_BYTES = 20 * 2**20
-"""Room for the longest observation in the widest characters, and what comes with it."""
+"""Enough for the longest observation in the widest characters, and its message."""
 _HEADER_BYTES = 4
 _READ_BYTES = 2**16
 
 
 class MessageTooLong(Exception):
-    """A message is longer than any may be."""
+    """A message exceeds the limit."""
 
 
 def frame(message: bytes) -> bytes:
@@ -48,7 +48,7 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._partial = bytearray()
         self._needed = _HEADER_BYTES
-        """Bytes that the buffer must reach before there can be a message in it."""
+        """The size that the buffer must reach before it can have a message."""
 
     @property
     def buffered(self) -> int:
@@ -56,7 +56,7 @@ class FrameDecoder:
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """The messages that are complete now.
+        """The messages that are now complete.
 
         Raises:
             MessageTooLong: The next message is longer than any may be; nothing of it is kept.
@@ -126,7 +126,7 @@ class Channel:
         return self.unsent_bytes + self._decoder.buffered
 
     def send(self, message: bytes) -> None:
-        """Send a message; what the socket does not take at once is buffered. A closed channel drops it.
+        """Send a message; the rest that the socket does not take at once is buffered. A closed channel drops it.
 
         Raises:
             MessageTooLong: It is longer than any may be.

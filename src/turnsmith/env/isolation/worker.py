@@ -18,46 +18,46 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from turnsmith.clocks import Bottleneck, add_clock, waiting
+from turnsmith.concurrency.clocks import Bottleneck, add_clock, waiting
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
+from turnsmith.concurrency.threads import is_cancelled_from_outside
 from turnsmith.env.asking import Messages, answer_with
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.codec import unpack_trajectory
-from turnsmith.env.isolation.serialization import unpack_function, unpack_spec
+from turnsmith.env.isolation.serialization import unpack_function, unpack_spec, unpack_trajectory
 from turnsmith.env.isolation.usage import WorkerUsage
 from turnsmith.env.isolation.wire import Channel
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.environment_threads import EnvironmentThreads
-from turnsmith.errors import EnvironmentFailure, EnvironmentTimeout, Overloaded, describe_failure
-from turnsmith.internal_errors import internal_error, is_ours, user_failure
-from turnsmith.step_result import MOST_TEXT, StepResult
+from turnsmith.errors import (
+    EnvironmentFailure,
+    EnvironmentTimeout,
+    Overloaded,
+    describe_failure,
+    internal_error,
+    is_ours,
+    user_failure,
+)
 from turnsmith.text import replace_surrogates
-from turnsmith.threads import is_cancelled_from_outside
 from turnsmith.tools.definition import ToolCall
 from turnsmith.tools.registry import TIMED_OUT, ToolRegistry
+from turnsmith.tools.step_result import MOST_TEXT, StepResult
 from turnsmith.tools.tool import Tool
 
 _THREADS = 128
 _SHORT_WAIT_SECONDS = 0.2
 _LOADING = Bottleneck("the import of an environment", "import less when its module loads")
 _CLOSE_SECONDS = 0.8
-"""For closing environments when the other side has left; the supervisor waits a little longer than this."""
+"""The time to close environments when the other side has left; the supervisor waits a little longer."""
 
 
-def serve(connection: int, only: str = "", idle_seconds: float = 0.0) -> None:
-    """Host environments until the other side closes the connection.
-
-    Args:
-        connection: The descriptor of a connected socket.
-        only: The one environment to host, as `module:Name`; then nothing that is pickled is read. Empty: any.
-        idle_seconds: End after so long without a message and without a call in progress; 0: wait for ever.
-    """
-    faulthandler.enable()  # a crash in native code says where
-    asyncio.run(_Worker(only).run(socket.socket(fileno=connection), idle_seconds))
+def serve(connection: int) -> None:
+    """Host environments until the other side closes the connection, the descriptor of a connected socket."""
+    faulthandler.enable()  # a crash in native code prints its place
+    asyncio.run(_Worker().run(socket.socket(fileno=connection)))
 
 
 class _CallerClock:
-    """The clocks of whoever made a call: told when the call waits here, and when it no longer does."""
+    """The caller's clocks, which are told when the call waits here, and when it stops waiting."""
 
     def __init__(self, call: int, send: Callable[[m.Reply], None]) -> None:
         self._call = call
@@ -67,7 +67,7 @@ class _CallerClock:
         self._waits = 0
 
     def pause(self, bottleneck: Bottleneck | None = None) -> None:
-        if bottleneck is None:  # a player was asked: the caller, who has to answer, knows that
+        if bottleneck is None:  # a player was asked; the caller knows, because it has to answer
             return
         self._loop.call_soon_threadsafe(self._change, 1, bottleneck)
 
@@ -78,7 +78,7 @@ class _CallerClock:
 
     def _change(self, change: int, bottleneck: Bottleneck | None) -> None:
         self._waits += change
-        if change > 0 and self._waits == 1:  # most waits are over at once: not worth a message
+        if change > 0 and self._waits == 1:  # most waits are too short for a message
             self._timer = self._loop.call_later(_SHORT_WAIT_SECONDS, self._tell, bottleneck)
         elif self._waits == 0 and self._timer is not None:
             self._timer.cancel()
@@ -104,8 +104,7 @@ class _Hosted:
 
 
 class _Worker:
-    def __init__(self, only: str) -> None:
-        self._only = only
+    def __init__(self) -> None:
         self._threads = EnvironmentThreads(_THREADS)
         self._usage = WorkerUsage(self._threads)
         self._is_used_up = False
@@ -118,22 +117,14 @@ class _Worker:
         self._left = asyncio.Event()
         """Set when the other side has closed the connection."""
         self._questions: dict[int, asyncio.Future[str]] = {}
-        """To other players, by their number; not answered yet."""
+        """Unanswered questions to other players, by number."""
         self._numbers = count(1)
-        self._is_idle = False
-        """Whether nothing was received and no call ran since `run` last looked."""
 
-    async def run(self, connection: socket.socket, idle_seconds: float = 0.0) -> None:
-        """Answer until the connection ends or is idle for too long, then close what is still open."""
+    async def run(self, connection: socket.socket) -> None:
+        """Answer until the connection ends, then close all environments."""
         self._channel = Channel(connection, self._receive, lambda reason: self._left.set())
         self._send(m.Ready(0))
-        while not self._left.is_set():
-            self._is_idle = not self._tasks
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), idle_seconds or None)
-            if self._is_idle and not self._left.is_set():
-                self._channel.close()
-                break
+        await self._left.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.gather(*map(self._close, list(self._hosted)))
@@ -142,15 +133,14 @@ class _Worker:
         try:
             self._channel.send(m.encode(reply))
         except Exception as error:
-            # Whoever asked waits for an answer: that the reply cannot be sent is one.
+            # The caller waits for an answer, so it gets the error that the reply cannot be sent.
             reason = replace_surrogates(str(error))[:200]
             self._channel.send(m.encode(m.ErrorReply(reply.call, f"The reply could not be sent: {reason}.")))
 
     def _receive(self, message: memoryview) -> None:
-        self._is_idle = False
         try:
             request = m.read_request(message)
-        except m.BadMessage:  # not somebody to talk to
+        except m.BadMessage:  # not a valid client
             self._channel.close()
             self._left.set()
             return
@@ -165,7 +155,7 @@ class _Worker:
         else:
             if isinstance(request, m.Reset):
                 definition = self._defined.get(request.number)
-                name = self._only or (definition.name if definition else "") or "environment:The environment"
+                name = (definition.name if definition else "") or "environment:The environment"
                 self._hosted[request.environment] = _Hosted(EnvironmentHost(EnvironmentSpec(name), self._threads))
             hosted = self._hosted.get(request.environment)
             if hosted is None:
@@ -180,7 +170,7 @@ class _Worker:
         return task
 
     async def _ask(self, call: int, player: str, messages: Messages) -> str:
-        """Ask a player, who is where the call came from."""
+        """Ask a player, in the process that made the call."""
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         try:
@@ -204,17 +194,17 @@ class _Worker:
         try:
             reply = await self._reply(request, hosted)
         except BaseException as error:
-            if is_cancelled_from_outside(error):  # the environment is being closed: nobody waits any more
+            if is_cancelled_from_outside(error):  # the environment is being closed, and needs no answer
                 raise
             reply = _error_reply(request, error, is_stuck=hosted.host.is_busy)
-            self._look(error)
+            self._report_use(error)
         if isinstance(request, m.Reset):
-            self._look()
+            self._report_use()
         self._send(reply)
 
-    def _look(self, error: BaseException | None = None) -> None:
-        """Say once that the worker is used up, before the reply that makes room for another environment."""
-        used_up = None if self._is_used_up else self._usage.look(error)
+    def _report_use(self, error: BaseException | None = None) -> None:
+        """Report once that the worker is used up, before the reply that makes room for another environment."""
+        used_up = None if self._is_used_up else self._usage.used_up(error)
         if used_up is not None:
             self._is_used_up = True
             self._send(used_up)
@@ -240,7 +230,7 @@ class _Worker:
             spec = self._specs.get(request.number)
             if spec is None:
                 limit = definition.call_seconds
-                spec = await hosted.host.run("import", unpack_spec, definition, self._only, limit=limit)
+                spec = await hosted.host.run("import", unpack_spec, definition, limit=limit)
                 self._specs[request.number] = spec
         finally:
             self._loading.release()
@@ -250,7 +240,7 @@ class _Worker:
         if not tools:
             return m.ResetReply(request.call, *texts, _NO_TOOLS, host.examples)
         infos = m.pack(f"{spec.name}: its tools", list(map(_tool_info, tools)))
-        for tool in tools:  # the process that runs the episode cuts what the model is shown: it has the tokenizer
+        for tool in tools:  # cut to the model's limit by the process that runs the episode, which has the tokenizer
             tool.max_output_tokens = MOST_TEXT // 4
         hosted.tools = ToolRegistry(tools)
         return m.ResetReply(request.call, *texts, infos, host.examples)
@@ -268,8 +258,6 @@ class _Worker:
     async def _score(self, request: m.Score, hosted: _Hosted) -> m.Reply:
         host, function = hosted.host, self._functions.get(request.number)
         if function is None:
-            if self._only:
-                raise EnvironmentFailure("This server runs no reward functions of others.")
             definition = self._defined[request.number]
             function = await host.run("import", unpack_function, definition, limit=request.seconds)
             self._functions[request.number] = function
@@ -283,11 +271,11 @@ class _Worker:
     async def _answer_close(self, request: m.Close) -> None:
         add_clock(_CallerClock(request.call, self._send))
         is_over = await self._close(request.environment)
-        self._look()
+        self._report_use()
         self._send(m.BoolReply(request.call, is_over))
 
     async def _close(self, environment: int) -> bool:
-        """Close the environment when its current call has ended; returns whether it is really over."""
+        """Close the environment after its current call; returns whether the call has really ended."""
         hosted = self._hosted.pop(environment, None)
         if hosted is None:
             return True

@@ -17,7 +17,7 @@ from turnsmith.gateway.dialects.base import (
     sampling_settings,
     sse,
     stop_texts,
-    wishes,
+    unenforced_settings,
 )
 from turnsmith.gateway.request import (
     ChatMessage,
@@ -109,23 +109,23 @@ class AnthropicMessages:
 
     def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
-        given = decode_body(body, _MessagesBody)
-        refuse_unless_default({name: getattr(given, name) for name in _DEFAULTS}, _DEFAULTS)
-        for tool in given.tools or ():
+        fields = decode_body(body, _MessagesBody)
+        refuse_unless_default({name: getattr(fields, name) for name in _DEFAULTS}, _DEFAULTS)
+        for tool in fields.tools or ():
             if tool.type not in (None, "custom"):
                 raise Refusal(f"The tool type `{tool.type}` runs on Anthropic's servers: send your own.", param="tools")
-        messages = [ChatMessage("system", system)] if (system := _join(given.system)) else []
-        messages += read_messages(given.messages, _messages, "messages", known)
-        choice = (given.tool_choice or {}).get("type")
+        messages = [ChatMessage("system", system)] if (system := _join(fields.system)) else []
+        messages += read_messages(fields.messages, _messages, "messages", known)
+        choice = (fields.tool_choice or {}).get("type")
         return ModelRequest(
             messages=check_messages(messages),
-            tools=tuple(function_tool(tool.name, tool.description, tool.input_schema) for tool in given.tools or ()),
-            model=given.model,
-            stream=bool(given.stream),
-            max_tokens=given.max_tokens,
-            sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
-            stop=stop_texts(given.stop_sequences),
-            unenforced=wishes(body, _MessagesBody, tool_choice=choice),
+            tools=tuple(function_tool(tool.name, tool.description, tool.input_schema) for tool in fields.tools or ()),
+            model=fields.model,
+            stream=bool(fields.stream),
+            max_tokens=fields.max_tokens,
+            sampling=sampling_settings(temperature=fields.temperature, top_p=fields.top_p, top_k=fields.top_k),
+            stop=stop_texts(fields.stop_sequences),
+            unenforced=unenforced_settings(body, _MessagesBody, tool_choice=choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:
@@ -170,7 +170,7 @@ def write_token_count(tokens: int) -> bytes:
 
 
 def _messages(item: bytes) -> Iterator[ChatMessage]:
-    """One message on the wire may hold several tool results and text: each is a message to the model."""
+    """An API message may hold several tool results and text; each becomes a message to the model."""
     message = _decoder.decode(item)
     if isinstance(message, _SystemMessage):
         yield ChatMessage("system", _join(message.content))
@@ -214,7 +214,7 @@ def _blocks(reply: ModelReply) -> list[dict[str, Any]]:
 
 
 def _streamed(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins in a stream, and what is added to it."""
+    """A block as it starts in a stream, and its deltas."""
     if block["type"] == "tool_use":
         arguments = orjson.dumps(block["input"]).decode()
         return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": arguments}]

@@ -1,4 +1,4 @@
-"""What a dialect is, and what all of them need."""
+"""The interface of the dialects, and the functions that they share."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def decode_body(body: bytes, kind: type[Body]) -> Body:
 
 
 class KnownMessages:
-    """The messages of earlier requests: agents send their whole history each time, of which only the end is new.
+    """The messages of earlier requests: agents always send their whole history, and only its end is new.
 
     Args:
-        context: The most tokens that a conversation can have, and so the most items.
+        context: The most tokens that a conversation may have, and so also the most items.
 
     Example:
         >>> known, parse = KnownMessages(), lambda item: [ChatMessage("user", msgspec.json.decode(item))]
@@ -80,7 +80,7 @@ class KnownMessages:
     """
 
     most_arrays, most_bytes = 8, 8 * 2**20
-    """What is kept for one episode; an agent has several conversations, and can send what it likes."""
+    """Limits of what is kept for one episode, whose agent may have several conversations."""
 
     def __init__(self, context: float = math.inf) -> None:
         self._context = context
@@ -88,24 +88,24 @@ class KnownMessages:
         """JSON arrays without their last bracket, the messages in them, and how many items they have."""
 
     def read(self, array: bytes, parse: Callable[[bytes], Iterable[ChatMessage]], field: str) -> list[ChatMessage]:
-        """The messages in a JSON array; what was read before is not read again.
+        """The messages in a JSON array; only its new items are parsed.
 
         Args:
-            array: The array as JSON, which is known to be valid.
+            array: The array as valid JSON.
             parse: Reads one item; it may hold several messages, or none.
-            field: Where they are in the request, for errors.
+            field: The array's name in the request, for errors.
         """
         opened, messages, items = array[:-1], list[ChatMessage](), 0
         rest = array
         for place, (begun, known, known_items) in enumerate(self._arrays):
-            # A comma after it: what was read ends with a whole item here too.
+            # A comma follows, so the known part ends with a whole item here too.
             if opened.startswith(begun) and array[len(begun) : len(begun) + 1] == b",":
                 messages, items, rest = known[:], known_items, b"[" + array[len(begun) + 1 :]
                 del self._arrays[place]
                 break
         new = msgspec.json.decode(rest, type=list[msgspec.Raw])
         if items + len(new) > self._context:
-            advice = f"Each item of `{field}` has at least one."
+            advice = f"Each item of `{field}` has at least one token."
             raise ContextTooLong(items + len(new), int(self._context), advice)
         for item in new:
             messages += _parse(parse, bytes(item), f"{field}[{items}]")
@@ -127,7 +127,7 @@ def _parse(parse: Callable[[bytes], Iterable[ChatMessage]], data: bytes, place: 
 def read_messages(
     array: msgspec.Raw, parse: Callable[[bytes], Iterable[ChatMessage]], field: str, known: KnownMessages | None
 ) -> list[ChatMessage]:
-    """The messages in a part of a body, see `KnownMessages.read`; raises a `Refusal` if it is no array.
+    """The messages in a part of a body, see `KnownMessages.read`; raises a `Refusal` if it is not an array.
 
     Example:
         >>> read_messages(msgspec.Raw(b"{}"), lambda item: [], "messages", None)
@@ -152,7 +152,7 @@ def sse(data: Any, event: str = "") -> bytes:
 
 
 def check_messages(messages: list[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """The messages, if the model has something to answer; what the assistant said in a row is one turn.
+    """Check that the model has something to answer, and join consecutive assistant messages.
 
     Example:
         >>> check_messages([ChatMessage("user", "Hi"), ChatMessage("assistant", "Hel")])
@@ -185,8 +185,8 @@ def function_tool(name: str, description: str | None, parameters: Any) -> dict[s
     return {"type": "function", "function": function}
 
 
-def wishes(body: bytes, kind: type[msgspec.Struct], **given: Any) -> tuple[str, ...]:
-    """The names of settings that were given and are not applied: those named here, and fields that nobody reads.
+def unenforced_settings(body: bytes, kind: type[msgspec.Struct], **settings: Any) -> tuple[str, ...]:
+    """The names of settings in a request that are not applied: these, and the fields that `kind` does not have.
 
     Raises:
         Refusal: One of them would change the distribution that is sampled from.
@@ -194,23 +194,23 @@ def wishes(body: bytes, kind: type[msgspec.Struct], **given: Any) -> tuple[str, 
     Example:
         >>> class Known(msgspec.Struct):
         ...     model: str = ""
-        >>> wishes(b'{"model": "m", "seed": 1, "user": "me", "min_p": 0}', Known, tool_choice="auto")
+        >>> unenforced_settings(b'{"model": "m", "seed": 1, "user": "me", "min_p": 0}', Known, tool_choice="auto")
         ('seed',)
     """
     fields = decode_body(body, dict[str, msgspec.Raw])
     others = {name: msgspec.json.decode(fields[name]) for name in fields if name not in kind.__struct_fields__}
     defaults = _SAMPLED | {name: None for name in others if name.startswith(_GUIDED)}
     refuse_unless_default({name: value for name, value in others.items() if name in defaults}, defaults)
-    rest = {name: value for name, value in others.items() if name not in _NO_PART and name not in defaults}
+    rest = {name: value for name, value in others.items() if name not in _WITHOUT_EFFECT and name not in defaults}
     if rest.get("parallel_tool_calls") is True:
         del rest["parallel_tool_calls"]
-    # `1 in (None, True)` holds, and a seed may be 1.
-    asked = [name[:80] for name, value in {**given, **rest}.items() if repr(value) not in _NOTHING]
-    return tuple(asked[:_MOST_WISHES])
+    # Compared as text, because `1 in (None, True)` holds and a seed may be 1.
+    names = [name[:80] for name, value in {**settings, **rest}.items() if repr(value) not in _DEFAULT_VALUES]
+    return tuple(names[:_MOST_UNENFORCED])
 
 
-_NOTHING = tuple(map(repr, (None, "auto", "disabled", "default", [], {}, ["text"])))
-_MOST_WISHES = 32
+_DEFAULT_VALUES = tuple(map(repr, (None, "auto", "disabled", "default", [], {}, ["text"])))
+_MOST_UNENFORCED = 32
 _SAMPLED = {
     "repetition_penalty": 1,
     "min_p": 0,
@@ -223,26 +223,26 @@ _SAMPLED = {
     "bad_words": None,
     "stop_token_ids": None,
 }
-"""What vLLM and SGLang take besides OpenAI's fields and what changes the distribution, with its defaults."""
+"""Fields of vLLM and SGLang that change the distribution, with their defaults."""
 _GUIDED = ("guided_", "structured_outputs", "regex", "ebnf", "json_schema")
-_NO_PART = {
+_WITHOUT_EFFECT = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "include", "stream_options", "moderation"),
     *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control", "diagnostics"),
     *("inference_geo", "user_profile_id", "workspace_id"),
 }
-"""Who asks, what it costs and where it is kept: no part in what the model says."""
+"""Fields about users, costs and storage, which do not affect what the model says."""
 
 
-def stop_texts(given: str | list[str] | None) -> tuple[str, ...]:
-    """The texts before which a turn is to end.
+def stop_texts(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The texts that end a turn.
 
     Example:
         >>> stop_texts("END"), stop_texts(["", "END"]), stop_texts(None)
         (('END',), ('END',), ())
     """
-    return tuple(filter(None, [given] if isinstance(given, str) else given or ()))
+    return tuple(filter(None, [stop] if isinstance(stop, str) else stop or ()))
 
 
-def sampling_settings(**given: float | None) -> dict[str, float]:
-    """The sampling parameters that were given."""
-    return {name: value for name, value in given.items() if value is not None}
+def sampling_settings(**parameters: float | None) -> dict[str, float]:
+    """The sampling parameters that are set."""
+    return {name: value for name, value in parameters.items() if value is not None}

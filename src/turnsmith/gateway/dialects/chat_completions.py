@@ -17,7 +17,7 @@ from turnsmith.gateway.dialects.base import (
     sampling_settings,
     sse,
     stop_texts,
-    wishes,
+    unenforced_settings,
 )
 from turnsmith.gateway.request import (
     ChatMessage,
@@ -85,8 +85,8 @@ class _Tool(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-_Message = _System | _Developer | _User | _Assistant | _ToolResult
-_decoder = msgspec.json.Decoder(_Message)
+_AnyMessage = _System | _Developer | _User | _Assistant | _ToolResult
+_decoder = msgspec.json.Decoder(_AnyMessage)
 
 
 class _Body(msgspec.Struct):
@@ -145,22 +145,22 @@ class ChatCompletions:
 
     def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
-        given = decode_body(body, _Body)
-        refuse_unless_default({name: getattr(given, name) for name in _DEFAULTS}, _DEFAULTS)
-        max_tokens = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
+        fields = decode_body(body, _Body)
+        refuse_unless_default({name: getattr(fields, name) for name in _DEFAULTS}, _DEFAULTS)
+        max_tokens = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
         return ModelRequest(
-            messages=check_messages(read_messages(given.messages, _messages, "messages", known)),
+            messages=check_messages(read_messages(fields.messages, _messages, "messages", known)),
             tools=tuple(
                 function_tool(tool.function.name, tool.function.description, tool.function.parameters)
-                for tool in given.tools or ()
+                for tool in fields.tools or ()
             ),
-            model=given.model,
-            stream=bool(given.stream),
-            stream_usage=bool((given.stream_options or {}).get("include_usage")),
+            model=fields.model,
+            stream=bool(fields.stream),
+            stream_usage=bool((fields.stream_options or {}).get("include_usage")),
             max_tokens=max_tokens,
-            sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p, top_k=given.top_k),
-            stop=stop_texts(given.stop),
-            unenforced=wishes(body, _Body, tool_choice=given.tool_choice),
+            sampling=sampling_settings(temperature=fields.temperature, top_p=fields.top_p, top_k=fields.top_k),
+            stop=stop_texts(fields.stop),
+            unenforced=unenforced_settings(body, _Body, tool_choice=fields.tool_choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:

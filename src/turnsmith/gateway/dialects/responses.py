@@ -17,7 +17,7 @@ from turnsmith.gateway.dialects.base import (
     read_messages,
     sampling_settings,
     sse,
-    wishes,
+    unenforced_settings,
 )
 from turnsmith.gateway.dialects.chat_completions import openai_error
 from turnsmith.gateway.request import (
@@ -97,7 +97,7 @@ class _ResponsesBody(msgspec.Struct):
 
 
 class Responses:
-    """OpenAI's Responses. Agents must send the whole conversation: nothing is kept by id on the server.
+    """OpenAI's Responses. Agents must send the whole conversation, because the server keeps nothing by id.
 
     Example:
         >>> request = Responses().read(b'{"input": "Hi", "instructions": "Be kind."}')
@@ -109,21 +109,21 @@ class Responses:
 
     def read(self, body: bytes, known: KnownMessages | None = None) -> ModelRequest:
         """The request in a body."""
-        given = decode_body(body, _ResponsesBody)
-        _refuse_unsupported(given)
-        messages = [ChatMessage("system", given.instructions)] if given.instructions else []
-        if bytes(given.input).lstrip().startswith(b'"'):
-            messages.append(ChatMessage("user", decode_body(bytes(given.input), str)))
+        fields = decode_body(body, _ResponsesBody)
+        _refuse_unsupported(fields)
+        messages = [ChatMessage("system", fields.instructions)] if fields.instructions else []
+        if bytes(fields.input).lstrip().startswith(b'"'):
+            messages.append(ChatMessage("user", decode_body(bytes(fields.input), str)))
         else:
-            messages += read_messages(given.input, _messages, "input", known)
+            messages += read_messages(fields.input, _messages, "input", known)
         return ModelRequest(
             messages=check_messages(messages),
-            tools=tuple(function_tool(tool.name, tool.description, tool.parameters) for tool in given.tools or ()),
-            model=given.model,
-            stream=bool(given.stream),
-            max_tokens=given.max_output_tokens,
-            sampling=sampling_settings(temperature=given.temperature, top_p=given.top_p),
-            unenforced=wishes(body, _ResponsesBody, tool_choice=given.tool_choice),
+            tools=tuple(function_tool(tool.name, tool.description, tool.parameters) for tool in fields.tools or ()),
+            model=fields.model,
+            stream=bool(fields.stream),
+            max_tokens=fields.max_output_tokens,
+            sampling=sampling_settings(temperature=fields.temperature, top_p=fields.top_p),
+            unenforced=unenforced_settings(body, _ResponsesBody, tool_choice=fields.tool_choice),
         )
 
     def write(self, reply: ModelReply, request: ModelRequest) -> bytes:
@@ -165,17 +165,17 @@ class Responses:
         """An error in a stream that has begun."""
         error = openai_error(refusal)
         kept = {name: error[name] for name in ("code", "message", "param")}
-        # Documented without `error`; but only with it does OpenAI's own client raise.
+        # OpenAI documents no `error` here, but its own client raises only if there is one.
         return sse({"type": "error", "sequence_number": 0, **kept, "error": error}, "error")
 
 
-def _refuse_unsupported(given: _ResponsesBody) -> None:
-    kept = {"previous_response_id": given.previous_response_id, "conversation": given.conversation}
-    for name, value in {**kept, "prompt": given.prompt}.items():
+def _refuse_unsupported(fields: _ResponsesBody) -> None:
+    kept = {"previous_response_id": fields.previous_response_id, "conversation": fields.conversation}
+    for name, value in {**kept, "prompt": fields.prompt}.items():
         if value is not None:
             raise Refusal(f"`{name}` is not supported: send the whole conversation in `input`.", param=name)
-    values = {"background": given.background, "top_logprobs": given.top_logprobs}
-    values["text.format"] = (given.text or {}).get("format")
+    values = {"background": fields.background, "top_logprobs": fields.top_logprobs}
+    values["text.format"] = (fields.text or {}).get("format")
     refuse_unless_default(values, {"background": False, "top_logprobs": 0, "text.format": {"type": "text"}})
 
 
@@ -192,7 +192,7 @@ def _messages(data: bytes) -> Iterator[ChatMessage]:
         if role not in ("system", "user", "assistant"):
             raise ValueError(f"the role {item.role[:40]!r} is unknown")
         yield ChatMessage(role, _text(item.content))
-    # The model's own reasoning is in the tokens that it sampled.
+    # Reasoning items yield nothing: the model's reasoning is in its sampled tokens.
 
 
 def _text(parts: str | list[Any] | None) -> str:
@@ -202,7 +202,7 @@ def _text(parts: str | list[Any] | None) -> str:
 
 
 def _output(reply: ModelReply) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The items of a turn: each as it ends, and as it begins in a stream."""
+    """The items of a turn: each when complete, and as it starts in a stream."""
     items: list[tuple[dict[str, Any], dict[str, Any]]] = []
     if reply.reasoning:
         content = [{"type": "reasoning_text", "text": reply.reasoning}]

@@ -18,7 +18,7 @@ class ControlTokens:
     Other added tokens (runs of spaces, HTML tags) are ordinary text to the model.
 
     Example:
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> from transformers import AutoTokenizer
         >>> controls = ControlTokens(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> controls.pattern.findall("Yes<|im_end|> and <b>no</b>")

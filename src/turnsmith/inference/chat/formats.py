@@ -1,8 +1,8 @@
 """Chat templates for models that have none, such as base models: a plain format, and two that are known by name.
 
 In `plain` every message ends with the end-of-text token, which no text can spell out (see `Chat`): what an environment
-says can imitate the words `Assistant:`, but never the end of its own message before them. `llama2` is what its models
-were trained on; its `[/INST]` is plain text, which an environment can write as well.
+says can imitate the words `Assistant:`, but never the end of its own message before them. `llama2` is the format of
+the Llama 2 models; its `[/INST]` is plain text, which an environment can write too.
 """
 
 from __future__ import annotations

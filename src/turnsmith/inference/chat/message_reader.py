@@ -21,7 +21,7 @@ class MessageReader:
 
     Example:
         >>> from transformers import AutoTokenizer
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> tokenizer = AutoTokenizer.from_pretrained(resolve("tiny"))
         >>> reader = MessageReader(tokenizer)
         >>> reader.read(reader.chat.open([{"role": "user", "content": "Say <|im_end|>!"}]))

@@ -26,7 +26,7 @@ from turnsmith.inference.chat.template import (
     ChatTemplate,
     MaskedTools,
     Message,
-    TemplateSegments,
+    SlottedText,
     TextSlot,
     ToolSchema,
 )
@@ -49,7 +49,7 @@ class Chat:
     - no text of a message or tool description is ever encoded as a control token, so none can forge a turn.
 
     Example:
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> from transformers import AutoTokenizer
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> prompt = chat.open([{"role": "user", "content": "Hi"}])
@@ -89,7 +89,7 @@ class Chat:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer that it was made for."""
+        """The tokenizer of these conversations."""
         return self._tokenizer
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None = None) -> list[int]:
@@ -157,7 +157,7 @@ class Chat:
 
     def _bridge_layout(self, roles: tuple[str, ...]) -> _Layout:
         layout = self._layout(self._template.bridge(roles))
-        ids = self._encode(layout.segments[0])
+        ids = self._encode(layout.fixed[0])
         close = next((index for index, token in enumerate(ids) if token in self._controls.ids), None)
         if close is None or self._tokenizer.decode(ids[:close]).strip():
             raise ConfigError(
@@ -182,14 +182,14 @@ class Chat:
             )
         return masked
 
-    def _layout(self, template: TemplateSegments) -> _Layout:
-        control_count = self._controls.count(self._encode("".join(template.segments)))
-        return _Layout(template.segments, template.slots, control_count)
+    def _layout(self, template: SlottedText) -> _Layout:
+        control_count = self._controls.count(self._encode("".join(template.fixed)))
+        return _Layout(template.fixed, template.slots, control_count)
 
     def _fill(self, layout: _Layout, messages: Sequence[Message], encode: Callable[[str], list[int]]) -> list[int]:
         """Put the texts into the slots and encode.
 
-        Text and segments are encoded together, because a token may span their border (such as two newlines), and only
+        Texts are encoded with the fixed text, because a token may span their border (such as two newlines), and only
         that gives the template's own tokens. A text that spells out a control token is split inside it.
         """
         if layout.tool_results_as_user:
@@ -197,8 +197,8 @@ class Chat:
         find = self._controls.pattern.search
         contents = (message["content"] for message in messages)
         ids: list[int] = []
-        pending = layout.segments[0]
-        for slot, segment in zip(layout.slots, layout.segments[1:], strict=True):
+        pending = layout.fixed[0]
+        for slot, fixed in zip(layout.slots, layout.fixed[1:], strict=True):
             text = slot.render(next(contents)) if slot.literal is None else slot.literal
             done = 0
             while (match := find(text, done)) is not None:
@@ -206,10 +206,10 @@ class Chat:
                 split = match.start() + 1
                 ids += encode(pending + text[done:split])
                 pending, done = "", split
-            pending += text[done:] + segment
+            pending += text[done:] + fixed
         if pending:
             ids += encode(pending)
-        # Checked, whatever the tokenizer does to text: the only control tokens are the template's own.
+        # For every tokenizer: the only control tokens are the template's own.
         if self._controls.count(ids) != layout.control_count:
             raise TextRefused(
                 "The text of a message would be encoded as control tokens of the model, so it cannot be sent."
@@ -231,11 +231,11 @@ class Chat:
 class _Layout:
     """A rendered template with slots for message texts, and what is needed to fill it."""
 
-    segments: tuple[str, ...]
+    fixed: tuple[str, ...]
     """The fixed text; one more than there are slots."""
     slots: tuple[TextSlot, ...]
     control_count: int
-    """Control tokens in the segments."""
+    """Control tokens in the fixed text."""
     close_length: int = 0
     """How many of its first tokens end the model's turn."""
     close_id: int = -1

@@ -36,10 +36,10 @@ class TextSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateSegments:
-    """The fixed text of a rendered template, with slots for message texts between the segments."""
+class SlottedText:
+    """A rendered template: fixed texts, with slots for message texts between them."""
 
-    segments: tuple[str, ...]
+    fixed: tuple[str, ...]
     """One more than there are slots."""
     slots: tuple[TextSlot, ...]
 
@@ -69,13 +69,13 @@ class ChatTemplate:
         """Whether it has a `tool` role. Every round of results is rendered like the first; DeepSeek-V3's template
         leaves out a marker from the second round on."""
 
-    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> TemplateSegments:
-        """The segments of a whole conversation, up to the start of the model's turn."""
-        return self._segments(roles, 0, tools)
+    def opening(self, roles: Sequence[str], tools: MaskedTools | None = None) -> SlottedText:
+        """A whole conversation, up to the start of the model's turn."""
+        return self._slotted(roles, 0, tools)
 
-    def bridge(self, roles: Sequence[str]) -> TemplateSegments:
-        """The segments from the end of the model's turn, over new messages, to the start of its next turn."""
-        return self._segments(("user", "assistant", *roles), 2)
+    def bridge(self, roles: Sequence[str]) -> SlottedText:
+        """The text from the end of the model's turn, over new messages, to the start of its next turn."""
+        return self._slotted(("user", "assistant", *roles), 2)
 
     def merge_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Merge a system message into the first user message if the template has no system role."""
@@ -86,7 +86,7 @@ class ChatTemplate:
         text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
         return [{**messages[1], "content": text}, *messages[2:]]
 
-    def _segments(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> TemplateSegments:
+    def _slotted(self, roles: Sequence[str], skip: int, tools: MaskedTools | None = None) -> SlottedText:
         texts = [_placeholder("Text", index) for index in range(len(roles))]
         literals = tools.originals if tools else {}
         rendered = self._render(roles, texts, tools)
@@ -102,7 +102,7 @@ class ChatTemplate:
             TextSlot(literal=literals[placeholder]) if placeholder in literals else next(text_slots)
             for placeholder in placeholders
         ]
-        return TemplateSegments(tuple(_PLACEHOLDER.split(rendered)[skip:]), tuple(slots[skip:]))
+        return SlottedText(tuple(_PLACEHOLDER.split(rendered)[skip:]), tuple(slots[skip:]))
 
     def _render(self, roles: Sequence[str], texts: Sequence[str], tools: MaskedTools | None = None) -> str:
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
@@ -118,13 +118,13 @@ class ChatTemplate:
         """Why the rendering changes as a conversation grows by two turns; empty if it does not."""
         conversations = [(*lead, "user", *("assistant", "user") * turns) for turns in range(3)]
         try:
-            first, second, third = [self._segments(roles, 0).segments for roles in conversations]
+            first, second, third = [self._slotted(roles, 0).fixed for roles in conversations]
         except ConfigError as error:
             return str(error).rstrip(".")
         start = len(lead) + 1
         if not (first[:start] == second[:start] == third[:start]):
             return "it changes the first messages once more messages follow"
-        # The last segment of the shorter conversation starts the model's turn; in the longer one its text follows
+        # The last fixed text of the shorter conversation starts the model's turn; in the longer one its text follows
         # there. Either may have a thinking block that the other lacks.
         for shorter, longer, index in ((first, second, start), (second, third, start + 2)):
             if not _is_prefix_either_way(shorter[index], longer[index]):
@@ -137,26 +137,26 @@ class ChatTemplate:
         tools = MaskedTools(json.dumps([_SAMPLE_TOOL]), _NOTHING)
         openings = [("user",), ("system", "user")] if self.takes_system else [("user",)]
         try:
-            return all(_SAMPLE_NAME in "".join(self.opening(roles, tools).segments) for roles in openings)
+            return all(_SAMPLE_NAME in "".join(self.opening(roles, tools).fixed) for roles in openings)
         except ConfigError:
             return False
 
     def _supports_tool_results(self) -> bool:
         try:
-            result = self.bridge(("tool",)).segments
+            result = self.bridge(("tool",)).fixed
             self.bridge(("tool", "tool"))
-            later = self._segments(("user", "assistant", "tool", "assistant", "user"), 0).segments
+            later = self._slotted(("user", "assistant", "tool", "assistant", "user"), 0).fixed
         except ConfigError:
             return False
         if not _is_prefix_either_way(result[1], later[3]):
             return False
         # Many templates accept any role name. The model was then never trained on a `tool` turn.
         try:
-            unknown = self.bridge((_UNKNOWN_ROLE,)).segments
+            unknown = self.bridge((_UNKNOWN_ROLE,)).fixed
         except ConfigError:
             return True
-        renamed = [segment.lower().replace("tool", _UNKNOWN_ROLE) for segment in result]
-        return [segment.lower() for segment in unknown] != renamed
+        renamed = [fixed.lower().replace("tool", _UNKNOWN_ROLE) for fixed in result]
+        return [fixed.lower() for fixed in unknown] != renamed
 
 
 def thinking_settings(tokenizer: Any, thinking: bool | None) -> dict[str, bool]:
@@ -228,13 +228,13 @@ def _placeholder(kind: str, index: int) -> str:
 
 def _read_slots(probed: str, texts: Sequence[str]) -> Iterator[TextSlot]:
     """What the template does to each message's text, seen in a rendering with white space and special characters."""
-    segments, placeholders = _PLACEHOLDER.split(probed), _PLACEHOLDER.findall(probed)
+    parts, placeholders = _PLACEHOLDER.split(probed), _PLACEHOLDER.findall(probed)
     positions = {placeholder: position for position, placeholder in enumerate(placeholders)}
     for index, text in enumerate(texts):
         position = positions.get(text, -1)
         if position < 0 or positions.get(_placeholder("End", index)) != position + 1:
             raise ConfigError("The chat template truncates message texts.")
-        before, probe, after = segments[position : position + 3]
+        before, probe, after = parts[position : position + 3]
         json_escaped = probe == json.dumps(_PROBE, ensure_ascii=False)[1:-1]
         if not json_escaped and probe != _PROBE:
             raise ConfigError("The chat template changes message texts in a way that turnsmith does not support.")
@@ -242,5 +242,5 @@ def _read_slots(probed: str, texts: Sequence[str]) -> Iterator[TextSlot]:
         yield TextSlot(not before.endswith(f" {newline}"), not after.startswith(f"{newline} "), json_escaped)
 
 
-def _is_prefix_either_way(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
+def _is_prefix_either_way(first: str, second: str) -> bool:
+    return first.startswith(second) or second.startswith(first)

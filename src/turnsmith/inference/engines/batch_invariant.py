@@ -45,8 +45,8 @@ class PromptState:
         prompt_length = cache.get_seq_length()
         for start, end in _blocks(len(token_ids) - 1):
             block = token_ids[start : min(end, len(token_ids) - 1)]
-            # A shorter pass would round otherwise, and a token that this changes may change the length of the sequence
-            # again, without end. The padding repeats a position: the next one may be past the model's last.
+            # A shorter pass would round differently. That can change a token, and with it the sequence's length again,
+            # without end. The padding repeats a position, because the next one may be past the model's last.
             padding = end - start - len(block)
             positions = [prompt_length + start + place for place in range(len(block))]
             output = model(
@@ -65,7 +65,7 @@ class PromptState:
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """Where forward passes over so many tokens start and end; the last one may end later than the tokens."""
+    """Where each forward pass over `length` tokens starts and ends; the last one may end after them."""
     start, size = 0, 8
     while start < length:
         yield start, start + size

@@ -164,8 +164,8 @@ class ContinuousBatch:
             sequence.append(token_id, log_prob)
         if sequence.stop_reason:
             return
-        # Rounding changed a token (in float32 one in ten million, in bfloat16 one in some hundreds), so the tokens
-        # after it are decoded again. Those before it stay as they are from now on, so that this ends.
+        # Rounding in the batch changed a token, so the tokens after it are decoded again. The tokens before it do not
+        # change any more, so this ends.
         output, mask = self._prefill([sequence.prompt_ids + sequence.token_ids[:-1]])
         self._add([sequence], output.past_key_values, mask, torch.tensor([sequence.token_ids[-1:]]))
 

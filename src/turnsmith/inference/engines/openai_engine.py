@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.chat import Chat
@@ -27,7 +27,7 @@ from turnsmith.inference.engines.openai_protocol import (
     read_completion,
     read_prompt_logprobs,
 )
-from turnsmith.inference.http_client import HttpClient, ServerRefused
+from turnsmith.inference.http_client import HttpClient, ServerOptions, ServerRefused
 
 _COMPLETIONS, _CHAT = "/completions", "/chat/completions"
 _UNSUPPORTED = (400, 404, 405, 422, 501)
@@ -44,12 +44,9 @@ class OpenAIEngine:
     Args:
         url: The URL of the API, such as `http://127.0.0.1:8000/v1`; without a path, `/v1` is appended.
         model: The name of one of its models; None: the only one it has.
-        api_key: None: the environment variable `OPENAI_API_KEY`, if it is set.
         tokenizer: The model's tokenizer; required if the server returns only text, and then any tokenizer will do.
         api: `completions` (token ids in), `chat` (messages in, text out), or `auto`: the first one supported.
-        timeout: Maximum seconds for one turn, retries included.
-        retries: How often to retry when the server is busy or the connection breaks.
-        max_concurrency: Maximum requests in flight; the others wait.
+        server: `api_key`, `timeout`, `retries` and `max_concurrency`, see `ServerOptions`.
 
     Example:
         >>> engine = OpenAIEngine("http://127.0.0.1:9", "a-model", retries=0)
@@ -64,12 +61,9 @@ class OpenAIEngine:
         url: str,
         model: str | None = None,
         *,
-        api_key: str | None = None,
         tokenizer: Any = None,
         api: Literal["auto", "completions", "chat"] = "auto",
-        timeout: float = 600.0,
-        retries: int = 4,
-        max_concurrency: int = 64,
+        **server: Unpack[ServerOptions],
     ) -> None:
         if api not in ("auto", "completions", "chat"):
             raise ConfigError(f"There is no api {api!r}: choose completions, chat or auto.")
@@ -81,9 +75,7 @@ class OpenAIEngine:
         self._max_model_len: int | None = None
         self._dialect: Dialect | None = None
         self._dialect_lock = asyncio.Lock()
-        self._server = HttpClient(
-            _add_api_version(url), api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
-        )
+        self._server = HttpClient(_add_api_version(url), **server)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`; `session` is sent as `X-Session-ID`, so that a router can keep an episode on one
@@ -91,7 +83,7 @@ class OpenAIEngine:
         """
         if not prompt_ids:
             raise EngineFailure("The prompt is empty: an engine needs at least one token to continue.")
-        # A copy, because the episode goes on appending to its own list.
+        # A copy, because the episode appends to its own list.
         return await self._server.run_async(self._generate(list(prompt_ids), sampling, session))
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
@@ -176,7 +168,7 @@ class OpenAIEngine:
         return str(card.get("root") or self._model)
 
     async def _negotiate(self) -> Dialect:
-        """Find out once which dialect the server speaks. A failure is not remembered: it may still be starting."""
+        """Detect the server's dialect once. A failure is not remembered: the server may still be starting."""
         async with self._dialect_lock:
             if self._dialect is None:
                 await self._fetch_model()

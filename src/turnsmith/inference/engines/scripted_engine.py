@@ -20,7 +20,7 @@ class ScriptedEngine:
 
     Example:
         >>> import asyncio
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> from transformers import AutoTokenizer
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> engine = ScriptedEngine(["left", "right"], chat)

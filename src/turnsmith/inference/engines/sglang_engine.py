@@ -6,12 +6,12 @@ SGLang's OpenAI-compatible endpoint returns only text, so tokens would not be ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.sglang_protocol import generate_request, read_generation, read_scores, score_request
-from turnsmith.inference.http_client import HttpClient
+from turnsmith.inference.http_client import HttpClient, ServerOptions
 from turnsmith.inference.weights import is_folder
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ class SGLangEngine:
 
     Args:
         url: The server's URL, such as `http://127.0.0.1:30000`.
-        api_key: None: the environment variable `OPENAI_API_KEY`, if it is set.
-        timeout: Maximum seconds for one turn, retries included.
-        retries: How often to retry when the server is busy or the connection breaks.
-        max_concurrency: Maximum requests in flight; the others wait.
+        server: `api_key`, `timeout`, `retries` and `max_concurrency`, see `ServerOptions`.
 
     Example:
         >>> import asyncio
@@ -38,20 +35,10 @@ class SGLangEngine:
         >>> engine.close()
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        timeout: float = 600.0,
-        retries: int = 4,
-        max_concurrency: int = 64,
-    ) -> None:
+    def __init__(self, url: str, **server: Unpack[ServerOptions]) -> None:
         self.weights_version = 0
         """Of the last generation, as the server reported it."""
-        self._server = HttpClient(
-            url, api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
-        )
+        self._server = HttpClient(url, **server)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Continue `prompt_ids`; `session` is the routing key, by which SGLang sends an episode to one replica."""

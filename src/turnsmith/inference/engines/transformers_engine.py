@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turnsmith.concurrency.threads import shared_threads
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
 from turnsmith.inference.engines.continuous_batch import ContinuousBatch, Sequence, check_model
 from turnsmith.inference.weights import is_folder, read_weights
-from turnsmith.threads import shared_threads
 
 if TYPE_CHECKING:
     from turnsmith.inference.weights import Weights
@@ -54,7 +54,7 @@ class TransformersEngine:
 
     Example:
         >>> import asyncio
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> engine = TransformersEngine(resolve("tiny"), dtype="float32")
         >>> generation = asyncio.run(engine.generate([1, 2, 3], Sampling(max_tokens=4, seed=0), session="a"))
         >>> len(generation.token_ids) <= 4, len(generation.token_ids) == len(generation.log_probs)
@@ -268,7 +268,7 @@ def _check_weights(
                 f"The weight {name!r} has shape {list(tensor.shape)}, but the model's has {list(own[name].shape)}."
             )
     # By address: a tied output head is the same tensor under a second name, which checkpoints leave out.
-    given = {own[name].data_ptr() for name, _ in weights}
-    missing = [name for name, tensor in required.items() if tensor.data_ptr() not in given]
+    new = {own[name].data_ptr() for name, _ in weights}
+    missing = [name for name, tensor in required.items() if tensor.data_ptr() not in new]
     if missing:
         raise EngineFailure(f"The new weights are incomplete: {missing[0]!r} is missing.")

@@ -12,21 +12,20 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
-import zlib
 from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.concurrency.loop_thread import LoopThread
+from turnsmith.concurrency.threads import shared_threads
 from turnsmith.errors import EngineFailure
 from turnsmith.importing import install_line, installed_version, not_imported
-from turnsmith.inference.engine import Generation, Sampling
+from turnsmith.inference.engine import Generation, Sampling, derived_seed
 from turnsmith.inference.engines.pause import InFlightRequests
-from turnsmith.inference.engines.vllm_call import answer_of
+from turnsmith.inference.engines.vllm_process import answer_of
 from turnsmith.inference.weights import as_folder, is_folder
-from turnsmith.loop_thread import LoopThread
-from turnsmith.threads import shared_threads
 
 if TYPE_CHECKING:
     from turnsmith.inference.weights import Weights
@@ -41,12 +40,12 @@ _CPU_VARIABLES = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 _CPU_ARGUMENTS = {
-    # vLLM's default starts another process in order to pin threads, which is off here; it is a third slower.
+    # vLLM's default is slower: it starts another process to pin threads, which is off here.
     "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
     # A turn recomputes the tokens of an incomplete block. vLLM's default is 128; 16 is slow for long sequences.
     "block_size": 32,
-    # A prompt that is split over two steps ends vLLM 0.27 on a CPU if its sampling has a seed: "CPU Generator does not
-    # use offset" (tests/e2e/test_vllm_engine.py).
+    # On a CPU, vLLM 0.27 ends when a prompt with a seed is split over two steps: "CPU Generator does not use offset"
+    # (tests/e2e/test_vllm_engine.py).
     "enable_chunked_prefill": False,
 }
 
@@ -94,7 +93,7 @@ class VLLMEngine:
             # Log-probs after temperature and top-p: of the distribution that is sampled from.
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
-            "worker_extension_cls": "turnsmith.inference.engines.vllm_worker.WeightLoader",
+            "worker_extension_cls": "turnsmith.inference.engines.vllm_process.WeightLoader",
         }
         if self.on_cpu:
             arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": int(cpu_cache_gib * 2**30)} | _CPU_ARGUMENTS
@@ -146,7 +145,7 @@ class VLLMEngine:
 
     def close(self) -> None:
         """Stop vLLM's processes; pending requests raise EngineFailure. Safe to call twice."""
-        # On vLLM's own loop: only there does it close its sockets, and Python never exits with one open.
+        # On vLLM's own loop, which closes its sockets: Python does not exit while one is open.
         self._loop.close(cleanup=lambda: self._llm.shutdown(timeout=_GRACE_SECONDS))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves its ZeroMQ context to the garbage collector
@@ -175,9 +174,8 @@ class VLLMEngine:
 
     def _params(self, sampling: Sampling, done: int) -> Any:
         """vLLM's sampling parameters for the tokens that remain after `done` tokens."""
-        seed = sampling.seed
-        if done and seed is not None:  # the same seed would repeat the random numbers already used
-            seed = zlib.crc32(f"{seed}/{done}".encode())
+        # The same seed would repeat the random numbers already used.
+        seed = derived_seed(sampling.seed, done) if done else sampling.seed
         return self._vllm.SamplingParams(
             max_tokens=sampling.max_tokens - done,
             temperature=sampling.temperature,

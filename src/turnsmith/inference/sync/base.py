@@ -7,7 +7,6 @@ together, as episodes are.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
+from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.errors import ConfigError, EngineFailure
 from turnsmith.inference.chat import Chat
-from turnsmith.inference.engine import Engine, Generation, Sampling
-from turnsmith.loop_thread import LoopThread
+from turnsmith.inference.engine import Engine, Generation, Sampling, derived_seed
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +70,7 @@ class BaseInferenceEngine:
     Example:
         >>> from transformers import AutoTokenizer
         >>> from turnsmith import Chat, ScriptedEngine
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> tokenizer = AutoTokenizer.from_pretrained(resolve("tiny"))
         >>> with BaseInferenceEngine(ScriptedEngine(["left", "right"], Chat(tokenizer)), tokenizer) as engine:
         ...     engine.generate(["Where to?", "And you?"]).sequences
@@ -153,8 +152,7 @@ class BaseInferenceEngine:
 
         async def generate(index: int) -> Generation:
             # A seed per prompt, so that equal prompts get different responses.
-            seed = None if sampling.seed is None else zlib.crc32(f"{sampling.seed}/{index}".encode())
-            own = replace(sampling, stop_token_ids=self.stop_token_ids, seed=seed)
+            own = replace(sampling, stop_token_ids=self.stop_token_ids, seed=derived_seed(sampling.seed, index))
             prompt_ids = self.encode(prompts[index])
             generation = await self.engine.generate(prompt_ids, own, session=f"generate-{call}-{index}")
             on_done()
@@ -248,14 +246,14 @@ async def run_concurrently(
     results: dict[int, Result] = {}
     indices = iter(range(count))
 
-    async def worker() -> None:
-        for index in indices:  # shared: each worker takes the next index
+    async def take_next() -> None:
+        for index in indices:  # shared by all tasks
             results[index] = await work(index)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(count if max_concurrency is None else min(max_concurrency, count)):
-                group.create_task(worker())
+                group.create_task(take_next())
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [results[index] for index in range(count)]

@@ -16,7 +16,8 @@ from turnsmith.inference.chat import read_template, set_template
 from turnsmith.inference.engines.openai_engine import OpenAIEngine
 from turnsmith.inference.engines.sglang_engine import SGLangEngine
 from turnsmith.inference.engines.vllm_engine import VLLMEngine
-from turnsmith.inference.http_client import is_url
+from turnsmith.inference.http_client import ServerOptions, is_url
+from turnsmith.inference.models import resolve
 from turnsmith.inference.sync.base import BaseInferenceEngine
 from turnsmith.inference.sync.engines import (
     OpenAIInferenceEngine,
@@ -25,7 +26,6 @@ from turnsmith.inference.sync.engines import (
     VLLMInferenceEngine,
     load_tokenizer,
 )
-from turnsmith.models import resolve
 
 _ENGINES: dict[str, Callable[..., BaseInferenceEngine]] = {
     "transformers": TransformersInferenceEngine,
@@ -51,7 +51,7 @@ def create_inference_engine(
             and transformers on a CPU), or an engine of your own as `module:name`: a class that is called with the
             model and its settings, and has `Engine.generate`.
         config: Settings of the backend, such as `dtype`; vllm also has `max_model_len` and `tensor_parallel_size`.
-            Those of another backend are left out, with a warning.
+            Settings of another backend are left out, with a warning.
             Every backend takes `chat_template`, as `model.chat_template`.
             With an engine of your own, `tokenizer` names the tokenizer, if it is not the model's.
 
@@ -73,7 +73,7 @@ def create_inference_engine(
     settings = dict(config or {})
     template = read_template(settings.pop("chat_template", None))
     engine = _engine(model_path, backend, settings)
-    if template is not None:  # else `Chat` asks for it: `generate` needs none
+    if template is not None:  # otherwise `Chat` sets one; `generate` needs none
         set_template(engine.tokenizer, template)
     return engine
 
@@ -103,7 +103,7 @@ def _engine(model_path: str, backend: str, settings: dict[str, Any]) -> BaseInfe
 
 
 def engine_settings(config: ConfigStore, backend: str) -> dict[str, Any]:
-    """What `create_inference_engine` takes of a run's settings."""
+    """A run's settings for `create_inference_engine`."""
     model, inference = config.model, config.inference
     settings: dict[str, Any] = {} if model.chat_template is None else {"chat_template": model.chat_template}
     if ":" in backend:  # an engine of the user's own, which has its own defaults
@@ -136,8 +136,9 @@ def _user_engine(model_path: str, backend: str, settings: dict[str, Any]) -> Bas
 def _settings_of(backend: str) -> list[str]:
     # A synchronous engine passes on the keywords of the async one behind it.
     classes: list[Callable[..., Any]] = [_ENGINES[backend], *_ASYNC_ENGINES.get(backend, ())]
-    parameters = [one for engine in classes for one in inspect.signature(engine).parameters.values()]
-    names = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = [parameter for engine in classes for parameter in inspect.signature(engine).parameters.values()]
+    names = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    names += ServerOptions.__annotations__ if backend in _SERVERS else ()
     return [*dict.fromkeys(names), "chat_template"]
 
 

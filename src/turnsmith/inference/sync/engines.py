@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from turnsmith.errors import ConfigError
 from turnsmith.importing import install_line, not_imported
 from turnsmith.inference.http_client import is_url
+from turnsmith.inference.model_check import check_hub
+from turnsmith.inference.models import BUILT_MODELS, resolve
 from turnsmith.inference.sync.base import BaseInferenceEngine
-from turnsmith.models import BUILT_MODELS, resolve
-from turnsmith.models.hub import check_hub
 
 if TYPE_CHECKING:
     from turnsmith.inference.engines.openai_engine import OpenAIEngine
@@ -159,7 +159,7 @@ def _tokenizer_for(
 
 def load_tokenizer(path: str, trust_remote_code: bool) -> tuple[Any, list[int]]:
     """Load a tokenizer, and the ids of all tokens that end a text for this model."""
-    check_hub(path)  # else it is tried again and again for most of a minute
+    check_hub(path)  # transformers itself would retry for most of a minute
     try:
         from transformers import AutoTokenizer, GenerationConfig
     except ImportError as error:

@@ -10,24 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.errors import ConfigError, EnvironmentFailure, bugs_named
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.engine import Engine, Sampling
 from turnsmith.inference.sync.base import BaseInferenceEngine, run_concurrently
-from turnsmith.internal_errors import bugs_named
-from turnsmith.loop_thread import LoopThread
 from turnsmith.rollout.episode import EpisodeStart
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.failure_policy import FailurePolicy
-from turnsmith.rollout.limits import Limits
 from turnsmith.rollout.players import Players
 from turnsmith.rollout.retry import check_not_stopped, play_episode
-from turnsmith.rollout.rewards.reward_function import RewardFunction
 from turnsmith.rollout.same_failure import SameFailure
-from turnsmith.rollout.spec import RolloutSpec, check_tools
-from turnsmith.tools.parsing import ActionParser
-from turnsmith.tools.registry import ToolRegistry
+from turnsmith.rollout.spec import EpisodeParts, Limits, RolloutSpec, check_tools
 from turnsmith.trajectory import Trajectory
 
 FIRST_SEED = 1_000_000
@@ -36,7 +31,7 @@ trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationPlan:
+class EvaluationPlan(EpisodeParts):
     """Which episodes to play, and how.
 
     Example:
@@ -59,9 +54,6 @@ class EvaluationPlan:
     """For a mix: start i is played in environment i; None: the seeds decide."""
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
-    reward_fn: RewardFunction | None = None
-    tools: ToolRegistry | None = None
-    parser: ActionParser | None = None
     players: Players = field(default_factory=Players)
     """Who plays the other players that the environment asks."""
     failures: FailurePolicy = field(default_factory=FailurePolicy)
@@ -97,11 +89,9 @@ class EvaluationPlan:
             environment=environment,
             limits=self.limits,
             sampling=sampling,
-            reward_fn=self.reward_fn,
-            tools=self.tools,
-            parser=self.parser,
             players=self.players.for_evaluation(),
             failures=self.failures.for_evaluation(),
+            **self.parts(),
         )
 
     def result(self, finished: Iterable[Trajectory], seconds: float = 0.0) -> EvaluationResult:
@@ -209,7 +199,7 @@ def evaluate(
         >>> from transformers import AutoTokenizer
         >>> from turnsmith import Chat, ScriptedEngine
         >>> from turnsmith.env.examples import GuessNumber
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> chat = Chat(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> plan = EvaluationPlan(episodes=16, seed=0, limits=Limits(turns=1))
         >>> result = evaluate(GuessNumber, ScriptedEngine(["13"], chat), chat, plan)

@@ -19,7 +19,7 @@ from turnsmith.rollout.evaluation.intervals import (
     estimate_pass_at,
     estimate_proportion,
 )
-from turnsmith.trajectory import Trajectory
+from turnsmith.trajectory import Trajectory, is_success
 
 PART = "eval"
 """Marks the files of evaluations among a run's episode files."""
@@ -96,7 +96,7 @@ class EvaluationResult:
 
         Then an episode without that key is a failure. If no episode has it, a reward above 0 is a success.
         """
-        return self.success_reward is None and any(map(_has_success_info, self.trajectories))
+        return self.success_reward is None and any(one.reported_success is not None for one in self.trajectories)
 
     @property
     def reward(self) -> Estimate:
@@ -194,7 +194,7 @@ class EvaluationResult:
 
         return Comparison(
             compare_means(lambda trajectory: trajectory.total_reward),
-            compare_means(lambda trajectory: float(_is_success(trajectory, by_info, self.success_reward))),
+            compare_means(lambda trajectory: self._success_of(trajectory, by_info)),
             len(shared),
         )
 
@@ -210,8 +210,11 @@ class EvaluationResult:
 
     def _successes(self) -> list[list[float]]:
         by_info = self.has_success_info
-        groups = self._groups().values()
-        return [[float(_is_success(episode, by_info, self.success_reward)) for episode in group] for group in groups]
+        return [[self._success_of(episode, by_info) for episode in group] for group in self._groups().values()]
+
+    def _success_of(self, episode: Trajectory, by_info: bool) -> float:
+        reported, reward = episode.reported_success, episode.total_reward
+        return float(is_success(reported, reward, by_info=by_info, least_reward=self.success_reward))
 
 
 def check_same_starts(starts: Iterable[str], earlier: EvaluationResult) -> None:
@@ -234,18 +237,6 @@ def _check_same_observation(ours: Sequence[Trajectory], theirs: Sequence[Traject
             "then. Has the environment or its config changed, or does `reset` use randomness that is not derived from "
             "the seed?"
         )
-
-
-def _has_success_info(trajectory: Trajectory) -> bool:
-    return bool(trajectory.infos) and "success" in trajectory.infos[-1]
-
-
-def _is_success(trajectory: Trajectory, by_info: bool, success_reward: float | None) -> bool:
-    if success_reward is not None:
-        return trajectory.total_reward >= success_reward
-    if by_info:
-        return _has_success_info(trajectory) and bool(trajectory.infos[-1]["success"])
-    return trajectory.total_reward > 0
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from turnsmith.concurrency.loop_thread import run_blocking
 from turnsmith.env.local_host import EnvironmentHost
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
-from turnsmith.loop_thread import run_blocking
 from turnsmith.rollout.rewards.reward_function import (
     RewardFailure,
     RewardFunction,

@@ -8,7 +8,7 @@ from typing import Any
 from turnsmith.errors import ConfigError
 from turnsmith.inference.chat_server import ChatServer
 from turnsmith.inference.engine import Sampling
-from turnsmith.inference.http_client import is_url
+from turnsmith.inference.http_client import ServerOptions, is_url
 from turnsmith.rollout.rewards.judge_prompt import judge_messages, read_score, retry_messages
 from turnsmith.rollout.rewards.reward_function import RewardFailure
 from turnsmith.trajectory import Trajectory
@@ -79,13 +79,10 @@ class JudgeReward:
         self.extra = dict(extra or {})
         self.reward_range = (float(low), float(high))
         self._sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
-        self._settings: dict[str, Any] = {
-            "url": url,
-            "api_key": api_key,
-            "timeout": timeout,
-            "retries": retries,
-            "max_concurrency": max_concurrency,
-        }
+        self._url = url
+        self._options = ServerOptions(
+            api_key=api_key, timeout=timeout, retries=retries, max_concurrency=max_concurrency
+        )
         self._open()
 
     async def __call__(self, trajectory: Trajectory) -> float:
@@ -124,7 +121,7 @@ class JudgeReward:
         return score, answer.text
 
     def _open(self) -> None:
-        self._server = ChatServer(model=self.model, purpose="the judge", extra=self.extra, **self._settings)
+        self._server = ChatServer(self._url, model=self.model, purpose="the judge", extra=self.extra, **self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections cannot be pickled: each process opens its own.

@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from turnsmith.clocks import OutOfTime
-from turnsmith.env.isolation.remote_environment import RemoteEnvironment
-from turnsmith.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.concurrency.clocks import OutOfTime
+from turnsmith.concurrency.environment_threads import EnvironmentThread, EventLoopThread
+from turnsmith.concurrency.threads import shared_threads
+from turnsmith.env.isolation.remote_host import RemoteEnvironment
 from turnsmith.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -16,10 +17,9 @@ from turnsmith.errors import (
     Overloaded,
     TurnsmithError,
     describe_failure,
+    user_failure,
 )
-from turnsmith.internal_errors import user_failure
-from turnsmith.step_result import to_reward
-from turnsmith.threads import shared_threads
+from turnsmith.tools.step_result import to_reward
 from turnsmith.trajectory import Trajectory
 
 RewardFunction = Callable[..., float | Awaitable[float]]
@@ -69,7 +69,7 @@ async def compute_score(
         else:
             value = await shared_threads().run(_call, name, function, *args, limit=seconds)
             if inspect.isawaitable(value):
-                value = await EventLoopThread().run(_itself, value, limit=seconds)
+                value = await EventLoopThread().run(lambda: value, limit=seconds)
     except (RewardFailure, Overloaded, InternalError):
         raise
     except OutOfTime as error:
@@ -109,7 +109,7 @@ the model's responses, trajectory.rewards what `step` returned.
 
 
 def _call(name: str, function: RewardFunction, *args: Any) -> Any:
-    """Call it, where nothing of ours is between the caller and the function."""
+    """Call the function directly, so that its errors name the line in the user's code."""
     try:
         value = function(*args)
     except (RewardFailure, Overloaded, OutOfTime):
@@ -126,10 +126,6 @@ async def _await(name: str, value: Awaitable[Any]) -> Any:
         raise
     except Exception as error:
         raise user_failure(name, error) from error
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def function_name(function: RewardFunction) -> str:

@@ -154,7 +154,7 @@ def _step_rewards(trajectory: Trajectory, environment: Any) -> float:
 
 
 def _success(trajectory: Trajectory, environment: Any) -> float:
-    return float(bool(trajectory.infos and trajectory.infos[-1].get("success")))
+    return float(trajectory.reported_success or False)
 
 
 def _invalid_actions(trajectory: Trajectory, environment: Any) -> float:

@@ -7,11 +7,10 @@
 - `NativeParser`: the model family's own format, parsed by the `renderers` package
 """
 
-from turnsmith.tools.parsing.base import ActionParser, FormatProblem, ParsedAction, ProblemKind
+from turnsmith.tools.parsing.base import ActionParser, FormatProblem, ParsedAction, PlainTextParser, ProblemKind
 from turnsmith.tools.parsing.function_calling import FunctionCallingParser
 from turnsmith.tools.parsing.json_action import JSONActionParser
-from turnsmith.tools.parsing.native import NativeParser
-from turnsmith.tools.parsing.plain import PlainTextParser
+from turnsmith.tools.parsing.native import NativeParser, parse_turn
 from turnsmith.tools.parsing.react import ReActActionParser
 
 __all__ = [
@@ -24,4 +23,5 @@ __all__ = [
     "PlainTextParser",
     "ProblemKind",
     "ReActActionParser",
+    "parse_turn",
 ]

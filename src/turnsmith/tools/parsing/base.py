@@ -1,4 +1,5 @@
-"""The parser interface, and what a parser returns: the text, the tool calls, and the first format problem.
+"""The parser interface, what a parser returns (the text, the tool calls, and the first format problem), and the parser
+of environments without tools.
 
 A parser never raises, whatever the completion, and takes time linear in its length. A mistake of the model is a
 `FormatProblem`: a value with a sentence that tells the model how to write the call.
@@ -17,8 +18,6 @@ from turnsmith.tools.definition import ToolCall
 
 if TYPE_CHECKING:
     from turnsmith.tools.definition import ToolDefinition
-
-__all__ = ["MAX_CALLS", "MAX_CHARS", "PLAIN_INPUT", "ActionParser", "FormatProblem", "ParsedAction", "ProblemKind"]
 
 MAX_CHARS = 1 << 20
 """Longer completions are not parsed at all."""
@@ -161,3 +160,22 @@ def unfinished_reasoning() -> ParsedAction:
     """The result for a completion that is all reasoning."""
     sentence = f"The thinking was not ended with {THINK_END}, so nothing was done. Think shorter, then answer."
     return ParsedAction(problem=FormatProblem(ProblemKind.UNFINISHED, sentence))
+
+
+class PlainTextParser(ActionParser):
+    """Returns the text as it is, without calls, whatever it looks like.
+
+    Example:
+        >>> PlainTextParser().parse("move north")
+        ParsedAction(text='move north', calls=[], problem=None)
+    """
+
+    def parse(self, text: str) -> ParsedAction:
+        """Return the text. Never raises."""
+        if len(text) > self.max_chars:
+            return too_large(len(text), self.max_chars)
+        return ParsedAction(replace_surrogates(text))
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        """Empty: there is no format to show."""
+        return ""

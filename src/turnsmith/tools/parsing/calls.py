@@ -20,7 +20,7 @@ ARGUMENT_KEYS = ("arguments", "args", "parameters", "action_input", "input")
 PLAIN_KEYS = ("action_input", "input")
 """Argument keys under which a string that is not JSON is accepted as it is."""
 _NO_CALL = (("", ""), ("name", ""), ("", "input"))
-"""Pairs of name key and argument key that also occur in JSON which is not a call."""
+"""Pairs of name key and argument key that JSON may have without being a call."""
 MAX_NAME = 128
 """Characters of a tool's name or of a call's id."""
 NAME_DISTANCE = 512
@@ -43,7 +43,7 @@ class ActionBuilder:
     def __init__(self, text: str, start: int, format_hint: str) -> None:
         self.text = text
         self.position = start
-        """The text before it is already in `pieces`, or was cut out."""
+        """Where the text begins that is neither in `pieces` nor cut out."""
         self.format_hint = format_hint
         self.calls: list[ToolCall] = []
         self.pieces: list[str] = []

@@ -21,7 +21,7 @@ from turnsmith.tools.parsing.function_calling import FunctionCallingParser
 if TYPE_CHECKING:
     from turnsmith.tools.definition import ToolCall, ToolDefinition
 
-__all__ = ["NativeParser"]
+__all__ = ["NativeParser", "parse_turn"]
 
 FORMAT_HINT = "write the call exactly in your own tool call format, its arguments as one JSON object"
 _FAMILY_TOKENS = {
@@ -51,7 +51,7 @@ class NativeParser(ActionParser):
 
     Example:
         >>> from transformers import AutoTokenizer
-        >>> from turnsmith.models import resolve
+        >>> from turnsmith.inference.models import resolve
         >>> parser = NativeParser(AutoTokenizer.from_pretrained(resolve("tiny")))
         >>> parser.family
         ''
@@ -190,6 +190,13 @@ def _detect_family(tokenizer: Any) -> str:
 def _has_token(tokenizer: Any, token: str) -> bool:
     token_id = tokenizer.convert_tokens_to_ids(token)
     return isinstance(token_id, int) and token_id != tokenizer.unk_token_id
+
+
+def parse_turn(parser: ActionParser, text: str, ids: Sequence[int]) -> ParsedAction:
+    """Parse a turn by its tokens where they may say more: a model family may mark calls with control tokens, which the
+    decoded text does not show.
+    """
+    return parser.parse_ids(ids) if ids and isinstance(parser, NativeParser) else parser.parse(text)
 
 
 def _load_renderer(tokenizer: Any, family: str) -> tuple[str, Any]:

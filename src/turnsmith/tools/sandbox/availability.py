@@ -1,4 +1,8 @@
-"""Check whether this machine can run the sandbox. If it cannot, no code is run: there is no silent fallback."""
+"""Check whether this machine can run the sandbox. If it cannot, no code is run: there is no silent fallback.
+
+`PROOF` is a program that tries to leave the sandbox it runs in, and says which layers do not hold. It runs in the first
+sandbox of each process, before any program of a model.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,49 @@ import sys
 from functools import lru_cache
 
 from turnsmith.errors import MissingDependency
-from turnsmith.tools.sandbox.command import bwrap, command_for
-from turnsmith.tools.sandbox.limits import SandboxLimits
-from turnsmith.tools.sandbox.process import SandboxProcess
-from turnsmith.tools.sandbox.proof import PROOF
+from turnsmith.tools.sandbox.command import SandboxLimits, bwrap, command_for
+from turnsmith.tools.sandbox.process import START_LIMIT, SandboxProcess
 from turnsmith.tools.sandbox.seccomp import is_machine_known
 
-_START_LIMIT = 60.0
+PROOF = """
+import os, resource, sys
+
+def is_refused(attempt, *arguments):
+    try:
+        attempt(*arguments)
+    except (OSError, RuntimeError):
+        return True
+    return False
+
+def connect():
+    import socket
+    socket.socket().connect(("127.0.0.1", 1))
+
+def start_thread():
+    import _thread
+    _thread.start_new_thread(int, ())
+
+def number_of_files():
+    import posix
+    return sum(not is_refused(posix.fstat, number) for number in range(64))
+
+hidden = ("/etc", "/home", "/root", "/proc", "/sys", "/usr/bin", "/var")
+visible = [path for path in hidden if not is_refused(os.stat, path)]
+layers = {
+    "files of this machine are visible: " + ", ".join(visible): not visible,
+    "the file system can be written to": is_refused(open, "/planted", "w") and is_refused(open, os.__file__, "r+"),
+    "the network can be used": is_refused(connect),
+    "processes can be started": is_refused(os.fork),
+    "threads can be started": is_refused(start_thread),
+    "it does not run as nobody": os.getresuid() == os.getresgid() == (65534,) * 3,
+    "environment variables are inherited": not set(os.environ) - {"HOME", "LANG", "LC_CTYPE", "LD_LIBRARY_PATH", "PWD"},
+    "open files are inherited": number_of_files() <= 4,
+    "memory is not limited": resource.getrlimit(resource.RLIMIT_AS)[1] > 0,
+}
+print("; ".join(problem for problem, holds in layers.items() if not holds) or "isolated")
+"""
+
+
 _FALLBACK = (
     " If you trust every program that the model may write, PythonTool(run_without_sandbox=True) runs them with your "
     "own rights."
@@ -30,13 +70,18 @@ def check_sandbox() -> None:
     Example:
         >>> check_sandbox()
     """
-    problem = _problem(os.getpid())
+    _prove(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _prove(_: int) -> None:
+    # A failure is not remembered: a sandbox that was killed while it started says nothing of the next one.
+    problem = _problem()
     if problem:
         raise MissingDependency(f"Model-written code cannot be run on this machine: {problem}{_FALLBACK}")
 
 
-@lru_cache(maxsize=1)
-def _problem(_: int) -> str:
+def _problem() -> str:
     if not sys.platform.startswith("linux"):
         return "the sandbox needs Linux."
     if not is_machine_known():
@@ -71,7 +116,7 @@ def _start_error() -> str | None:
 
 
 def _next(pipe: int) -> bytes:
-    select.select([pipe], [], [], _START_LIMIT)
+    select.select([pipe], [], [], START_LIMIT)
     try:
         return os.read(pipe, 1)
     except BlockingIOError:

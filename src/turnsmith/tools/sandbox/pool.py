@@ -16,10 +16,9 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 
-from turnsmith.clocks import Bottleneck
-from turnsmith.threads import cores
-from turnsmith.tools.sandbox.command import command_for
-from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.concurrency.clocks import Bottleneck
+from turnsmith.concurrency.threads import cores
+from turnsmith.tools.sandbox.command import SandboxLimits, command_for
 from turnsmith.tools.sandbox.process import SandboxProcess
 
 

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from turnsmith.tools.sandbox.command import Command
 from turnsmith.tools.sandbox.seccomp import filter_program
 
+START_LIMIT = 60.0
+"""Seconds that a sandbox may take to get ready: far more than on a machine that is not overloaded."""
 _ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8"}
 """All environment variables of a program, except one that the loader may need."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from turnsmith.clocks import waiting
 from turnsmith.errors import ToolError
 from turnsmith.tools.definition import ToolDefinition
 from turnsmith.tools.sandbox.availability import check_sandbox
-from turnsmith.tools.sandbox.limits import SandboxLimits
-from turnsmith.tools.sandbox.pool import shared_pool
-from turnsmith.tools.sandbox.session import START_LIMIT, Ending, ProgramResult, run_program
+from turnsmith.tools.sandbox.command import SandboxLimits
+from turnsmith.tools.sandbox.process import START_LIMIT
+from turnsmith.tools.sandbox.session import Ending, ProgramResult, run_program, sandbox_process
 from turnsmith.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
@@ -40,15 +39,8 @@ async def run_python(
         '42\\n'
     """
     limits = limits or SandboxLimits()
-    if not run_without_sandbox:
-        check_sandbox()
-    pool = shared_pool(limits, is_sandboxed=not run_without_sandbox)
-    async with waiting(pool.bottleneck):
-        process = await pool.acquire()
-    try:
+    async with sandbox_process(limits, is_sandboxed=not run_without_sandbox) as process:
         return await run_program(process, code, limits)
-    finally:
-        pool.release(process)
 
 
 class PythonTool(Tool):

@@ -1,8 +1,14 @@
-"""What we add to verl's checkpoints, and whether a checkpoint fits the run that is to load it."""
+"""What we add to verl's checkpoints, and whether a checkpoint fits the run that is to load it.
+
+The past models that other players are played by are hard links to the models in the checkpoints: a checkpoint is pruned
+one day; the model that others play with stays, and takes no further space until then.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +30,14 @@ from turnsmith.records.checkpoints import (
     saved_steps,
     write_state,
 )
-from turnsmith.trainer.checkpoints.fsdp_shards import saved_ranks, shard_path
-from turnsmith.trainer.checkpoints.hugging_face import finish_model, write_template, write_weights
+from turnsmith.rollout.players import past_model, past_models
+from turnsmith.trainer.checkpoints.hugging_face import (
+    finish_model,
+    saved_ranks,
+    shard_path,
+    write_template,
+    write_weights,
+)
 from turnsmith.trainer.config.layout import storage_units, trainer_ranks
 
 GROUPS_UNDER_WAY = "groups_under_way"
@@ -158,3 +170,29 @@ def _check_under_way(checkpoint: Path, config: ConfigStore) -> None:
 
 def _versions() -> dict[str, str]:
     return {name: installed_version(name) or "none" for name in _PACKAGES}
+
+
+def add_past_model(pool: Path, checkpoint: Path, step: int) -> None:
+    """Add the model of a checkpoint, in place of one that was added for the same step."""
+    model, target = checkpoint / "actor" / "huggingface", past_model(pool, step)
+    if not any(model.glob("*.safetensors")):  # a checkpoint of another run, which was saved without it
+        return
+    temporary = pool / f".{target.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(model, temporary, copy_function=_link)
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+
+
+def drop_later_models(pool: Path, step: int) -> None:
+    """Remove the models of steps after this one: they are made again."""
+    for later in past_models(pool):
+        if later > step:
+            shutil.rmtree(past_model(pool, later))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # not every file system has hard links
+        shutil.copy2(source, target)

@@ -1,8 +1,12 @@
-"""Refuses settings that are impossible, contradict each other or would have no effect, before anything starts."""
+"""From a run's settings to verl's config, once it is checked that they can work.
+
+Settings that are impossible, contradict each other or would have no effect are refused before anything starts.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from turnsmith.config import ConfigStore, TrainingConfig
 from turnsmith.config_sources import to_dict
@@ -10,29 +14,33 @@ from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object, install_line
 from turnsmith.inference.auto import has_flash_attention
 from turnsmith.inference.chat import read_template
-from turnsmith.models import check_name
+from turnsmith.inference.models import check_name
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.players import Players
 from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import resolve_attention, resolve_backend, resolve_device, resolve_dtype
-from turnsmith.trainer.config.layout import check_layout
+from turnsmith.trainer.config.layout import (
+    check_layout,
+    resolve_attention,
+    resolve_backend,
+    resolve_device,
+    resolve_dtype,
+)
+from turnsmith.trainer.config.log_probs import fused_key, log_prob_words
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.config.verl_overrides import checked_verl_section
+from turnsmith.trainer.config.verl_settings import checked_verl_section, compose
 
 
 def check(config: ConfigStore) -> None:
     """Raise a ConfigError for settings that cannot work."""
     training = config.training
     to_dict(config)  # checks names, types and fixed choices
-    _check_smallest(config)
     read_template(config.model.chat_template)
     if config.model.local_path is None:
         check_name(config.model.model_name)
     get_estimator(training.adv_estimator).check_credit(training.credit)
     find_parser(config.inference.tool_format)
     _check_groups(training)
-    _check_learning_rate(training)
     _check_temperature(config)
     _check_filter(training)
     _check_engine(config)
@@ -42,10 +50,6 @@ def check(config: ConfigStore) -> None:
     _check_logging(config)
     FailurePolicy.of(config.failures)
     _check_players(config)
-    if training.kl_target is not None and not training.use_kl_in_reward:
-        raise ConfigError(
-            "training.kl_target adapts the KL term of the reward, which is off: set training.use_kl_in_reward=true."
-        )
     if not config.ray.use_ray:
         raise ConfigError("ray.use_ray=false is not possible: verl trains on Ray, also on one machine. Leave it out.")
     checked_verl_section(config, keys_we_set)
@@ -68,23 +72,6 @@ def _check_logging(config: ConfigStore) -> None:
             raise MissingDependency(
                 f"logging.trackers has {name!r}, but its package is not installed: pip install {name}, or leave it out."
             )
-
-
-def _check_smallest(config: ConfigStore) -> None:
-    smallest = {
-        1: "training.batch_size training.group_size training.micro_batch_size training.updates_per_batch "
-        "training.num_epochs training.steps_per_epoch training.max_staleness evaluation.episodes ray.num_nodes "
-        "ray.gpus_per_node ray.rollout_gpus_per_node model.tensor_parallel_size model.sequence_parallel_size",
-        0: "failures.stall_seconds ray.num_actors ray.rollout_nodes checkpoint.save_interval "
-        "checkpoint.grace_seconds training.warmup_steps "
-        "model.lora_rank evaluation.every evaluation.temperature",
-    }
-    for least, names in smallest.items():
-        for name in names.split():
-            section, _, field = name.partition(".")
-            value = getattr(getattr(config, section), field)
-            if value is not None and value < least:
-                raise ConfigError(f"{name}={value} must be at least {least}.")
 
 
 def _check_engine(config: ConfigStore) -> None:
@@ -153,20 +140,6 @@ def _check_temperature(config: ConfigStore) -> None:
         )
 
 
-def _check_learning_rate(training: TrainingConfig) -> None:
-    for name in ("learning_rate", "critic_learning_rate"):
-        rate = getattr(training, name)
-        if rate is not None and not 0.0 < rate < 1.0:
-            raise ConfigError(f"training.{name}={rate:g} must be above 0 and below 1; 1e-6 is usual for all weights.")
-    for name in ("warmup_ratio", "min_lr_ratio"):
-        if not 0.0 <= getattr(training, name) <= 1.0:
-            raise ConfigError(f"training.{name}={getattr(training, name)} must be from 0 to 1.")
-    if training.warmup_steps and training.warmup_ratio:
-        raise ConfigError("training.warmup_steps and training.warmup_ratio both set the warm-up: leave one out.")
-    if training.min_lr_ratio and training.lr_schedule == "constant":
-        raise ConfigError("training.min_lr_ratio has no effect without training.lr_schedule=cosine: leave it out.")
-
-
 def check_horizon(training: TrainingConfig, last: int, horizon: int) -> None:
     """Raise a ConfigError if training to step `last` would exceed the steps that the learning rate is planned for."""
     if training.lr_schedule == "cosine" and last > horizon:  # there verl's cosine rises again
@@ -202,8 +175,23 @@ def _check_schedule(config: ConfigStore) -> None:
             "training.schedule=separate_async needs GPUs that only generate: set ray.rollout_gpus_per_node for some on "
             "each node that trains, or ray.rollout_nodes for nodes of their own."
         )
-    if schedule == "sync" and config.training.stragglers != "wait":
-        raise ConfigError(
-            "training.stragglers=drop is for asynchronous schedules; in 'sync' every step waits for all of its "
-            "episodes. Leave it out."
-        )
+
+
+def verl_config(
+    config: ConfigStore, *, model_path: str | None = None, run_dir: str | None = None, steps: int | None = None
+) -> Any:
+    """verl's whole config for a run, as an OmegaConf DictConfig; settings that cannot work are a ConfigError."""
+    check(config)
+    overrides = checked_verl_section(config, keys_we_set)
+    keys = keys_we_set(config, model_path=model_path, run_dir=run_dir, steps=steps)
+    return compose(keys | fused_key(config, model_path) | overrides)
+
+
+def run_header(config: ConfigStore, environment: str) -> str:
+    """One line that says what is trained, and how."""
+    training, model = config.training, config.model.local_path or config.model.model_name
+    log_probs = f", {log_prob_words(config)}" if resolve_device(config) == "cuda" else ""
+    return (
+        f"{environment} · {model} · {training.adv_estimator}, {training.batch_size} episodes a step in "
+        f"groups of {training.group_size} · {resolve_backend(config)} on {resolve_device(config)}{log_probs}"
+    )

@@ -1,5 +1,5 @@
-"""How a batch of episodes is divided over nodes, ranks and GPUs, errors for sizes that do not divide, and what a layout
-asks of Ray.
+"""What `auto` means for a run, how a batch of episodes is divided over nodes, ranks and GPUs, errors for sizes that do
+not divide, and what a layout asks of Ray.
 
 A rank is one trainer process, on one GPU. verl would fail an assertion somewhere inside a worker; this raises an error
 in words before anything starts.
@@ -13,7 +13,48 @@ from math import lcm
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.importing import install_line
-from turnsmith.trainer.config.auto import resolve_attention, resolve_device
+from turnsmith.inference.auto import auto_attention, auto_backend, auto_device, auto_dtype
+from turnsmith.inference.engine import Sampling
+
+
+def resolve_device(config: ConfigStore) -> str:
+    """`cpu` or `cuda`."""
+    if config.model.device != "auto":
+        return config.model.device
+    # A cluster that is joined by its address is taken to have GPUs, whatever this machine has.
+    return "cuda" if config.ray.address else auto_device()
+
+
+def resolve_backend(config: ConfigStore) -> str:
+    """The name of the engine."""
+    if config.inference.backend != "auto":
+        return config.inference.backend
+    return auto_backend(resolve_device(config))
+
+
+def resolve_dtype(config: ConfigStore) -> str:
+    """The dtype in which trainer and engine compute."""
+    return auto_dtype(resolve_device(config)) if config.model.dtype == "auto" else config.model.dtype
+
+
+def resolve_attention(config: ConfigStore) -> str:
+    """How the trainer computes attention."""
+    chosen = config.model.attn_implementation
+    return auto_attention(resolve_device(config), resolve_dtype(config)) if chosen == "auto" else chosen
+
+
+def training_sampling(config: ConfigStore) -> Sampling:
+    """How to sample a turn in training."""
+    inference = config.inference
+    return Sampling(
+        # Only the transformers engine makes a run repeatable; in others a seed per request would only cost time.
+        seed=config.training.seed if resolve_backend(config) == "transformers" else None,
+        max_tokens=inference.max_tokens,
+        temperature=inference.temperature,
+        top_p=inference.top_p,
+        top_k=inference.top_k,
+    )
+
 
 _CPUS_OF_A_RANK = 3
 """verl reserves this many CPUs of Ray with each GPU (`ResourcePoolManager.max_colocate_count`)."""
@@ -25,7 +66,7 @@ _CPUS_TO_PLACE_SERVERS = 1
 
 @dataclass(frozen=True)
 class RayDemand:
-    """What verl and turnsmith ask of Ray. A process that does not get it waits for it, without a word."""
+    """What verl and turnsmith ask of Ray. A process that does not get its share waits for it silently."""
 
     nodes: int
     """Nodes that train."""

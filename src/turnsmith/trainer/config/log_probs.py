@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import from_dict
 from turnsmith.errors import ConfigError
-from turnsmith.models import BUILT_MODELS
-from turnsmith.trainer.config.auto import resolve_attention, resolve_device
+from turnsmith.inference.models import BUILT_MODELS
+from turnsmith.trainer.config.layout import resolve_attention, resolve_device
 
 FUSED = "actor_rollout_ref.model.use_fused_kernels"
 _OPTIONS = "actor_rollout_ref.model.fused_kernel_options"
@@ -79,14 +79,14 @@ def log_prob_words(config: ConfigStore, model: str | None = None) -> str:
 
 
 def _reason(config: ConfigStore) -> str:
-    """What speaks against it whatever the model."""
+    """Why log-probs are not fused with any model; empty if only the model decides."""
     if resolve_device(config) == "cpu":
         return "on a CPU, a prompt that several episodes share is computed once instead, which is faster"
     return "flash attention comes with kernels of its own" if resolve_attention(config) == "flash_attention_2" else ""
 
 
 def _of_model(config: ConfigStore, section: Mapping[str, Any], model: str) -> tuple[str, str]:
-    """What would be wrong with this model, and what is only not known."""
+    """Why fused log-probs of this model would be wrong, and why they are untested; both empty if neither is so."""
     if any("lm_head" in str(section.get(name) or section.get(f"+{name}")) for name in _HEAD_ADAPTERS):
         return "verl's fused forward leaves an adapter of lm_head out", ""
     try:

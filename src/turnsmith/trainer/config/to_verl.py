@@ -8,13 +8,16 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.auto import (
+from turnsmith.trainer.config.layout import (
+    episode_workers,
+    micro_batch_size,
     resolve_attention,
     resolve_backend,
     resolve_device,
     resolve_dtype,
+    rollout_layout,
+    storage_units,
 )
-from turnsmith.trainer.config.layout import episode_workers, micro_batch_size, rollout_layout, storage_units
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
 AGENT_LOOP = "turnsmith"
@@ -130,13 +133,14 @@ def _loss_scale(config: ConfigStore) -> dict[str, Any]:
 
 
 def _optimizer(config: ConfigStore, learning_rate: float) -> dict[str, Any]:
-    training = config.training
+    training, warmup = config.training, config.training.warmup_steps
+    is_share = warmup < 1
     return {
         "optim.lr": learning_rate,
-        "optim.lr_warmup_steps": training.warmup_steps * updates_per_step(config),  # verl counts updates
-        "optim.lr_warmup_steps_ratio": training.warmup_ratio,
+        "optim.lr_warmup_steps": 0 if is_share else int(warmup) * updates_per_step(config),  # verl counts updates
+        "optim.lr_warmup_steps_ratio": warmup if is_share else 0.0,
         "optim.lr_scheduler_type": training.lr_schedule,
-        "optim.min_lr_ratio": training.min_lr_ratio,
+        "optim.min_lr_ratio": 0.0,
         "optim.weight_decay": training.weight_decay,
         "optim.clip_grad": training.max_grad_norm,
     }
@@ -193,8 +197,8 @@ def _algorithm(config: ConfigStore) -> dict[str, Any]:
         "algorithm.lam": training.lam,
         "algorithm.use_kl_in_reward": training.use_kl_in_reward,
         "algorithm.kl_ctrl.kl_coef": training.kl_coef,
-        "algorithm.kl_ctrl.type": "fixed" if training.kl_target is None else "adaptive",
-        "algorithm.kl_ctrl.target_kl": training.kl_target or 0.1,
+        "algorithm.kl_ctrl.type": "fixed",
+        "algorithm.kl_ctrl.target_kl": 0.1,
         "algorithm.rollout_correction.rollout_is": None if correction == "none" else correction,
     }
 
@@ -234,7 +238,7 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
         "trainer.v1.trainer_mode": schedule,
         # verl counts versions of the weights, the first included.
         "trainer.v1.sampler.max_off_policy_threshold": training.max_staleness + 1,
-        "trainer.v1.sampler.max_off_policy_strategy": training.stragglers,
+        "trainer.v1.sampler.max_off_policy_strategy": "wait",
         # verl then fetches starts one by one; only where groups are replaced.
         "trainer.v1.sampler.sync_refill_failed_groups": FailurePolicy.of(config.failures).drops
         or training.filter_groups,

@@ -10,21 +10,22 @@ import math
 from collections.abc import Callable
 
 from turnsmith.records.run_warnings import RunWarning
-from turnsmith.rollout.episode_report import group_examples
+from turnsmith.rollout.episode_report import refusal_warning
 from turnsmith.text import number
-from turnsmith.trainer.diagnostics.context import StepContext
-from turnsmith.trainer.diagnostics.length_drift import length_drift, unreadable_calls_drift
-from turnsmith.trainer.diagnostics.phrase_drift import new_high_reward_phrase
-from turnsmith.trainer.diagnostics.refused_requests import refused_requests
-from turnsmith.trainer.diagnostics.success_drift import success_against_reward
-from turnsmith.trainer.diagnostics.term_drift import reward_term_drift
+from turnsmith.trainer.diagnostics.context import (
+    StepContext,
+    length_drift,
+    new_high_reward_phrase,
+    reward_term_drift,
+    success_against_reward,
+    unreadable_calls_drift,
+)
 from turnsmith.trainer.diagnostics.zero_gradient import (
     LIMITS,
     NEARLY_ALL,
     cause_of_zero,
     compares_groups,
     first_line,
-    turn_limit,
 )
 from turnsmith.trajectory import Outcome
 
@@ -93,7 +94,7 @@ def constant_groups(context: StepContext) -> RunWarning | None:
         f"{training.adv_estimator} compares the episodes of a group; a group with equal rewards gives no gradient.",
         "Use tasks that the model solves sometimes, larger groups (training.group_size), or partial rewards. "
         "training.filter_groups=true replaces such groups.",
-        [name for group in report.constant_groups for name in group_examples(report, group)[:1]],
+        [name for group in report.constant_groups for name in report.group_examples.get(group, [])[:1]],
     )
 
 
@@ -144,7 +145,7 @@ def reward_out_of_range(context: StepContext) -> RunWarning | None:
         f"{number(outside[0])}.",
         "A single outlier dominates its group, and the model learns to reproduce it.",
         "Fix the reward, or declare the right `reward_range`.",
-        [name for group in groups for name in group_examples(context.report, group)[:1]],
+        [name for group in groups for name in context.report.group_examples.get(group, [])[:1]],
     )
 
 
@@ -196,7 +197,7 @@ def growing_lengths(context: StepContext) -> RunWarning | None:
 
 def cut_turns(context: StepContext) -> RunWarning | None:
     """Almost all turns are cut before the model has finished."""
-    report, turns, limit = context.report, sum(context.report.turns), turn_limit(context.config)
+    report, turns, limit = context.report, sum(context.report.turns), context.config.inference.max_tokens
     if limit < _SHORT_TURN or not turns or report.cut_turns < NEARLY_ALL * turns:
         return None
     return context.warning(
@@ -244,11 +245,11 @@ def repeated_episodes(context: StepContext) -> RunWarning | None:
 def failing_tools(context: StepContext) -> RunWarning | None:
     """Tools raise exceptions."""
     report = context.report
-    if report.tool_failures < max(1.0, _TOOL_FAILURES * report.tool_calls):
+    if report.tools.failures < max(1.0, _TOOL_FAILURES * report.tools.calls):
         return None
     return context.warning(
         "failing_tools",
-        f"{report.tool_failures} of {report.tool_calls} tool calls raised an exception inside the tool.",
+        f"{report.tools.failures} of {report.tools.calls} tool calls raised an exception inside the tool.",
         "The model learns to avoid a tool that fails through no fault of its own.",
         "Read the failures in these episodes and fix the tool; raise `ToolError` for mistakes of the model.",
         report.examples.get("tool_failure"),
@@ -258,18 +259,23 @@ def failing_tools(context: StepContext) -> RunWarning | None:
 def misused_tools(context: StepContext) -> RunWarning | None:
     """Most tool calls are invalid."""
     report = context.report
-    tried = report.tool_calls + report.format_problems
-    wrong = report.tool_errors - report.tool_failures + report.format_problems
+    tried = report.tools.calls + report.tools.format_problems
+    wrong = report.tools.errors - report.tools.failures + report.tools.format_problems
     if tried < 8 or wrong < _TOOL_ERRORS * tried:
         return None
     return context.warning(
         "misused_tools",
-        f"{wrong} of {tried} tool calls were invalid: {report.format_problems} could not be parsed, "
-        f"{report.tool_errors - report.tool_failures} had wrong arguments or were refused.",
+        f"{wrong} of {tried} tool calls were invalid: {report.tools.format_problems} could not be parsed, "
+        f"{report.tools.errors - report.tools.failures} had wrong arguments or were refused.",
         "Turns are spent on calls that do nothing, and the reward may never be reached.",
         "Try another inference.tool_format, describe the tools better, or show an example call in the prompt.",
         [*report.examples.get("format_problem", []), *report.examples.get("tool_error", [])],
     )
+
+
+def refused_requests(context: StepContext) -> RunWarning | None:
+    """The gateway refused requests of agents: what an agent earns without an answer is not the model's work."""
+    return refusal_warning(context.report, int(context.record["step"]))
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from turnsmith import config_sources
 from turnsmith.config import ConfigStore
 from turnsmith.importing import import_object
 from turnsmith.records.episodes import read_episodes
@@ -67,15 +66,15 @@ class StepMonitor:
             self._remember(record)
 
     @classmethod
-    def of_run(cls, folder: RunFolder, *reward_sources: object) -> StepMonitor:
+    def of_run(cls, folder: RunFolder, config: ConfigStore, *reward_sources: object) -> StepMonitor:
         """A monitor for a run, which continues where its folder ends.
 
         Args:
             folder: The run's folder.
+            config: The run's settings.
             reward_sources: The reward function or the environment's class, which may declare a `reward_range`.
         """
         ranges = [declared for source in reward_sources if (declared := declared_range(source)) is not None]
-        config = config_sources.load(folder.path / "config.yaml")
         # A warning without a step is a sentence from elsewhere, and is never over.
         begun = [warning for warning in warnings_in(folder.read_events()) if warning.until is None and warning.step]
         past = folder.read_metrics()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnsmith.config import ConfigStore
-from turnsmith.rollout.episode_report import EpisodeReport, group_examples
+from turnsmith.rollout.episode_report import EpisodeReport
 from turnsmith.text import number
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trajectory import Outcome
@@ -15,7 +15,6 @@ NEARLY_ALL = 0.9
 LIMITS = {
     Outcome.TURN_LIMIT: "inference.max_turns",
     Outcome.TOKEN_LIMIT: "inference.max_episode_tokens",
-    Outcome.TURN_TOKEN_LIMIT: "inference.max_turn_tokens",
     Outcome.TOOL_CALL_LIMIT: "inference.max_tool_calls",
     Outcome.TIME_LIMIT: "inference.max_seconds",
     Outcome.TRUNCATED: "the environment's own limit, such as environment.max_steps",
@@ -70,14 +69,14 @@ def cause_of_zero(report: EpisodeReport, config: ConfigStore, *, flat: bool, cli
         return ZeroGradientCause(
             "no group has two episodes to compare",
             "Set training.group_size to at least 2 (8 is usual); if episodes failed, find out why.",
-            _some(report, list(report.groups)),
+            _examples(report, list(report.groups)),
         )
     if len(report.constant_groups) == len(report.compared_groups):
         return _constant_groups(report)
     return ZeroGradientCause(
         "every advantage is 0 although the rewards differ",
         "Check training.adv_estimator, training.credit and training.gamma, which turn rewards into advantages.",
-        _some(report, list(report.compared_groups)),
+        _examples(report, list(report.compared_groups)),
     )
 
 
@@ -126,14 +125,16 @@ def _one_reward(report: EpisodeReport, config: ConfigStore) -> ZeroGradientCause
             "rewards, start with easier tasks, or use larger groups (training.group_size)."
         )
         advice += " Check that inference.max_tokens leaves room for an answer." if cut else ""
-    return ZeroGradientCause(f"{because}{f', and {cut}' if cut else ''}", advice, _some(report, list(report.groups)))
+    return ZeroGradientCause(
+        f"{because}{f', and {cut}' if cut else ''}", advice, _examples(report, list(report.groups))
+    )
 
 
 def _cut_turns(report: EpisodeReport, config: ConfigStore) -> str:
     turns = sum(report.turns)
     if not turns or report.cut_turns < NEARLY_ALL * turns:
         return ""
-    return f"{report.cut_turns} of {turns} turns were cut at {turn_limit(config)} tokens"
+    return f"{report.cut_turns} of {turns} turns were cut at {config.inference.max_tokens} tokens"
 
 
 def _constant_groups(report: EpisodeReport) -> ZeroGradientCause:
@@ -143,13 +144,8 @@ def _constant_groups(report: EpisodeReport) -> ZeroGradientCause:
         "episodes are compared within their group",
         "Use tasks that the model solves sometimes, neither always nor never. Larger groups (training.group_size) "
         "and inference.temperature=1 help.",
-        _some(report, report.constant_groups),
+        _examples(report, report.constant_groups),
     )
-
-
-def turn_limit(config: ConfigStore) -> int:
-    """Limit on tokens of one turn."""
-    return config.inference.max_turn_tokens or config.inference.max_tokens
 
 
 def first_line(text: str, longest: int = 200) -> str:
@@ -158,8 +154,8 @@ def first_line(text: str, longest: int = 200) -> str:
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 
-def _some(report: EpisodeReport, groups: list[str]) -> tuple[str, ...]:
+def _examples(report: EpisodeReport, groups: list[str]) -> tuple[str, ...]:
     """One episode of each of the first groups; of a single group, its first episodes."""
     if len(groups) == 1:
-        return tuple(group_examples(report, groups[0]))
-    return tuple(name for group in groups[:3] for name in group_examples(report, group)[:1])
+        return tuple(report.group_examples.get(groups[0], ()))
+    return tuple(name for group in groups[:3] for name in report.group_examples.get(group, [])[:1])

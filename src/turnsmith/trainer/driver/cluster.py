@@ -13,16 +13,22 @@ from contextlib import nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
+from turnsmith.concurrency.threads import cores
 from turnsmith.config import ConfigStore
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.importing import install_line, not_imported
-from turnsmith.threads import cores
 from turnsmith.trainer.config.layout import RayDemand
-from turnsmith.trainer.driver.fork_server import ForkServer, forking_workers, preloaded_modules
-from turnsmith.trainer.driver.local_ray import LOOPBACK, on_this_machine_alone
+from turnsmith.trainer.driver.ending import starting_ray
+from turnsmith.trainer.driver.local_ray import (
+    LOOPBACK,
+    ForkServer,
+    environment_variables,
+    forking_workers,
+    on_this_machine_alone,
+    preloaded_modules,
+    private_variables,
+)
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
-from turnsmith.trainer.driver.process_environment import environment_variables, private_variables
-from turnsmith.trainer.driver.stop_signals import starting_ray
 
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4
@@ -54,14 +60,14 @@ class Cluster:
         if self.is_local:
             self._folder = tempfile.mkdtemp(prefix="turnsmith-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
             self._variables |= private_variables(self._folder)
-            # Not the folder itself, which Ray would open to everybody.
+            # A folder inside it, because Ray lets everybody read its own.
             self._arguments["_temp_dir"] = f"{self._folder}/ray"
         try:
             if self.is_local and device == "cpu":
                 self._fork_server = ForkServer(self._folder, LOOPBACK | self._variables, preloaded_modules(config))
                 self._processes = [self._fork_server.process]
                 self._vital = {"fork server": self._fork_server.process}
-            import_module("ray")  # meanwhile
+            import_module("ray")  # while the fork server imports as well
         except ImportError as error:
             _kill(self._processes)
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -82,7 +88,7 @@ class Cluster:
         if not self._owned:
             check_cluster(self._config)
             return
-        # Ray's own; what the user's script has started besides, or a cluster that is only joined, is not ours to stop.
+        # Only Ray's own processes: those of the user's script, and of a cluster that was joined, are not ours to stop.
         with forking_workers(self._fork_server) as more:
             self._processes += _start_ray(self._arguments, self._variables | more, tell, is_local=self.is_local)
         self._vital |= {name: process for process in self._processes if (name := process.name()) in _VITAL}
@@ -163,7 +169,7 @@ def _start_ray(
     before = _children()
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
-            # Processes on this machine inherit the variables: sooner than through a runtime environment.
+            # Processes on this machine inherit the variables, which is faster than a runtime environment.
             with starting_ray(), on_this_machine_alone(variables) if is_local else nullcontext():
                 ray.init(**arguments)
             break
@@ -178,7 +184,7 @@ def _start_ray(
 
 
 def _busy() -> str:
-    """That the machine has more to do than it has cores, if so."""
+    """A phrase if more processes want to run than the machine has cores; else empty."""
     load = os.getloadavg()[0]
     return f"the machine is busy (load {load:.0f} on {cores()} cores)" if load > cores() else ""
 

@@ -1,6 +1,6 @@
 """Compares what a layout asks of Ray with what the nodes have, before a process waits for what is not there.
 
-Without this, a layout that does not fit is a run that starts for minutes, or for ever.
+Without this check, a run whose layout does not fit would wait for minutes or for ever.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from turnsmith.concurrency.threads import cores
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError, TrainingFailure
-from turnsmith.threads import cores
-from turnsmith.trainer.config.auto import resolve_device
-from turnsmith.trainer.config.layout import RayDemand, all_nodes
+from turnsmith.trainer.config.layout import RayDemand, all_nodes, resolve_device
 
 _WAIT_SECONDS = 4.0
 """How long the resources of a run that has just ended may take to be free again."""
@@ -37,7 +36,7 @@ class NodeResources:
 
 
 def logical_cpus(config: ConfigStore) -> int:
-    """CPUs that a Ray of our own is given. They are logical: processes share the cores, but none waits for ever."""
+    """CPUs of a Ray of our own. They are logical: processes share the cores, and none waits for ever."""
     return max(cores(), RayDemand.of(config).total_cpus)
 
 
@@ -47,7 +46,7 @@ def check_machine(config: ConfigStore) -> None:
     CPUs, and on a CPU also GPUs, are logical in a Ray of our own: there are always enough.
     """
     if sys.platform != "linux":
-        raise ConfigError("Training needs Linux; `turnsmith check`, `play`, `eval` and `report` work here, too.")
+        raise ConfigError("Training needs Linux; `turnsmith check`, `play`, `eval` and `runs` work here, too.")
     if config.ray.address or _is_cpu(config):
         return
     import ray
@@ -125,7 +124,7 @@ or ray.gpus_per_node, or add nodes.'
     with_cpus = [node for node in nodes if node.cpus]
     units = ceil(demand.storage_units / max(1, len(with_cpus)))  # on the node that gets most of them
     kinds = [(demand.nodes, demand.gpus, demand.cpus), (demand.rollout_nodes, demand.rollout_gpus, demand.rollout_cpus)]
-    if not _fit(kinds, [(node.gpus, node.cpus - units) for node in nodes]):
+    if not _have_room(kinds, [(node.gpus, node.cpus - units) for node in nodes]):
         return _too_few(config, nodes, ceil(demand.storage_units / max(1, all_nodes(config), len(with_cpus))))
     small = [node for node in with_cpus if node.cpus < units]
     if small:
@@ -138,7 +137,7 @@ or ray.gpus_per_node, or add nodes.'
     return ""
 
 
-def _fit(kinds: list[tuple[int, int, int]], free: list[tuple[int, int]]) -> bool:
+def _have_room(kinds: list[tuple[int, int, int]], free: list[tuple[int, int]]) -> bool:
     """Whether nodes with these GPUs and CPUs free have room for (number, GPUs, CPUs) of each kind.
 
     verl puts the ranks of a node on one node, but may put those of two on one that is large enough.

@@ -1,4 +1,4 @@
-"""Our dataset as verl reads it: one row per group, with a seed and maybe a task."""
+"""Our dataset for verl: one row per group, with a seed and possibly a task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
         self.first = self.stream.position
 
     def __len__(self) -> int:
-        return ENDLESS  # the number of steps decides how far it is read
+        return ENDLESS  # the number of steps decides how many rows are read
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         start = self.stream.start(self.first + index)
@@ -58,7 +58,7 @@ class EpisodeDataset(Dataset[dict[str, Any]]):
         self.stream.record(means, successes)
 
     def metrics(self) -> dict[str, float]:
-        """In a mix, the share of each environment in the groups to come."""
+        """In a mix, the share of each environment in the next groups."""
         shares = self.stream.shares() if isinstance(self.stream, MixDataset) else {}
         return {f"environment/{name}/share": share for name, share in shares.items()}
 

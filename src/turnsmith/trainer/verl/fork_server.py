@@ -1,12 +1,12 @@
-"""A process that imports once what the processes of a run need, and forks each of them: on one machine, without GPUs.
+"""Imports once what the processes of a run need, and forks each of them; only on one machine without GPUs.
 
 Ray starts every worker as a new Python, which imports torch, transformers and verl for 7 to 12 s of CPU. Here Ray
-starts `worker_shim.py`, which hands its command line to this process and ends; a child of this process goes on
+starts `ray_shims.py`, which hands its command line to this process and ends; a child of this process goes on
 as that worker. Nothing else happens here: it has one thread, no model, and no code of the user's.
 
 A GPU's driver does not survive a fork, and importing verl may start it: there Ray starts its workers itself.
 
-Run by `driver/fork_server.py`: python -m turnsmith.trainer.verl.fork_server SOCKET MODULE ...
+Run by `driver/local_ray.py`: python -m turnsmith.trainer.verl.fork_server SOCKET MODULE ...
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from turnsmith.records.stacks import VARIABLE
-from turnsmith.trainer.worker_shim import FIRST_JOB, JOB, RAYLET
+from turnsmith.trainer.ray_shims import FIRST_JOB, JOB, RAYLET
 
 _MOST_FILES = 64
 _OOM_SCORE = 1000
-"""By how much more than Ray itself, the kernel should prefer to end a worker when memory is short: Ray's default."""
+"""How much sooner than Ray itself the kernel ends a worker when memory is short; Ray's default."""
 
 
 def fork_workers(address: str, modules: list[str]) -> None:
-    """Listen, import, and answer requests; in a child: be the worker that was asked for.
+    """Listen, import, and answer requests; in a child, become the requested worker.
 
     It listens before it imports, so that Ray's workers wait for it. It ends with the process that started it and with
     Ray's raylet, and its children notice that within a second.
@@ -43,30 +43,28 @@ def fork_workers(address: str, modules: list[str]) -> None:
     parent, listener = os.getppid(), socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
-    os.environ.pop(VARIABLE, None)  # this process is none of those whose stacks are of interest
-    # Ray reads these two once, while it is imported: the job of its workers, and the process that they end with.
+    os.environ.pop(VARIABLE, None)  # the stacks of this process are not collected
+    # Ray reads these once, at import: the job of its workers, and the process with which they end.
     os.environ |= {JOB: FIRST_JOB, RAYLET: str(os.getpid())}
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray starts its processes
-    gc.disable()  # nothing here becomes garbage; looking for it takes a seventh of the time
+    gc.disable()  # nothing here becomes garbage, and looking for it is slow
     with _drawing_nothing():
         for name in modules:
-            with suppress(Exception):  # the worker that needs it imports it again, and says what is wrong
+            with suppress(Exception):  # the worker that needs it imports it again, and reports the error
                 importlib.import_module(name)
     from ray._private.utils import set_kill_on_parent_death_linux
 
     set_kill_on_parent_death_linux()
-    if os.getppid() != parent:  # it was killed meanwhile
+    if os.getppid() != parent:  # the parent was killed
         return
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children: the kernel forgets them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     _become(*_next_worker(listener))
 
 
 @contextmanager
 def _drawing_nothing() -> Iterator[None]:
-    """Leave Ray's generator of ids untouched: begun here, by an actor class of verl's, it would give every worker the
-    same ids, its own among them.
-    """
+    """Keep verl's actor classes from Ray's generator of ids here, because all workers would then draw the same ids."""
     from ray import actor
 
     ids = actor.ActorClassID
@@ -87,10 +85,10 @@ def _next_worker(listener: socket.socket) -> tuple[bytes, list[int]]:
         with (
             connection,
             suppress(OSError),
-        ):  # whoever asked was killed, or there are too many processes: it is on its own
+        ):  # the client was killed, or there are too many processes
             request, fds = receive(connection)
             if request and not raylet:
-                with suppress(OSError):  # a kernel before 5.3: whoever started this process ends the others
+                with suppress(OSError):  # a kernel before 5.3: the parent ends the others
                     raylet = [os.pidfd_open(int(json.loads(request)["variables"][RAYLET]))]
             child = os.fork() if request else -1
             if child == 0:
@@ -105,7 +103,7 @@ def _next_worker(listener: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """The text and the files of a request; no text if the other side was killed meanwhile."""
+    """The text and the files of a request; no text if the other side was killed."""
     header, fds, _, _ = socket.recv_fds(connection, 8, _MOST_FILES)
     request, length = b"", int.from_bytes(header, "big")
     while len(request) < length:
@@ -117,14 +115,14 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _become(request: bytes, fds: list[int]) -> None:
-    """Go on as the process that was asked for, in the environment that it would have been started in."""
+    """Become the requested process, in the environment that it would have been started in."""
     worker = json.loads(request)
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, worker["group"])  # Ray ends a worker with its whole group
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
-    # First out of the way of each other.
+    # First to numbers that are not wanted.
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, max(worker["files"]) + 1) for fd in fds]
     for number, fd, first in zip(worker["files"], moved, fds, strict=True):
         if first not in worker["files"]:
@@ -133,8 +131,8 @@ def _become(request: bytes, fds: list[int]) -> None:
         os.close(fd)
     os.chdir(worker["folder"])
     if worker["arguments"][0] == "-c":
-        # vLLM gives its processes titles by a package that looks for their place beside the environment of now. Ray has
-        # its own way for its workers, which would then fail.
+        # vLLM sets process titles with setproctitle, which must first run in this environment. Not for Ray's workers,
+        # whose own titles would then fail.
         with suppress(ImportError):
             os.environ["SPT_NOENV"] = "1"
             importlib.import_module("setproctitle").getproctitle()
@@ -152,7 +150,7 @@ def _become(request: bytes, fds: list[int]) -> None:
 
 
 def _read_environment_again() -> None:
-    """Do once more what depends on environment variables, or must not be the same in two workers."""
+    """Repeat what depends on environment variables, or must differ between workers."""
     import numpy as np
     from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
 

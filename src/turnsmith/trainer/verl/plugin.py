@@ -3,7 +3,7 @@
 It selects the CPU platform only where `VERL_PLATFORM=cpu` asks for it, so on a GPU machine, and in a user's own verl
 runs, verl behaves as if this package were not installed.
 
-verl swallows any error that a plugin raises. So the task runner calls `check_loaded()`, which raises it.
+verl swallows all errors of plugins. So the task runner calls `check_loaded()`, which raises them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from turnsmith.records.stacks import enable_stack_dump
 
 LOADED: list[str] = []
-"""What has been registered in this process."""
+"""The parts that have been registered in this process."""
 
 
 def asked_for_cpu() -> bool:
@@ -33,7 +33,7 @@ def register_with_verl() -> None:
         importlib.import_module("turnsmith.trainer.verl.cpu.platform")  # registers itself
         LOADED.append("platform")
     if os.environ.get("TURNSMITH_RUN"):
-        # For Ascend NPUs only; but importing it takes every process two seconds where vLLM is installed.
+        # Only for Ascend NPUs, but its import takes two seconds where vLLM is installed.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
@@ -47,7 +47,7 @@ def register_with_verl() -> None:
             protect_http()
             LOADED.append("ports")
     if asked_for_cpu() and "cpu" not in LOADED:
-        from turnsmith.trainer.verl.cpu.patches import make_verl_run_on_cpu
+        from turnsmith.trainer.verl.cpu.platform import make_verl_run_on_cpu
 
         make_verl_run_on_cpu()
         LOADED.append("cpu")
@@ -59,16 +59,16 @@ def _register_rollouts() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     def load_replica() -> Any:
-        from turnsmith.trainer.verl.transformers.replica import TransformersReplica
+        from turnsmith.trainer.verl.transformers_replica import TransformersReplica
 
         return TransformersReplica
 
     RolloutReplicaRegistry.register("transformers", load_replica)
-    _ROLLOUT_REGISTRY[("transformers", "async")] = "turnsmith.trainer.verl.transformers.replica.TransformersAdapter"
+    _ROLLOUT_REGISTRY[("transformers", "async")] = "turnsmith.trainer.verl.transformers_replica.TransformersAdapter"
 
 
 def _register_vllm() -> None:
-    """Replace verl's vLLM servers by ours, one of which a run can lose."""
+    """Replace verl's vLLM servers by ours, which a run can lose."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
@@ -82,7 +82,7 @@ def _register_vllm() -> None:
 
 
 def _load_value_heads_with_the_chosen_attention() -> None:
-    # verl's loader asks for flash_attention_2 whatever the model's config says.
+    # verl's loader always asks for flash_attention_2, and ignores the model's config.
     from verl.utils import model
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Loads a checkpoint into another number of ranks than wrote it. Runs on the ranks.
+"""Loads a checkpoint that another number of ranks wrote. Runs on the ranks.
 
 verl has each rank load its own file, so it needs as many ranks as before. Here each rank reads, from all files, the
 blocks that it now holds. With the number of ranks that wrote the checkpoint, verl's own code loads it.
@@ -19,7 +19,7 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.device import get_torch_device
 
 from turnsmith.errors import RecordError
-from turnsmith.trainer.checkpoints.fsdp_shards import joined, read_shards, saved_ranks, shard_path
+from turnsmith.trainer.checkpoints.hugging_face import joined, read_shards, saved_ranks, shard_path
 
 
 def load_from_any_number_of_ranks(rank: int = 0) -> None:
@@ -47,7 +47,7 @@ def load_resharded(manager: Any, part: Path) -> None:
     if manager.should_load_optimizer:
         _load_optimizer(manager.optimizer, part)
     if manager.should_load_extra:
-        # As verl loads it, with code: the random states of numpy and Python are in it.
+        # With code, as in verl: it has the random states of numpy and Python.
         extra = torch.load(shard_path(part, saved_ranks(part), 0, "extra_state"), weights_only=False)
         if extra["lr_scheduler"] is not None and manager.lr_scheduler is not None:
             manager.lr_scheduler.load_state_dict(extra["lr_scheduler"])  # the same on all ranks
@@ -81,7 +81,7 @@ def _load_optimizer(optimizer: Any, part: Path) -> None:
 
 
 def _block(name: str, parts: list[Any], held: Any) -> Any:
-    """What this rank holds of a tensor that is sharded as `held` is now."""
+    """This rank's part of a tensor that is sharded like `held`."""
     if not isinstance(parts[0], DTensor):  # the same on all ranks, such as the number of steps
         return parts[0].clone() if isinstance(parts[0], torch.Tensor) else parts[0]
     mesh, placements = held.device_mesh, held.placements

@@ -10,18 +10,18 @@ from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync, trainer
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from turnsmith.errors import TrainingFailure
+from turnsmith.records.run_state import EventKind
 from turnsmith.trainer.checkpoints.contents import GROUPS_UNDER_WAY
-from turnsmith.trainer.verl.joined_servers import JoinedServers
-from turnsmith.trainer.verl.lost_servers import LivingReplicas
+from turnsmith.trainer.verl.lost_and_joined_servers import JoinedServers, LivingReplicas
 from turnsmith.trainer.verl.replay_buffer import AsyncEpisodeReplayBuffer
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 from turnsmith.trainer.verl.trainer import EpisodeTrainer
 from turnsmith.trainer.verl.workers import PARTITION, put_back_groups
 
 _KEPT = 0
-"""Under this number verl keeps the weights of a step's beginning, if a step has several updates."""
+"""The number under which verl keeps the weights of a step's beginning, if a step has several updates."""
 _NOW = -1
-"""Under this one we keep those of now, while the others are sent."""
+"""The number under which we keep the current weights while the others are sent."""
 
 
 class SyncTrainer(EpisodeTrainer, PPOTrainerSync):
@@ -39,19 +39,20 @@ class AsyncTrainer(EpisodeTrainer):
 
     @property
     def saves_late(self) -> bool:
-        """No: the groups of a failed step are neither in the dataset's position nor in the queue."""
+        """False: neither the dataset's position nor the queue has the groups of a failed step."""
         return False
 
     def _build_replay_buffer(self) -> AsyncEpisodeReplayBuffer:
-        return AsyncEpisodeReplayBuffer(**self._buffer_settings(), updates_left=lambda: self.updates_left)
+        more: dict[str, Any] = {"updates_left": lambda: self.updates_left, "max_staleness": self.max_staleness}
+        return AsyncEpisodeReplayBuffer(**self._buffer_settings(), **more)
 
     @property
     def max_staleness(self) -> int:
         """`training.max_staleness`."""
-        return int(self.config.trainer.v1.sampler.max_off_policy_threshold) - 1
+        return self.plan.config.training.max_staleness
 
     def on_train_begin(self) -> None:
-        """Dispatch what is generated ahead, or what is missing of it after an earlier `fit`."""
+        """Dispatch the groups that are generated ahead, or those still missing after an earlier `fit`."""
         self._restored_tq_prompt_count = trainer_base._count_tq_prompt_groups()
         super().on_train_begin()
 
@@ -60,7 +61,7 @@ class AsyncTrainer(EpisodeTrainer):
         return {**super().state(), GROUPS_UNDER_WAY: trainer_base._count_tq_prompt_groups()}
 
     def load(self, checkpoint: Path) -> None:
-        """Load a checkpoint. Groups that were not trained on by then are replayed from their starts."""
+        """Load a checkpoint. Groups that it was not trained on are replayed from their starts."""
         if trainer_base._count_tq_prompt_groups():
             raise TrainingFailure(
                 "Episodes of this run are in flight and cannot be cancelled: with an asynchronous training.schedule, "
@@ -77,7 +78,7 @@ class AsyncTrainer(EpisodeTrainer):
         self._is_loaded = True
 
     def _reissue_inflight_prompts(self, partition_id: str = PARTITION) -> int:
-        # verl does this whenever training begins, and mistakes groups in flight for groups of a checkpoint.
+        # verl does this whenever training begins, and takes groups in flight for groups of a checkpoint.
         is_loaded, self._is_loaded = self._is_loaded, False
         return super()._reissue_inflight_prompts(partition_id) if is_loaded else 0
 
@@ -93,10 +94,10 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
     """Whether the model has been updated since its weights were sent."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        # As `EpisodeTrainer.__init__` does for the other servers.
+        # Like `EpisodeTrainer.__init__` for the other servers.
         trainer_separate_async.LLMServerManager = PooledServerManager
         trainer_separate_async.CheckpointEngineManager = LivingReplicas
-        # verl 0.9.1 fails when it logs that there are no other servers: it passes the logger an argument of `print`.
+        # verl 0.9.1 passes the logger an argument of `print` when there are no other servers, and fails.
         logging.getLogger(trainer_separate_async.__name__).setLevel(logging.WARNING)
         super().__init__(config, *args, **kwargs)
 
@@ -108,18 +109,20 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
     def init(self) -> None:
         """Start all processes; from then on, nodes that join get rollout servers."""
         super().init()
-        self._joined = JoinedServers(self.standalone_server_manager, lambda sentence: self.emit("warning", sentence))
+        self._joined = JoinedServers(
+            self.standalone_server_manager, lambda sentence: self.emit(EventKind.WARNING, sentence)
+        )
 
     def joined_servers(self) -> list[Any]:
         """Handles of rollout servers on nodes that have joined since the last call; they have no weights yet."""
-        replicas = self._joined.look()
-        handles = [one.server_handle for one in replicas]
+        replicas = self._joined.poll()
+        handles = [replica.server_handle for replica in replicas]
         self.standalone_checkpoint_manager.add_replicas(replicas)
         self.standalone_server_manager.server_handles += handles
         return handles
 
     def send_weights(self, version: int) -> None:
-        """Send the weights of `version` to all servers: of a step's beginning, if it is between two updates."""
+        """Send the weights of `version` to all servers: between two updates, those of the step's beginning."""
         ranks: Any = self.actor_rollout_wg
         manager: Any = self.standalone_checkpoint_manager
         if not self._is_ahead:

@@ -14,14 +14,14 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from turnsmith.errors import EngineFailure
 from turnsmith.inference.engine import Generation, Sampling
-from turnsmith.trainer.verl.lost_servers import RESTART_SECONDS, SERVER_LOST
+from turnsmith.trainer.verl.lost_and_joined_servers import RESTART_SECONDS, SERVER_LOST
 
 _LOOK_SECONDS = 0.5
 _AVOID_SECONDS = 10.0
-"""How long a lost server gets no requests while others are up; its restart takes about as long."""
+"""How long a lost server gets no requests while others are up; about as long as its restart."""
 _AGAIN_SECONDS = 0.05
 _INTERRUPTED = ("aborted", "abort")
-"""Stop reasons of a turn that a weight update cut: vLLM's in verl, and SGLang's."""
+"""Stop reasons of a turn that a weight update interrupted: vLLM's in verl, and SGLang's."""
 _FINISHED = ("completed", "stop", "length")
 """All other stop reasons of the rollout servers: `completed` is vLLM's in verl, and ours."""
 
@@ -57,7 +57,7 @@ class ServerPool:
         return ServerPool(self._servers, self._backend, place, workers)
 
     def add(self, servers: Sequence[Any]) -> None:
-        """Use these servers too; having no sessions, they get all new ones until they have as many as the others."""
+        """Use these servers too. They get all new sessions until they have as many as the others."""
         self._servers += servers
         self._sessions += [0] * len(servers)
         self._busy += [0] * len(servers)
@@ -106,7 +106,7 @@ class ServerPool:
             if not self._up():
                 await asyncio.sleep(_LOOK_SECONDS)
         self._lost_until[home] = 0.0
-        if part.stop_reason not in (*_INTERRUPTED, *_FINISHED):  # is it a whole turn? Then it may be trained on
+        if part.stop_reason not in (*_INTERRUPTED, *_FINISHED):  # a whole turn can be trained
             raise EngineFailure(f"Rollout server {home} ended a turn with the unknown reason {part.stop_reason!r}.")
         return part
 
@@ -123,7 +123,7 @@ class ServerPool:
     def _server_of(self, session: str) -> int:
         home = self._home.get(session)
         if home is None:
-            # An episode is played in one task from its first turn to its last, so its session ends with that task.
+            # One task plays an episode from its first turn to its last, so the session ends with that task.
             task: Any = asyncio.current_task()
             task.add_done_callback(lambda task: self._leave(session))
         elif not self._lost_until[home]:
@@ -142,12 +142,12 @@ class ServerPool:
 
 
 def _restarts(server: Any) -> bool:
-    """Whether Ray restarts a server that is lost: only our own."""
+    """Whether Ray restarts a lost server; only our own."""
     return hasattr(server, "lacks_weights")
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether a server is lost, or about to end because its engine is."""
+    """Whether a server is lost, or about to end because its engine has ended."""
     return isinstance(error, SERVER_LOST) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
 
 
@@ -179,7 +179,7 @@ def _swaps(parts: list[Any]) -> tuple[tuple[int, int], ...]:
 def _stop_reason(reason: str, said: list[int], sampling: Sampling) -> str:
     if reason in ("stop", "length"):
         return reason
-    # "completed" may be either; length and last token tell them apart. A server may know more stop tokens than we do.
+    # "completed" is either; length and last token tell which. A server may have more stop tokens than we know.
     ended = len(said) < sampling.max_tokens or said[-1] in sampling.stop_token_ids
     return "stop" if ended else "length"
 

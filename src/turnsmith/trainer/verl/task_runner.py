@@ -1,4 +1,4 @@
-"""The Ray actor that runs verl's trainer, and the only one that the user's process talks to."""
+"""The Ray actor that runs verl's trainer; the user's process talks only to this one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from turnsmith.records.compaction import EpisodeCompactor
 from turnsmith.records.run_folder import RunFolder
 from turnsmith.records.run_lock import RunLock, join_run
+from turnsmith.records.run_state import EventKind
 from turnsmith.records.stacks import enable_stack_dump
-from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
-from turnsmith.trainer.epochs import Epochs
+from turnsmith.trainer.dataset import Epochs
 
 if TYPE_CHECKING:
+    from turnsmith.trainer.run_parts import EpisodePlan
     from turnsmith.trainer.validation import EvaluationSchedule
 
 
@@ -47,19 +48,18 @@ class TaskRunner:
     def start(
         self,
         config: Any,
-        plan: Any,
-        *,
-        num_actors: int,
-        saving: CheckpointPolicy,
-        epochs: Epochs,
+        plan: EpisodePlan,
         evaluating: EvaluationSchedule | None,
+        epochs: Epochs,
         tracker_variables: dict[str, str],
     ) -> None:
-        """Start every process of the run and load the model."""
+        """Start every process of the run and load the model; `config` is verl's, `plan` has ours."""
         self._folder = RunFolder.open(plan.run_dir)
-        self._compactor = EpisodeCompactor(self._folder.episodes_dir, lambda sentence: self._emit("warning", sentence))
+        self._compactor = EpisodeCompactor(
+            self._folder.episodes_dir, lambda sentence: self._emit(EventKind.WARNING, sentence)
+        )
         self._lock = join_run(self._folder.path, plan.lock_token)
-        self._emit("phase", "starting workers")
+        self._emit(EventKind.PHASE, "starting workers")
         config.transfer_queue.enable = True
         queue_ready = ThreadPoolExecutor(1).submit(_start_transfer_queue, config.transfer_queue)
         from omegaconf import OmegaConf
@@ -68,41 +68,40 @@ class TaskRunner:
 
         from turnsmith.rollout.ledger import Ledger, unsettled_episodes
         from turnsmith.trainer.verl import plugin
+        from turnsmith.trainer.verl.agent_loop import local_worker, start_actor
         from turnsmith.trainer.verl.schedules import trainer_class
         from turnsmith.trainer.verl.trackers import Trackers
-        from turnsmith.trainer.verl.worker import local_worker, start_actor
         from turnsmith.trainer.verl.workers import EpisodeWorkers
 
         plugin.check_loaded()
-        self._trackers = Trackers(config, plan.run_dir, tracker_variables, self._warn)
+        self._trackers = Trackers(config, plan.config, plan.run_dir, tracker_variables, self._warn)
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
         make = trainer_class(config.trainer.v1.trainer_mode)
-        self._trainer = make(config, self._emit, plan, saving=saving, evaluating=evaluating)
+        self._trainer = make(config, self._emit, plan, evaluating)
         self._trainer.epochs = epochs
-        self._emit("phase", "loading model")
+        self._emit(EventKind.PHASE, "loading model")
         self._trainer.init()
         queue_ready.result()
         trainer = self._trainer
         self._workers = self._trainer.agent_loop_manager = EpisodeWorkers(
             lambda place: (
-                start_actor(place, plan, config, trainer.get_llm_client().of_worker(place, num_actors))
-                if num_actors
+                start_actor(place, plan, config, trainer.get_llm_client().of_worker(place, plan.num_actors))
+                if plan.num_actors
                 else local_worker(plan, config, trainer.get_llm_client())
             ),
-            max(1, num_actors),
+            max(1, plan.num_actors),
             int(config.actor_rollout_ref.rollout.n),
             Ledger(unsettled_episodes(self._folder.read_ledger()) if make.carries else (), may_carry=make.carries),
             self._warn,
         )
-        self._workers.meanwhile = self._trainer.look_after_processes
-        # Python looks for garbage among old objects only when a quarter of them are new, and imports alone make half a
-        # million: without them it looks often, and finds little.
+        self._workers.while_waiting = self._trainer.check_processes
+        # Imports create half a million objects. Without them, Python would look for garbage often, and find little.
         gc.freeze()
         self._trainer.on_every_rank(lambda rank: gc.freeze())
-        self._emit("phase", "ready")
+        self._emit(EventKind.PHASE, "ready")
 
     def train_until(self, step: int, epochs: Epochs | None = None) -> bool:
         """Train up to and including optimizer step `step`; if that fails, save the state after the last good step.
@@ -152,24 +151,18 @@ class TaskRunner:
             self._trackers.finish()
 
     def _warn(self, sentence: str) -> None:
-        self._emit("warning", sentence)
+        self._emit(EventKind.WARNING, sentence)
 
-    def _emit(self, kind: str, content: Any) -> None:
+    def _emit(self, kind: EventKind, content: Any) -> None:
         self._moves += 1
-        if kind == "step":
-            self._folder.append_metrics(content)
+        self._folder.record(kind, content)
+        if kind == EventKind.STEP:
             self._compactor.step_done(content["step"])
             self._trackers.log(content)
-        elif kind == "evaluation":
-            self._folder.append_evaluation(content)
-            if content["step"] == 0:  # any other is part of the record of its step
-                from turnsmith.trainer.validation import as_step_metrics
+        elif kind == EventKind.EVALUATION and content["step"] == 0:  # others are part of their step's record
+            from turnsmith.trainer.validation import as_step_metrics
 
-                self._trackers.log({"step": 0, **as_step_metrics(content)})
-        elif kind == "ledger":
-            self._folder.append_ledger(content)
-        else:
-            self._folder.append_event(kind, content=content)
+            self._trackers.log({"step": 0, **as_step_metrics(content)})
         self._events.put((kind, content))
 
 

@@ -1,7 +1,7 @@
 """Experiment trackers such as TensorBoard and Weights & Biases: verl's tracking, with our names for the metrics.
 
-verl would open them anew for each `fit()` and log its own names. Here the task runner opens them once, and they get
-what the run folder gets. A tracker of the user's own, `logging.trackers=[module:name]`, gets the same.
+verl would open them for each `fit()` and log its own names. Here the task runner opens them once, and they get the same
+metrics as the run folder. So does a tracker of the user's own, `logging.trackers=[module:name]`.
 
 Each tracker has a thread of its own, which opens it, logs to it and ends it: MLflow and Trackio know their run only in
 the thread that opened it, and Ray calls the task runner in several. Training never waits for a tracker nor ends
@@ -21,8 +21,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from turnsmith.config import Tracker
-from turnsmith.config_sources import load, to_dict
+from turnsmith.config import ConfigStore, Tracker
+from turnsmith.config_sources import to_dict
 from turnsmith.importing import import_object
 
 _MOST_WAITING = 256
@@ -68,14 +68,21 @@ class Trackers:
 
     Args:
         config: verl's settings; its trackers are removed from them, so that verl does not open them itself.
+        settings: The run's.
         run_dir: The run folder.
         variables: What `tracker_variables` returned in the user's process.
         warn: Called with a sentence when a tracker fails or does not keep up.
     """
 
-    def __init__(self, config: Any, run_dir: str, variables: Mapping[str, str], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: Any,
+        settings: ConfigStore,
+        run_dir: str,
+        variables: Mapping[str, str],
+        warn: Callable[[str], None],
+    ) -> None:
         names, config.trainer.logger = list(config.trainer.logger), []
-        settings = load(Path(run_dir) / "config.yaml")
         own = [name for name in settings.logging.trackers if ":" in name]
         if names or own:
             os.environ.update(variables)
@@ -98,7 +105,7 @@ class Trackers:
             thread.log(numbers)
 
     def finish(self) -> None:
-        """Write and send what is still buffered; wait for it, but not for ever."""
+        """Write and send what is still buffered; waits for a limited time."""
         deadline = time.monotonic() + _FINISH_SECONDS
         for thread in self._threads:
             thread.ask_to_finish()
@@ -117,7 +124,7 @@ class _TrackerThread:
         self._thread.start()
 
     def log(self, record: Mapping[str, float]) -> None:
-        """Hand over the metrics of one step. They are lost to this tracker if it is too far behind."""
+        """Queue the metrics of one step. This tracker loses them if it is too far behind."""
         if not self._thread.is_alive():
             return
         if self._records.qsize() < _MOST_WAITING:
@@ -130,7 +137,7 @@ class _TrackerThread:
             )
 
     def ask_to_finish(self) -> None:
-        """Have it end after the records that are waiting; see `wait`."""
+        """End after the waiting records; see `wait`."""
         self._records.put(None)
 
     def wait(self, deadline: float) -> None:
@@ -151,7 +158,7 @@ class _TrackerThread:
                 tracker.log(record)
             doing = "finished"
             tracker.finish()
-        except BaseException as error:  # sys.exit() in a tracker must cost this tracker, not the run
+        except BaseException as error:  # sys.exit() in a tracker must end the tracker, not the run
             reason = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
             self._warn(
                 f"The tracker {self._name} could not be {doing}, and the run goes on without it ({reason}). "
@@ -180,7 +187,7 @@ class _VerlTracker:
 
 
 class _RaiseLastAttempt(logging.Handler):
-    """Raises what stopped MLflow in the end: verl tries three times, and then only logs it."""
+    """Raise the error that stopped MLflow: verl tries three times, and then only logs it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         match record.args:

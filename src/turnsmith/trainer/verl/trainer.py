@@ -1,4 +1,4 @@
-"""verl's V1 trainer, with our metrics, records and checkpoints, and without its two-second polling."""
+"""verl's V1 trainer with our metrics, records and checkpoints, without its two-second polling."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from turnsmith.errors import TrainingFailure
 from turnsmith.records.advantages import StepAdvantages, write_advantages
 from turnsmith.records.checkpoints import prune
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.records.run_state import EventKind
 from turnsmith.records.signed_ledger import LedgerChain
+from turnsmith.rollout.episode_report import EpisodeReport
 from turnsmith.rollout.ledger import StepLedger
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport, step_record
+from turnsmith.trainer.diagnostics.context import step_record
 from turnsmith.trainer.diagnostics.monitor import StepMonitor
+from turnsmith.trainer.run_parts import EpisodePlan
 from turnsmith.trainer.validation import EvaluationSchedule, TrainingEvaluations, as_step_metrics
-from turnsmith.trainer.verl.checkpointing import CheckpointingTrainer
 from turnsmith.trainer.verl.dataset import set_curriculum
-from turnsmith.trainer.verl.episode_plan import EpisodePlan
 from turnsmith.trainer.verl.estimators import (
+    RunEstimator,
     add_advantages,
-    extra_fields,
-    extra_inputs,
-    register_estimator,
+    add_trainer_log_probs,
+    count_episodes,
     with_row_weights,
 )
-from turnsmith.trainer.verl.losses import count_episodes
+from turnsmith.trainer.verl.recovery import RecoveringTrainer
 from turnsmith.trainer.verl.replay_buffer import NOTHING_TO_TRAIN_ON, EpisodeReplayBuffer, episode_names
 from turnsmith.trainer.verl.server_pool import PooledServerManager
 
-Emit = Callable[[str, Any], None]
-"""Called with each event: its kind (`phase`, `ledger`, `step`, `evaluation`, `checkpoint`, `warning`) and content."""
+Emit = Callable[[EventKind, Any], None]
+"""Called with each event: its kind and content."""
 
 
-class EpisodeTrainer(CheckpointingTrainer):
+class EpisodeTrainer(RecoveringTrainer):
     """Trains on episodes. verl does all the learning; this class adds records, checkpoints and recovery.
 
     Abstract: `schedules` has a subclass for each `training.schedule`.
     """
 
     carries = False
-    """Whether an episode may continue during an update, and be trained on in a later step than it began in."""
+    """Whether an episode may continue during an update, and be trained in a later step than it began in."""
     replay_buffer: EpisodeReplayBuffer
 
     def __init__(
@@ -55,8 +56,6 @@ class EpisodeTrainer(CheckpointingTrainer):
         config: Any,
         emit: Emit,
         plan: EpisodePlan,
-        *,
-        saving: CheckpointPolicy,
         evaluating: EvaluationSchedule | None = None,
     ) -> None:
         # verl looks this name up in its own module; ours needs no load-balancer process.
@@ -67,12 +66,16 @@ class EpisodeTrainer(CheckpointingTrainer):
         players = plan.rollout.players
         self.pool = Path(players.pool) if players.has_self else None
         set_curriculum(plan.curriculum)
-        self.saving = saving
-        register_estimator(config.algorithm.adv_estimator, get_estimator(plan.estimator), plan.credit)
+        self.saving = CheckpointPolicy.of(plan.config)
+        training = plan.config.training
+        name, estimator = config.algorithm.adv_estimator, get_estimator(training.adv_estimator)
+        self._estimator = RunEstimator(name, estimator, training.credit)
         self.episodes = EpisodeReport()
         folder = RunFolder.open(plan.run_dir)
         self._chain = LedgerChain(folder)
-        self.monitor = StepMonitor.of_run(folder, plan.rollout.reward_fn or plan.rollout.environment.load())
+        self.monitor = StepMonitor.of_run(
+            folder, plan.config, plan.rollout.reward_fn or plan.rollout.environment.load()
+        )
         self.evaluations = TrainingEvaluations(evaluating, folder, emit)
         self.balance: StepLedger | None = None
         self._trained: list[str] = []
@@ -96,8 +99,8 @@ class EpisodeTrainer(CheckpointingTrainer):
             "sampler_kwargs": sampler.sampler_kwargs,
             "sync_refill_failed_groups": bool(sampler.get("sync_refill_failed_groups", False)),
             "gen_batch_size": 1,
-            "look": self.look_after_processes,
-            "finish": self._finish_episodes,
+            "on_poll": self.check_processes,
+            "collect_records": self._finish_episodes,
             "replace_lost": lambda: self.agent_loop_manager.replace_lost(),
             "groups_per_step": self.groups_per_step,
             "replaces": self.replaces_groups,
@@ -106,15 +109,15 @@ class EpisodeTrainer(CheckpointingTrainer):
         }
 
     def _fetch_one_gen_batch(self) -> Any:
-        # Ids from the dataset's index, and not random as in verl: a repeated run has the same ids, from which sampling
-        # seeds are derived.
+        # Ids from the dataset's index, not random as in verl: sampling seeds are derived from them, so a repeated run
+        # needs the same ids.
         batch: Any = super()._fetch_one_gen_batch()
         names = [f"{int(index):08d}" for index in batch["index"]]
         batch["uid"] = get_tensordict({"uid": names})["uid"]
         return batch
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Episodes come in the order in which they finished, and sums of floats must not depend on that.
+        # Sums of floats must not depend on the order in which episodes finished.
         batch.reorder(sorted(range(len(batch.keys)), key=batch.keys.__getitem__))
         self._trained += episode_names(batch)
         self._widening = self._mini_batch_widening(batch)
@@ -123,7 +126,7 @@ class EpisodeTrainer(CheckpointingTrainer):
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def _mini_batch_widening(self, batch: Any) -> int:
-        """By how much mini-batches grow where episodes have several segments, so that a step has no more updates.
+        """How much mini-batches grow if episodes have several segments, so that a step has no more updates.
 
         verl counts rows. A step whose agents branched would otherwise make more, smaller updates than another.
         """
@@ -149,22 +152,19 @@ class EpisodeTrainer(CheckpointingTrainer):
         super().on_step_begin()
         self.replay_buffer.begin_step()
         self.episodes, self._trained, self._advantages = EpisodeReport(), [], StepAdvantages()
-        self.emit("phase", "generate")
+        self.emit(EventKind.PHASE, "generate")
 
     def on_sample_begin(self) -> None:
-        """Look after the run, as it may not have to wait for episodes at all."""
+        """Check the processes here too, because the step may not wait for episodes at all."""
         super().on_sample_begin()
-        self.look_after_processes()
+        self.check_processes()
 
     def _finish_episodes(self, groups: list[str] | None = None) -> bool:
         """Record the episodes of an update; False: a process was lost with some of them, which are replayed."""
         update = self.parameter_sync_step - 1 - self.updates_left
-        report = self.agent_loop_manager.finish_step(
-            self.global_steps, groups if self.carries else None, update, self.replay_buffer.too_old
-        )
+        report = self.agent_loop_manager.finish_step(self.global_steps, groups if self.carries else None, update)
         if report is None:
             return False
-        self.replay_buffer.too_old.clear()
         self.train_dataset.record(report.groups, report.successes_by_environment())  # for the curriculum
         self.episodes += report
         return True
@@ -186,18 +186,19 @@ class EpisodeTrainer(CheckpointingTrainer):
             ) from error
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.emit("phase", "old_log_prob")
-        return super()._compute_old_log_prob(batch, metrics)
+        self.emit(EventKind.PHASE, "old_log_prob")
+        batch = super()._compute_old_log_prob(batch, metrics)
+        if not (self.config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
+            add_trainer_log_probs(self._advantages, batch)
+        return batch
 
     def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self.emit("phase", "values")
+        self.emit(EventKind.PHASE, "values")
         return super()._compute_values(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         rejects = (self.config.algorithm.get("rollout_correction") or {}).get("rollout_rs") is not None
-        anchored = self.plan.credit == "anchored"
-        fields = extra_fields(batch, critic=self.use_critic, anchors=anchored, mask=rejects)
-        with extra_inputs(**fields):
+        with self._estimator.reading(batch, rejects=rejects):
             batch = super()._compute_advantage(batch, metrics)
         batch = with_row_weights(batch, self.config.actor_rollout_ref.actor.loss_agg_mode)
         add_advantages(
@@ -209,19 +210,19 @@ class EpisodeTrainer(CheckpointingTrainer):
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self.update_begins()
-        self.emit("phase", "update_critic")
+        self.emit(EventKind.PHASE, "update_critic")
         with _widened(self.config.critic, self._widening):
             return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self.update_begins()
-        self.emit("phase", "update_actor")
+        self.emit(EventKind.PHASE, "update_actor")
         with _widened(self.config.actor_rollout_ref.actor, self._widening):
             return super()._update_actor(batch, metrics)
 
     def on_step_end(self) -> None:
         """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
-        self.emit("phase", "sync_weights")
+        self.emit(EventKind.PHASE, "sync_weights")
         self.sync_weights(super().on_step_end, self.global_steps)
         asked, ends = self.stop_asked, self.epochs.end_with(self.global_steps, self.saving.every)
         if self.saving.every and (asked or self._is_last or ends):
@@ -244,7 +245,7 @@ class EpisodeTrainer(CheckpointingTrainer):
 
     @property
     def updates_left(self) -> int:
-        """How many more times the current step samples and updates; only `separate_async` does so more than once."""
+        """How many more updates the current step makes; only `separate_async` makes several."""
         return self.parameter_sync_step - 1 - self.local_trigger_step
 
     def _evaluate(self) -> dict[str, Any]:
@@ -264,18 +265,18 @@ class EpisodeTrainer(CheckpointingTrainer):
         self._finish_step(global_steps, metrics, evaluation)
 
     def _finish_step(self, global_steps: int, metrics: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Record the step, then the checkpoint that was made of it: verl does nothing more in a step."""
+        """Record the step, then its checkpoint; called last in a step."""
         epoch = self.epochs.of(global_steps)
         record = step_record(global_steps, epoch, metrics, self.episodes) | as_step_metrics(evaluation)
         record |= self.train_dataset.metrics()
         if self.balance is not None:
             self._emit_ledger(self.balance, record)
-        self.emit("step", record)
+        self.emit(EventKind.STEP, record)
         self.step_done()
         if evaluation:
             self.evaluations.report(evaluation)
         for warning in self.monitor.step(record, self.episodes):
-            self.emit("warning", warning.content())
+            self.emit(EventKind.WARNING, warning.content())
         if self._pending is not None:
             # Only after the step is recorded: the run folder has every step up to a checkpoint.
             saved = self._commit(self._pending)
@@ -285,12 +286,12 @@ class EpisodeTrainer(CheckpointingTrainer):
 
     def _emit_ledger(self, balance: StepLedger, record: dict[str, Any] | None = None) -> None:
         saving = None if self._pending is None else self._pending.path
-        self.emit("ledger", self._chain.sign(balance.as_dict(), record, saving))
+        self.emit(EventKind.LEDGER, self._chain.sign(balance.as_dict(), record, saving))
 
 
 @contextmanager
 def _widened(part: Any, factor: int) -> Generator[None]:
-    """Let verl train a part in mini-batches that are so many times as large."""
+    """Multiply the size of verl's mini-batches for this part."""
     usual = part.ppo_mini_batch_size
     part.ppo_mini_batch_size = usual * factor
     try:

@@ -1,6 +1,6 @@
 """Keys on the ports that verl's processes open, so that other users of the machine or the network cannot use them.
 
-TransferQueue unpickles what it receives, and vLLM's HTTP server answers everybody. Every process of a run has the run's
+TransferQueue unpickles what it receives, and vLLM's HTTP server answers anyone. Every process of a run has the run's
 key in an environment variable, which only processes of the same user can read.
 """
 
@@ -30,7 +30,7 @@ def protect_queue() -> None:
 
 
 def protect_http() -> None:
-    """Let the HTTP servers of vLLM answer only who has the key."""
+    """Let the HTTP servers of vLLM answer only clients with the key."""
     from verl.workers.rollout import utils
 
     utils.run_uvicorn = _with_key(utils.run_uvicorn)
@@ -73,8 +73,8 @@ class RequireKey:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         wanted = f"Bearer {os.environ[RUN_KEY]}".encode()
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] == "lifespan" or hmac.compare_digest(given, wanted):
+        authorization = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or hmac.compare_digest(authorization, wanted):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 401, "headers": []})

@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 MARK = "verl refuses this config: "
-"""What comes before the reason; other packages print too."""
+"""Marks the reason, because other packages print too."""
 
 
 def accept(config: Any) -> dict[str, Any]:
-    """Put a config through what verl does with it before any worker starts; return its parts as dataclasses."""
+    """Do what verl does with a config before any worker starts; return its parts as dataclasses."""
     from omegaconf import OmegaConf, open_dict
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.trainer.ppo.v1 import get_trainer_cls
@@ -39,11 +39,11 @@ def accept(config: Any) -> dict[str, Any]:
 
 
 def report_refusal(file: str, model_path: str) -> None:
-    """Print what verl says against the settings in a file."""
+    """Print verl's objections to the settings in a file."""
     import verl  # noqa: F401  # pyright: ignore[reportUnusedImport]  (its plugins must load before anything of ours is imported)
 
     from turnsmith.config_sources import load
-    from turnsmith.trainer.config.build import verl_config
+    from turnsmith.trainer.config.check import verl_config
 
     try:
         accept(verl_config(load(file), model_path=model_path))

@@ -22,12 +22,12 @@ from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedW
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turnsmith.errors import EngineFailure, TrainingFailure
-from turnsmith.inference.engines.vllm_call import answer_of
-from turnsmith.trainer.verl.lost_servers import is_gone, unless_lost
+from turnsmith.inference.engines.vllm_process import answer_of
+from turnsmith.trainer.verl.lost_and_joined_servers import is_gone, unless_lost
 
 _LOOK_SECONDS = 0.5
 _NOT_STARTED = "initialization failed"
-"""vLLM says no more when a process of its own ends before it is ready; the reason is only in what that one printed."""
+"""vLLM's message when one of its processes ends before it is ready; only that process printed the reason."""
 _NO_REASONS = (_NOT_STARTED, "stack trace above", "RuntimeError: cancelled")
 _ERROR = re.compile(r"\b[A-Za-z][\w.]*(?:Error|Exception): .+")
 _READ_BYTES = 2**18
@@ -35,7 +35,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
 def why_not_started(output: str) -> str:
-    """Why an engine did not start, from what its processes printed.
+    """Why an engine did not start, from the output of its processes.
 
     Example:
         >>> why_not_started("(EngineCore pid=7) ERROR [core.py:9] ValueError: The model needs more memory.\\n")
@@ -43,14 +43,14 @@ def why_not_started(output: str) -> str:
         >>> why_not_started("")
         "vLLM's engine was lost while it started: killed, or out of memory"
     """
-    found = [line for line in _ERROR.findall(output) if not any(one in line for one in _NO_REASONS)]
-    if not found:
+    errors = [line for line in _ERROR.findall(output) if not any(text in line for text in _NO_REASONS)]
+    if not errors:
         return "vLLM's engine was lost while it started: killed, or out of memory"
-    return f"vLLM's engine did not start: {found[-1].strip().rstrip('.')}"
+    return f"vLLM's engine did not start: {errors[-1].strip().rstrip('.')}"
 
 
 def _own_output() -> str:
-    """The end of what this process and those that it started have printed, which Ray keeps in files."""
+    """The end of the output of this process and its children, which Ray keeps in files."""
     parts: list[str] = []
     for stream in (Path("/proc/self/fd/1"), Path("/proc/self/fd/2")):
         if stream.is_file():
@@ -96,7 +96,7 @@ def _if_there(method: _Method) -> _Method:
 
 
 class VllmReplica(vLLMReplica):
-    """verl's replica, which has nothing to do once its server is lost."""
+    """verl's replica, which does nothing once its server is lost."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -117,10 +117,10 @@ class VllmReplica(vLLMReplica):
 
 
 class VllmAdapter(vllm_rollout.ServerAdapter):
-    """Runs in each trainer process, or beside the server, and sends new weights to it as long as it is there."""
+    """Runs in each trainer process, or beside the server, and sends new weights to it until it is lost."""
 
     async def resume(self, tags: list[str]) -> None:
-        """Let the server take its memory again."""
+        """Let the server allocate its memory again."""
         await unless_lost(partial(super().resume, tags), self._is_lost)
 
     async def release(self) -> None:
@@ -130,12 +130,12 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
     async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
         """Send all weights to the server, or read them without sending if it is lost."""
         stream: Any = ensure_async_iterator(weights)
-        # verl looks it up in its module, and would wait for ever for the answer of a process that was killed.
+        # verl looks it up in its module; its own would wait for ever for a killed process.
         vllm_rollout.BucketedWeightSender = partial(_Sender, is_lost=self._is_lost)
         if not self._is_lost():
             send = partial(super().update_weights, stream, *args, **kwargs)
             await unless_lost(send, self._is_lost, once=True)
-        async for _ in stream:  # each is gathered from all ranks: stopping early would leave the others waiting
+        async for _ in stream:  # all ranks gather each one, so stopping early would block the others
             pass
 
     def _is_lost(self) -> bool:

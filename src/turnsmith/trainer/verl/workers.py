@@ -17,11 +17,11 @@ from tensordict import TensorDict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TrainingFailure, TurnsmithError
 from turnsmith.rollout.episode_groups import episode_name, group_name
+from turnsmith.rollout.episode_report import EpisodeReport
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan
 from turnsmith.rollout.evaluation.result import EvaluationResult
 from turnsmith.rollout.ledger import Attempt, Ledger, LedgerEntry
-from turnsmith.trainer.diagnostics.metrics import EpisodeReport
-from turnsmith.trainer.verl.lost_servers import ACTOR_LOST
+from turnsmith.trainer.verl.lost_and_joined_servers import ACTOR_LOST
 from turnsmith.trajectory import Decision, Outcome, Trajectory
 
 _MOST_LOSSES = 5
@@ -31,16 +31,16 @@ PARTITION = "train"
 
 
 @dataclass
-class Finished:
-    """What a worker has finished since it was last asked."""
+class FinishedEpisodes:
+    """The episodes that a worker has finished since the last call."""
 
     report: EpisodeReport = field(default_factory=EpisodeReport)
     entries: list[LedgerEntry] = field(default_factory=list[LedgerEntry])
     fault: TurnsmithError | None = None
     """See `EpisodeWorker.fault`."""
 
-    def __add__(self, other: Finished) -> Finished:
-        return Finished(self.report + other.report, self.entries + other.entries, self.fault or other.fault)
+    def __add__(self, other: FinishedEpisodes) -> FinishedEpisodes:
+        return FinishedEpisodes(self.report + other.report, self.entries + other.entries, self.fault or other.fault)
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class _Slot:
 
     handle: EpisodeWorkerHandle
     pulse: Future[Any]
-    given: list[_Sent] = field(default_factory=list[_Sent])
+    groups: list[_Sent] = field(default_factory=list[_Sent])
     losses: int = 0
     times_handed: int = 0
-    """How often it, or the one that it replaced, handed over episodes of a step in which another worker was lost."""
+    """How often it, or the worker that it replaced, sent episodes of the current step, if another worker was lost."""
     progress: tuple[int, str, TurnsmithError | None] = (0, "starting", None)
-    """A counter, what its episodes are doing, and `EpisodeWorker.fault`."""
+    """A counter, the state of its episodes, and `EpisodeWorker.fault`."""
 
 
 class EpisodeWorkers:
-    """What verl's trainer dispatches its prompts to, in place of verl's agent-loop manager.
+    """The workers of a run; verl's trainer dispatches its prompts to this instead of verl's agent-loop manager.
 
     Args:
         start: Starts the worker with the given number.
@@ -95,60 +95,56 @@ class EpisodeWorkers:
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.ledger = ledger
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.while_waiting: Callable[[], None] = lambda: None
         """Called about once a second while this waits for episodes."""
         self._warn = warn
         self._start = start
         self._group_size = group_size
         self._lost = self._first = 0
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedEpisodes] = []
         self._slots = [_Slot(handle, handle.call("pulse")) for handle in map(start, range(count))]
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Start the episodes of a batch of groups; they end up in the replay buffer."""
+        """Start the episodes of a batch of groups; they arrive in the replay buffer."""
         self.ledger.dispatch(name for uid in _uids(prompts) for name in self._names(uid))
         self.replace_lost()
-        # Not `chunk`, which leaves the last workers, and the servers that they prefer, without any.
+        # Not `chunk`, which would leave the last workers, and their servers, without groups.
         ends = [len(prompts) * place // len(self._slots) for place in range(len(self._slots) + 1)]
         first = self._first
-        if len(prompts) < len(self._slots):  # replaced groups come one by one: else the same worker would get them all
+        if len(prompts) < len(self._slots):  # replaced groups come one by one; without this, one worker would get all
             self._first = (first + 1) % len(self._slots)
         shares = zip([*self._slots[first:], *self._slots[:first]], ends, ends[1:], strict=False)
         sent = [_send(slot, prompts[start:end]) for slot, start, end in shares if end > start]
         for answer in sent:
             _check_sent(answer)
 
-    def finish_step(
-        self, step: int, groups: Collection[str] | None = None, update: int = 0, too_old: Collection[str] = ()
-    ) -> EpisodeReport | None:
+    def finish_step(self, step: int, groups: Collection[str] | None = None, update: int = 0) -> EpisodeReport | None:
         """Record the finished episodes of every worker, and merge their reports.
 
         Args:
             step: The step that trains on them.
             groups: The groups of the update, with a schedule in which episodes continue over several steps.
-            update: Its number in the step, where a step has several.
-            too_old: Groups that were dropped because they exceeded `training.max_staleness`.
+            update: Its number in the step, if a step has several.
 
         Returns:
-            None if a worker was lost before it could report: its groups are replayed, and this is called again.
+            None if a worker was lost before it reported: its groups are replayed, and this is called again.
 
         Raises:
-            TrainingFailure: An episode could not be played or handed over at all.
+            TrainingFailure: An episode could not be played or sent to the trainer.
             InternalError: The same, because of a bug of turnsmith.
         """
         asked = [
-            (slot, slot.handle.call("finish_step", step, groups, update, too_old, slot.times_handed))
-            for slot in self._slots
+            (slot, slot.handle.call("finish_step", step, groups, update, slot.times_handed)) for slot in self._slots
         ]
         is_whole = True
         for slot, answer in asked:
             try:
-                # Without `meanwhile`: a lost worker must be replaced only after the caller has put the batch back.
-                handed: Finished = answer.result()
+                # Without `while_waiting`: a lost worker must be replaced only after the caller has put the batch back.
+                handed: FinishedEpisodes = answer.result()
                 self._finished.append(handed)
                 over = {group_name(entry.episode_id) for entry in handed.entries}
-                under_way = {uid for chunk in slot.given for uid in _uids(chunk.prompts)} - over
-                slot.given, slot.losses = _rows(slot.given, under_way), 0
+                under_way = {uid for chunk in slot.groups for uid in _uids(chunk.prompts)} - over
+                slot.groups, slot.losses = _rows(slot.groups, under_way), 0
                 slot.times_handed += 1
             except ACTOR_LOST:
                 is_whole = False
@@ -189,7 +185,7 @@ class EpisodeWorkers:
         """Replace each lost worker, and send the new one the groups that the old one was working on.
 
         Raises:
-            TrainingFailure: A worker has been lost too often, or an episode could not be played or handed over at all.
+            TrainingFailure: A worker was lost too often, or an episode could not be played or sent to the trainer.
         """
         self.pulse()
         for place, slot in enumerate(self._slots):
@@ -198,12 +194,12 @@ class EpisodeWorkers:
                 self._replace(place, slot)
 
     def add_servers(self, servers: list[Any]) -> None:
-        """Have every worker send requests to these rollout servers too; one that is replaced is told when it starts."""
+        """Let every worker send requests to these rollout servers too; later workers know them from their start."""
         for slot in self._slots:
             slot.handle.call("add_servers", servers)
 
     def pulse(self) -> tuple[int, str]:
-        """A counter of progress, and what the episodes are doing; never waits for a worker."""
+        """A counter of progress, and the state of the episodes; never waits for a worker."""
         for slot in self._slots:
             answer = slot.pulse
             if answer.done():
@@ -225,10 +221,10 @@ class EpisodeWorkers:
         self._warn(f"Episode process {place} was lost; replaying its groups in a new one.")
         slot.handle = self._start(place)
         slot.pulse = slot.handle.call("pulse")
-        waiting = put_back_groups([uid for chunk in slot.given for uid in _uids(chunk.prompts)])
-        for chunk in slot.given:
+        waiting = put_back_groups([uid for chunk in slot.groups for uid in _uids(chunk.prompts)])
+        for chunk in slot.groups:
             self._note_lost(chunk.prompts, waiting, time.monotonic() - chunk.time)
-        rows, slot.given = _rows(slot.given, waiting), []
+        rows, slot.groups = _rows(slot.groups, waiting), []
         for answer in [_send(slot, row.prompts) for row in rows]:
             _check_sent(answer)
 
@@ -238,7 +234,7 @@ class EpisodeWorkers:
             self._lost += len(names) if uid in waiting else 0
             if uid in waiting:
                 self.ledger.lose(names, seconds)
-            else:  # its group was dropped, and the records of its episodes are lost with the process
+            else:  # its group was dropped, and the process had the only records of its episodes
                 attempt = Attempt(Outcome.WORKER_LOST.value, 0, seconds)
                 self.ledger.end(LedgerEntry(name, "", Decision.DROPPED, [attempt]) for name in names)
 
@@ -246,22 +242,22 @@ class EpisodeWorkers:
         return [episode_name(uid, session) for session in range(self._group_size)]
 
     def _wait(self, answer: Future[Any]) -> Any:
-        """Wait for a worker, and call `meanwhile` in between."""
+        """Wait for a worker, and call `while_waiting` in between."""
         while not wait([answer], timeout=_LOOK_SECONDS).done:
-            self.meanwhile()
+            self.while_waiting()
         return answer.result()
 
 
 def _check_fault(fault: TurnsmithError | None) -> None:
-    # verl would only log it in the worker's process, and an asynchronous schedule replace the group, without end.
+    # verl would only log it in the worker's process; an asynchronous schedule would then replace groups without end.
     if fault is not None:
         raise fault
 
 
-def _total(parts: list[Finished]) -> Finished:
-    """Their sum, by halves: one after another, the sum so far would be copied for every worker."""
+def _total(parts: list[FinishedEpisodes]) -> FinishedEpisodes:
+    """Their sum, by halves, because adding them one after another would copy the sum for every worker."""
     if len(parts) < 2:
-        return parts[0] if parts else Finished()
+        return parts[0] if parts else FinishedEpisodes()
     middle = len(parts) // 2
     return _total(parts[:middle]) + _total(parts[middle:])
 
@@ -281,12 +277,12 @@ def _rows(chunks: list[_Sent], wanted: set[str]) -> list[_Sent]:
 
 
 def _send(slot: _Slot, prompts: TensorDict) -> Future[None]:
-    slot.given.append(_Sent(prompts.clone(), time.monotonic()))  # the worker removes fields from what it is sent
+    slot.groups.append(_Sent(prompts.clone(), time.monotonic()))  # the worker removes fields
     return slot.handle.call("generate_sequences", prompts)
 
 
 def _check_sent(answer: Future[None]) -> None:
-    """Raise the error of a call; the loss of a worker is noticed elsewhere."""
+    """Raise the error of a call, except the loss of a worker, which is handled elsewhere."""
     try:
         answer.result()
     except ACTOR_LOST:
@@ -297,7 +293,7 @@ def put_back_groups(uids: Collection[str] | None = None) -> set[str]:
     """Mark groups in the queue as pending, and remove their episodes from it.
 
     Args:
-        uids: Which groups; None: all, and also episodes of groups that the queue no longer knows.
+        uids: The groups; None: all, and also episodes of groups that the queue no longer has.
 
     Returns:
         The groups among them that are still in the queue.

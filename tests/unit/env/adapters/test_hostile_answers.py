@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.env.adapters.hostile_answers import worst
 
-from turnsmith.clocks import Clock
+from turnsmith.concurrency.clocks import Clock
 from turnsmith.env.adapters import linear_patterns, scoring_process
 from turnsmith.env.adapters.answers import choice_answer, exact_answer, json_answer, number_answer, regex_answer
 from turnsmith.env.adapters.final_answers import MOST_CHARACTERS, code_in, final_answer

@@ -16,13 +16,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from turnsmith import Chat, EnvironmentConfig, EnvironmentSpec, EpisodeStart, Outcome, ScriptedEngine, Trajectory
-from turnsmith.check.byte_chat import ByteChat
 from turnsmith.env.adapters import openenv
 from turnsmith.env.adapters.openenv import OpenEnvEnvironment
 from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.inference.chat.byte_chat import ByteChat
 from turnsmith.inference.engine import Sampling
 from turnsmith.rollout.episode import run_episode
-from turnsmith.rollout.limits import Limits
+from turnsmith.rollout.spec import Limits
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from turnsmith.env.adapters.question_answer import QuestionAnswer
-from turnsmith.env.adapters.unsafe_scorers import SOURCES
+from turnsmith.env.adapters.scorers import SOURCES
 from turnsmith.errors import ConfigError, EnvironmentFailure
 
 ROW = {"prompt": "2 + 2?", "answer": "4"}

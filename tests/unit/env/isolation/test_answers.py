@@ -144,7 +144,7 @@ async def test_a_worker_answers_even_if_its_reply_cannot_be_encoded(monkeypatch:
         def send(self, message: bytes) -> None:
             sent.append(m.read_reply(message))
 
-    worker = worker_module._Worker("")
+    worker = worker_module._Worker()
     worker._channel = Closed()  # type: ignore[assignment]
     worker._send(m.StepReply(5, "\ud800", 0.0, False, False, m.pack("", {})))
     assert [(reply.call, type(reply).__name__) for reply in sent] == [(5, "ErrorReply")]

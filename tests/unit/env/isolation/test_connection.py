@@ -19,7 +19,7 @@ from turnsmith.errors import EnvironmentFailure, WorkerLost
 class FakeWorker:
     """The other end of the connection, played by the test."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, protocol: int | None = m.PROTOCOL) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_ready: bool = True) -> None:
         self.connection, there = socket.socketpair()
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
         self.channel = Channel(
@@ -27,12 +27,9 @@ class FakeWorker:
         )
         self.lost: list[Connection] = []
 
-        async def launch(isolation: Isolation) -> FakeWorker:
-            return self
-
-        monkeypatch.setattr(connection_module, "launch", launch)
-        if protocol is not None:
-            self.reply(m.Ready(0, protocol))
+        monkeypatch.setattr(connection_module, "WorkerProcess", lambda isolation: self)
+        if is_ready:
+            self.reply(m.Ready(0))
 
     async def wait(self) -> str:
         return "was killed by SIGKILL"
@@ -143,9 +140,7 @@ async def test_what_cannot_be_sent_costs_its_own_call(monkeypatch: pytest.Monkey
     connection.end("was closed")
 
 
-async def test_a_worker_of_another_version_or_one_that_never_starts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WorkerLost, match="another version of turnsmith"):
-        await FakeWorker(monkeypatch, protocol=m.PROTOCOL + 1).connect()
+async def test_a_worker_that_never_starts_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_START_SECONDS", 0.05)
     with pytest.raises(WorkerLost, match="did not start in time"):
-        await FakeWorker(monkeypatch, protocol=None).connect()
+        await FakeWorker(monkeypatch, is_ready=False).connect()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turnsmith.env.isolation import messages as m
-from turnsmith.env.isolation.codec import pack_trajectory, unpack_trajectory
+from turnsmith.env.isolation.serialization import pack_trajectory, unpack_trajectory
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.trajectory import Outcome, Trajectory, TurnRecord
 

@@ -15,21 +15,21 @@ from turnsmith.config import EnvironmentConfig
 from turnsmith.env import BaseEnvironment, EnvironmentSpec
 from turnsmith.env.isolation.messages import encode, read_request
 from turnsmith.env.isolation.serialization import define_function, define_spec, unpack_function, unpack_spec
-from turnsmith.errors import ConfigError, EnvironmentFailure
+from turnsmith.errors import ConfigError
 
 ROOT = str(Path(__file__).parents[4])
 
 
-def sent(spec: EnvironmentSpec, *, plain: bool = False) -> Any:
+def sent(spec: EnvironmentSpec) -> Any:
     """As it arrives."""
-    return read_request(encode(define_spec(spec, 1, plain=plain)))
+    return read_request(encode(define_spec(spec, 1)))
 
 
 def test_a_class_of_a_module_travels_by_name():
     definition = sent(EnvironmentSpec(Counter, EnvironmentConfig(goal=3)))
     assert (definition.name, definition.pickled) == ("tests.unit.env.isolation.games:Counter", b"")
     assert definition.folders == [ROOT]
-    spec = unpack_spec(definition, "")
+    spec = unpack_spec(definition)
     assert spec.load() is Counter
     assert (spec.config.goal, spec.mode) == (3, "thread")
     function = define_function(twice_the_total, 2)
@@ -61,7 +61,7 @@ def test_what_has_no_name_is_pickled_whole():
 
     definition = sent(EnvironmentSpec(Local))
     assert definition.name == ""
-    assert unpack_spec(definition, "").build().reset() == "local"
+    assert unpack_spec(definition).build().reset() == "local"
     scale = 3
     assert unpack_function(define_function(lambda trajectory, environment: scale, 1))(None, None) == 3
 
@@ -73,36 +73,20 @@ def test_a_module_that_nobody_can_import_is_sent_along(monkeypatch: pytest.Monke
     exec(source, module.__dict__)  # noqa: S102
     definition = sent(EnvironmentSpec(module.Made))
     monkeypatch.delitem(sys.modules, module.__name__)
-    assert unpack_spec(definition, "").build().reset() == "hello"
+    assert unpack_spec(definition).build().reset() == "hello"
 
 
 def test_settings_keep_their_types():
     plain = EnvironmentConfig(board={"size": 3}, words=["a"], rate=0.5)
     assert not sent(EnvironmentSpec(Counter, plain)).config_is_pickled
-    assert unpack_spec(sent(EnvironmentSpec(Counter, plain)), "").config == plain
+    assert unpack_spec(sent(EnvironmentSpec(Counter, plain))).config == plain
     odd = EnvironmentConfig(pair=(1, 2), kind=complex)
     definition = sent(EnvironmentSpec(Counter, odd))
     assert definition.config_is_pickled
-    assert unpack_spec(definition, "").config.pair == (1, 2)
+    assert unpack_spec(definition).config.pair == (1, 2)
 
 
 def test_what_cannot_be_sent_is_refused_with_the_way_out():
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent to a worker process.*environment.isolation=thread"):
         define_function(lambda trajectory, environment: lock, 1)
-
-
-def test_a_server_reads_no_pickles_and_hosts_only_its_own():
-    class Local(Counter):
-        pass
-
-    with pytest.raises(ConfigError, match="only strings, numbers, lists and dicts can"):
-        sent(EnvironmentSpec(Counter, EnvironmentConfig(pair=(1, 2))), plain=True)
-    with pytest.raises(EnvironmentFailure, match="accepts no pickles"):
-        unpack_spec(sent(EnvironmentSpec(Local)), "games:Chess")
-    definition = sent(EnvironmentSpec(Local), plain=True)
-    assert (definition.name, definition.pickled) == ("Local", b"")
-    with pytest.raises(EnvironmentFailure, match="This server hosts Chess, not Local"):
-        unpack_spec(definition, "games:Chess")
-    definition = sent(EnvironmentSpec("elsewhere:Counter"), plain=True)
-    assert unpack_spec(definition, "tests.unit.env.isolation.games:Counter").load() is Counter

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from turnsmith import supervisor
+from turnsmith.check.plan.run_memory import process_kind
+from turnsmith.concurrency import supervisor
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.launch import describe_exit, start_supervisor
 from turnsmith.env.isolation.settings import Isolation
 from turnsmith.env.isolation.wire import FrameDecoder, frame
-from turnsmith.trainer.driver.memory import process_kind
 
 GIB = 2**30
 ISOLATION = Isolation("process", memory=GIB, processes=8)
@@ -27,10 +27,10 @@ ISOLATION = Isolation("process", memory=GIB, processes=8)
 class Worker:
     """A worker under its supervisor, spoken to over a blocking socket."""
 
-    def __init__(self, memory: int = GIB, processes: int = 8, only: str = "") -> None:
+    def __init__(self, memory: int = GIB, processes: int = 8) -> None:
         self.connection, there = socket.socketpair()
         self.connection.settimeout(30)
-        self.process = start_supervisor(there, memory, processes, only)
+        self.process = start_supervisor(there, memory, processes)
         there.close()
         self._decoder = FrameDecoder()
         self._messages: list[m.Reply] = []

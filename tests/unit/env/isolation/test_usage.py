@@ -15,13 +15,13 @@ import pytest
 from tests.unit.env.isolation.leaks import Leaky
 
 from turnsmith import EnvironmentConfig
+from turnsmith.concurrency.environment_threads import EnvironmentThreads
 from turnsmith.env import EnvironmentSpec
 from turnsmith.env.host import open_host
 from turnsmith.env.isolation import launch, usage
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.pool import close_workers, isolation_status
 from turnsmith.env.isolation.usage import WorkerUsage
-from turnsmith.environment_threads import EnvironmentThreads
 from turnsmith.errors import EnvironmentFailure
 
 pytestmark = pytest.mark.skipif("sys.platform != 'linux'", reason="worker processes need Linux")
@@ -98,15 +98,15 @@ def test_what_is_there_from_the_beginning_is_not_used_up(monkeypatch: pytest.Mon
     counts: dict[m.Wear, tuple[int, int]] = {"files": (700, 1024), "threads": (0, 0), "memory": (90, 100)}
     monkeypatch.setattr(WorkerUsage, "_counts", lambda self, status: dict(counts))
     own = WorkerUsage(EnvironmentThreads(2))
-    assert own.look() is None
+    assert own.used_up() is None
     counts["files"] = (940, 1024)
-    assert own.look() is None
+    assert own.used_up() is None
     counts["files"] = (944, 1024)
-    assert own.look() == m.UsedUp(0, "files", 944, 1024)
+    assert own.used_up() == m.UsedUp(0, "files", 944, 1024)
     counts |= {"files": (700, 1024), "threads": (9, 0)}
-    assert own.look() is None, "no limit"
+    assert own.used_up() is None, "no limit"
     monkeypatch.setattr(usage, "_settings", lambda status: {"locale": "de_DE"})
-    assert own.look() == m.UsedUp(0, "locale")
+    assert own.used_up() == m.UsedUp(0, "locale")
     monkeypatch.undo()
     monkeypatch.setattr(WorkerUsage, "_counts", lambda self, status: dict(counts))
     here = Path.cwd()
@@ -115,7 +115,7 @@ def test_what_is_there_from_the_beginning_is_not_used_up(monkeypatch: pytest.Mon
     try:
         os.chdir(gone)
         gone.rmdir()
-        assert own.look() == m.UsedUp(0, "folder")
+        assert own.used_up() == m.UsedUp(0, "folder")
         assert Path.cwd() == here, "those that are still here go on"
     finally:
         os.chdir(here)
@@ -125,8 +125,8 @@ def test_errors_that_say_that_there_is_no_more():
     own = WorkerUsage(EnvironmentThreads(2))
     wrapped = EnvironmentFailure("Game.reset raised OSError")
     wrapped.__cause__ = OSError(errno.EMFILE, "Too many open files")
-    assert own.look(wrapped) == m.UsedUp(0, "files")
-    assert own.look(RuntimeError("can't start new thread")) == m.UsedUp(0, "threads")
-    assert own.look(OSError(errno.ENOENT, "No such file")) is None
+    assert own.used_up(wrapped) == m.UsedUp(0, "files")
+    assert own.used_up(RuntimeError("can't start new thread")) == m.UsedUp(0, "threads")
+    assert own.used_up(OSError(errno.ENOENT, "No such file")) is None
     assert launch.describe_wear(m.UsedUp(0, "threads")) == "there are no more threads for them"
     assert launch.describe_wear(m.UsedUp(0, "memory", 2**30, 2**31)) == "they take 1 of 2 GiB of memory"

@@ -13,7 +13,7 @@ import pytest
 from turnsmith import Trajectory
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation import worker as worker_module
-from turnsmith.env.isolation.codec import pack_trajectory
+from turnsmith.env.isolation.serialization import pack_trajectory
 from turnsmith.env.isolation.wire import Channel
 
 GAMES = "tests.unit.env.isolation.games"
@@ -22,11 +22,11 @@ GAMES = "tests.unit.env.isolation.games"
 class Client:
     """Talks to a worker that runs on the same event loop."""
 
-    def __init__(self, only: str = "") -> None:
+    def __init__(self) -> None:
         here, there = socket.socketpair()
         self.replies: asyncio.Queue[m.Reply] = asyncio.Queue()
         self.channel = Channel(here, lambda message: self.replies.put_nowait(m.read_reply(bytes(message))), print)
-        self.running = asyncio.ensure_future(worker_module._Worker(only).run(there))
+        self.running = asyncio.ensure_future(worker_module._Worker().run(there))
         self.calls = 0
 
     async def ask(self, kind: type[Any], *fields: Any) -> Any:
@@ -114,18 +114,6 @@ async def test_a_call_that_hangs_is_replied_to_in_time_and_marked_as_stuck(clien
     assert (reply.is_late, reply.is_stuck) == (True, True)
     assert "Sleeper.step took longer than 0.1 seconds" in reply.sentence
     assert (await client.ask(m.Close, 7)).yes is True, "it waited for the call to end, and then closed"
-
-
-async def test_a_server_hosts_one_environment_and_runs_no_functions() -> None:
-    client = Client(f"{GAMES}:Counter")
-    assert await client.replies.get() == m.Ready(0)
-    client.define(1, "Counter")
-    client.define(2, "os:system")
-    assert (await client.ask(m.Reset, 7, 1, 3, None)).observation.startswith("start 3")
-    assert "hosts Counter, not" in (await client.ask(m.Reset, 8, 2, 3, None)).sentence
-    reply = await client.ask(m.Score, 7, 2, pack_trajectory(Trajectory()), 5.0)
-    assert "runs no reward functions" in reply.sentence
-    await client.end()
 
 
 async def test_something_that_is_not_a_message_ends_the_worker() -> None:

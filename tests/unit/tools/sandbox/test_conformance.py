@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.tools.sandbox.programs import ATTEMPTS, FORBIDDEN, HEAD
 
-from turnsmith.loop_thread import run_blocking
+from turnsmith.concurrency.loop_thread import run_blocking
 from turnsmith.tools.sandbox import Ending, run_python
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from turnsmith.tools.sandbox.dialogue import open_dialogue
-from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.tools.sandbox.command import SandboxLimits
+from turnsmith.tools.sandbox.session import open_dialogue
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print(len(line), flush=True)\n"
 

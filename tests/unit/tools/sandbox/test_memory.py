@@ -38,6 +38,7 @@ async def play(seed: int, program: str) -> str:
         await host.close()
 
 
+@pytest.mark.nightly
 async def test_four_programs_within_their_limits_do_not_take_the_worker_down() -> None:
     programs = [HOG] * 4 + [INNOCENT] * 2
     try:

@@ -23,7 +23,7 @@ def test_a_sandbox_that_does_not_isolate_is_refused(problem: str, monkeypatch: p
     first, *others = [option.replace("65534", "1000") if "nobody" in problem else option for option in command.before]
     weakened = replace(command, before=(first, *WEAKENED[problem], *others))
     monkeypatch.setattr(availability, "command_for", lambda limits: weakened)
-    monkeypatch.setattr(availability, "_problem", availability._problem.__wrapped__)
+    monkeypatch.setattr(availability, "_prove", availability._prove.__wrapped__)
     with pytest.raises(MissingDependency, match=rf"does not isolate \({problem}\)"):
         check_sandbox()
 
@@ -34,3 +34,14 @@ def test_only_libraries_that_python_needs_are_visible() -> None:
     libraries = [path for path in mounted if ".so" in path and path.startswith("/usr")]
     assert any("libc.so" in path for path in libraries)
     assert len(libraries) < 100
+
+
+def test_a_sandbox_that_was_killed_while_it_started_says_nothing_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["does not start (bwrap: no error output)", None]
+    monkeypatch.setattr(availability, "_start_error", lambda: answers.pop(0))
+    availability._prove.cache_clear()
+    with pytest.raises(MissingDependency, match="does not start"):
+        check_sandbox()
+    check_sandbox()
+    check_sandbox()
+    assert answers == []

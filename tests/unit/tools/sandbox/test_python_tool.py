@@ -117,10 +117,10 @@ def test_tool_reaches_other_processes() -> None:
 @pytest.fixture
 def fresh_check() -> Iterator[None]:
     """Forget what was found out about this machine, before and after."""
-    for cached in (availability._problem, command.command_for):
+    for cached in (availability._prove, command.command_for):
         cached.cache_clear()
     yield
-    for cached in (availability._problem, command.command_for):
+    for cached in (availability._prove, command.command_for):
         cached.cache_clear()
 
 
@@ -151,7 +151,7 @@ def test_elsewhere_than_on_linux_it_refuses(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("fresh_check")
 async def test_sandbox_that_is_lost_later_runs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     registry = ToolRegistry([PythonTool(SandboxLimits(seconds=1.25))])
-    availability._problem.cache_clear()
+    availability._prove.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     witness = tmp_path / "witness"
     result = await registry.call(ToolCall("python", {"code": f"open({str(witness)!r}, 'w')"}))

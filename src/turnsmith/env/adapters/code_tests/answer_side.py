@@ -1,6 +1,6 @@
-"""The answer's sandbox: its code, its objects by number, and what the tests ask of them.
+"""The answer's sandbox: its code, its objects by number, and the tests' requests for them.
 
-The code could write anything into the pipe. All that it can say is values: it has no tests to read, and no verdict.
+The code could write anything into the pipe. But it can only send values: it cannot read the tests or give a verdict.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "str": str,
     "plain": lambda value: plain(value),
 }
-"""What may be asked of an object of the answer; never whether it is equal to something."""
+"""The operations on an object of the answer; equality is not among them."""
 
 
 def plain(value: Any) -> Any:
-    """What an object of a class that is derived from a builtin one is without that class, for comparing it."""
+    """Converts an object of a class derived from a builtin one to the builtin class, to compare it."""
     kinds: tuple[Any, ...] = (int, float, str, list, tuple, dict, set, frozenset, bytes, bytearray, complex)
     return next(kind(value) for kind in kinds if isinstance(value, kind))
 
 
 class AskedCode:
-    """The answer's code, its objects by number, and what is asked of them."""
+    """The answer's code, and its objects by number."""
 
     def __init__(self, code: str) -> None:
         self.line = Line()
@@ -50,12 +50,12 @@ class AskedCode:
         exec(compile(code, "answer.py", "exec"), self.module.__dict__)  # noqa: S102
 
     def serve(self) -> None:
-        """Answer the tests until they end."""
+        """Answer the requests of the tests until they end."""
         while True:
             self.reply(self.line.hear())
 
     def reply(self, request: Any) -> None:
-        """Do what the tests ask, and say what came of it."""
+        """Do what the tests request, and send the result."""
         try:
             message = self.outcome(request)
         except Exception as error:
@@ -63,7 +63,7 @@ class AskedCode:
         self.line.say("", message)
 
     def outcome(self, request: Any) -> Any:
-        """What an operation returns, and how it has changed its arguments."""
+        """The result of an operation, and its changed arguments."""
         given = request["args"], request["options"]
         args, options = decode(given[0], self.find), {name: decode(one, self.find) for name, one in given[1].items()}
         if request["do"] == "name":
@@ -71,15 +71,15 @@ class AskedCode:
         else:
             value = OPERATIONS[request["do"]](*args, **options)
         after = (
-            [self.encode(one) for one in args],
+            [self.encode(value) for value in args],
             {name: self.encode(one) for name, one in options.items()},
         )
         changes = {} if after == given else {"args": after[0], "options": after[1]}
         return {"value": self.encode(value), **changes}
 
     def describe(self, error: Exception) -> Any:
-        """An exception: the names of its builtin classes and what it says."""
-        names = [one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]
+        """An exception: the names of its builtin classes, and its message."""
+        names = [base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins"]
         try:
             return {"raised": names, "args": self.encode(error.args)}
         except Exception:
@@ -112,7 +112,7 @@ class Callback:
     def __call__(self, *args: Any) -> Any:
         """Ask the tests to call it."""
         answer = self.answer
-        answer.line.say("", {"callback": self.number, "args": [answer.encode(one) for one in args]})
+        answer.line.say("", {"callback": self.number, "args": [answer.encode(value) for value in args]})
         while "do" in (heard := answer.line.hear()):  # the function asks for something itself
             answer.reply(heard)
         return decode(heard["value"], answer.find)

@@ -11,12 +11,12 @@ from typing import Any
 from turnsmith.env.adapters.code_tests.program import TestProgram, read_tests
 from turnsmith.env.adapters.final_answers import MOST_CHARACTERS, code_in
 from turnsmith.env.adapters.scoring_process import tell_once
-from turnsmith.tools.sandbox.dialogue import open_dialogue
-from turnsmith.tools.sandbox.limits import MIB, SandboxLimits
+from turnsmith.tools.sandbox.command import MIB, SandboxLimits
+from turnsmith.tools.sandbox.session import open_dialogue
 
 ANSWER_LIMITS = SandboxLimits()
 TEST_LIMITS = SandboxLimits(seconds=2 * ANSWER_LIMITS.seconds, memory=256 * MIB)
-"""Of another pool: grading needs one of each, so that two answers cannot wait for each other's."""
+"""A pool of its own: grading needs one of each, so that two answers cannot wait for each other."""
 _MOST_BYTES = 4 * MIB
 
 
@@ -60,7 +60,7 @@ async def _grade(code: str, tests: TestProgram) -> float:
 
 
 def _reward(line: bytes, tests: TestProgram) -> float:
-    """What the last line of the tests says; only their sandbox can write it."""
+    """The verdict in the tests' last line; only their sandbox can write it."""
     if not line.startswith(b"!"):
         return 0.0  # out of memory, for example
     ending = json.loads(line[1:])
@@ -76,7 +76,7 @@ def _reward(line: bytes, tests: TestProgram) -> float:
 
 @cache
 def _side(name: str) -> str:
-    """What a sandbox runs before its own program: `plain_data` and one side, without what that imports of ours."""
+    """The code that a sandbox runs before its program: `plain_data` and one side, without imports of turnsmith."""
     files = [Path(__file__).with_name(f"{file}.py").read_text(encoding="utf-8") for file in ("plain_data", name)]
     side = [line for line in files[1].splitlines() if not line.startswith(("from turnsmith", "from __future__"))]
     return "\n".join([files[0], *side, ""])

@@ -25,11 +25,11 @@ CONTAINERS: dict[str, type] = {"t": tuple, "s": set, "z": frozenset}
 
 
 class NotPlain(Exception):
-    """This cannot be said to the other side."""
+    """A value that cannot be sent to the other side."""
 
 
 class Line:
-    """The pipes to the other side, which the program under test does not get as its own input and output."""
+    """The pipes to the other side; the program under test gets other ones as input and output."""
 
     def __init__(self) -> None:
         self.input, self.output = os.fdopen(os.dup(0), "rb"), os.dup(1)
@@ -41,7 +41,7 @@ class Line:
         sys.stdout = sys.stderr = Nowhere()
 
     def say(self, kind: str, message: Any) -> None:
-        """Send one line: of the tests `?` to the answer, or a verdict."""
+        """Send one line; the tests send `?` to the answer, or a verdict."""
         line = (kind + json.dumps(message) + "\n").encode()
         if len(line) > MOST_BYTES:
             raise NotPlain("more than 4 MiB")
@@ -49,7 +49,7 @@ class Line:
             line = line[os.write(self.output, line) :]
 
     def hear(self) -> Any:
-        """The next line; none ends this process."""
+        """The next line; at the end of the input, this process ends."""
         line = self.input.readline()
         if not line:
             os._exit(0)
@@ -60,26 +60,26 @@ class Nowhere(io.TextIOBase):
     """What the programs print."""
 
     def write(self, text: str) -> int:
-        """Forget it."""
+        """Discard it."""
         return len(text)
 
 
 def encode(value: Any, name: Named, own: str = "") -> Any:
-    """Plain data as JSON; `name` says how to write what is no plain data, or of a class of the module `own`."""
+    """Plain data as JSON; `name` writes other values, and those of classes of the module `own`."""
     if type(value).__module__ == own:
         return name(value)
     if isinstance(value, list):
-        return [encode(one, name, own) for one in list(value)]
+        return [encode(item, name, own) for item in list(value)]
     if isinstance(value, dict):
         return {"d": [[encode(key, name, own), encode(one, name, own)] for key, one in dict(value).items()]}
     for tag, container in CONTAINERS.items():
         if isinstance(value, container):
-            return {tag: [encode(one, name, own) for one in value]}
+            return {tag: [encode(item, name, own) for item in value]}
     return encode_scalar(value, name)
 
 
 def encode_scalar(value: Any, name: Named) -> Any:
-    """As `encode`, for what contains nothing."""
+    """`encode` for values that contain no others."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, float)):
@@ -94,14 +94,14 @@ def encode_scalar(value: Any, name: Named) -> Any:
 
 
 def decode(given: Any, find: Found) -> Any:
-    """What `encode` wrote, of builtin types; `find` reads what is no plain data."""
+    """The value that `encode` wrote, of builtin types; `find` reads other values."""
     if isinstance(given, list):
-        return [decode(one, find) for one in given]
+        return [decode(item, find) for item in given]
     if not isinstance(given, dict):
         return given
     ((tag, inside),) = given.items()
     if tag in CONTAINERS:
-        return CONTAINERS[tag]([decode(one, find) for one in inside])
+        return CONTAINERS[tag]([decode(item, find) for item in inside])
     if tag == "d":
         return {decode(key, find): decode(one, find) for key, one in inside}
     if tag == "i":

@@ -1,4 +1,4 @@
-"""What a program of tests asks of an answer, read from its text; and why some programs cannot ask."""
+"""What a program of tests needs from an answer, read from its text; and why some programs cannot be run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from turnsmith.errors import EnvironmentFailure
 
 _OUTPUT = {"capsys", "redirect_stderr", "redirect_stdout", "stdin", "stdout"}
-"""Names that say that tests look at what a program prints, or give it input."""
+"""Names by which tests read a program's output, or give it input."""
 _BUILTINS = set(dir(builtins))
 
 
@@ -25,14 +25,14 @@ class TestProgram:
     __test__ = False
     code: str
     names: tuple[str, ...]
-    """What it uses and does not define: the answer has to."""
+    """Names that it uses and the answer has to define."""
     modules: tuple[str, ...]
-    """Those of the standard library that it uses without importing them, as answers do."""
+    """Modules of the standard library that it uses without importing them, as answers do."""
 
 
 @lru_cache(maxsize=1024)
 def read_tests(code: str) -> TestProgram:
-    """What a program of tests asks.
+    """What a program of tests needs.
 
     Raises:
         EnvironmentFailure: It is no Python, or asks for what one process cannot ask of another.
@@ -78,13 +78,13 @@ def _is_only_dotted(tree: ast.Module, name: str) -> bool:
 
 
 def _called_builtins(tree: ast.Module) -> set[str]:
-    """The one builtin that tests call which call nothing else, as `sum(10, 15)`: then the answer is to define it."""
+    """The builtin that tests call if they call nothing else, as in `sum(10, 15)`: the answer has to define it."""
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return called & _BUILTINS if len(called) == 1 else set()
 
 
 def _problem(tree: ast.Module, names: set[str], used: set[str]) -> str:
-    """Why these tests cannot be run; nothing if they can."""
+    """Why these tests cannot be run; empty if they can."""
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name not in used:
             return f"define {node.name} and never call it: add a line that does"
@@ -97,8 +97,8 @@ def _problem(tree: ast.Module, names: set[str], used: set[str]) -> str:
 
 def _problem_of(node: ast.AST, names: set[str]) -> str:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        imported = [one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or "."]
-        foreign = [one for one in imported if one.partition(".")[0] not in sys.stdlib_module_names]
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
+        foreign = [module for module in imported if module.partition(".")[0] not in sys.stdlib_module_names]
         if foreign:
             return f"import {foreign[0]}: they have the standard library, and the answer's names without an import"
     if isinstance(node, ast.Await):
@@ -123,7 +123,7 @@ def _asked_kind(node: ast.AST) -> ast.expr | None:
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _one_of(node: ast.AST, names: set[str]) -> Any:

@@ -1,7 +1,7 @@
-"""The sandbox of the tests: their program, and what it asks of the answer.
+"""The sandbox of the tests: their program, and its requests to the answer.
 
-What they compare they have built themselves, of builtin types, so that no method of the answer's can say that it is
-equal. Any other object of the answer stays there, and the tests hold a `ForeignObject`, through which they ask.
+The tests only compare objects that were rebuilt here from builtin types, so no method of the answer can claim equality.
+Other objects of the answer stay in its sandbox; the tests hold a `ForeignObject`, which sends requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tests:
-    """The program of tests, and what it asks of the answer."""
+    """The program of tests, and its requests to the answer."""
 
     def __init__(self) -> None:
         self.line, self.asked = Line(), 0
@@ -47,7 +47,7 @@ class Tests:
         self.end("passed")
 
     def ask(self, do: str, *args: Any, **options: Any) -> Any:
-        """Ask the answer for something. What is no plain reply ends the tests: they could have caught an exception."""
+        """Send a request to the answer. A malformed reply ends the tests, because they could catch an exception."""
         try:
             self.line.say("?", {"do": do, "args": [*map(self.encode, args)], "options": self.encode_each(options)})
             while "callback" in (reply := self.line.hear()):
@@ -80,7 +80,7 @@ class Tests:
             return kind.__new__(kind)
 
     def take_changes(self, args: tuple[Any, ...], options: dict[str, Any], reply: Any) -> None:
-        """Change the arguments as the answer has changed its copies."""
+        """Change the arguments as the answer changed its copies."""
         for before, after in zip(args, reply.get("args", ()), strict=False):
             change(before, decode(after, self.find))
         for name, after in reply.get("options", {}).items():
@@ -95,7 +95,7 @@ class Tests:
         return {name: self.encode(one) for name, one in options.items()}
 
     def name(self, value: Any) -> Any:
-        """What is no plain data: an object of the answer, a builtin, or a function."""
+        """A value that is not plain data: an object of the answer, a builtin, or a function."""
         if type(value) is ForeignObject:
             return {"r": object.__getattribute__(value, "_number")}
         if getattr(builtins, getattr(value, "__name__", ""), self) is value:
@@ -110,7 +110,7 @@ class Tests:
         return self.functions[number] if tag == "f" else ForeignObject(self, number)
 
     def end(self, verdict: str, reason: str = "") -> NoReturn:
-        """Say how the tests ended, and end."""
+        """Send the verdict, and end."""
         self.line.say("!", {"verdict": verdict, "reason": reason[:200], "asked": self.asked})
         os._exit(0)
 
@@ -136,7 +136,7 @@ def change(before: Any, after: Any) -> None:
 
 
 def merge(before: Any, after: Any) -> Any:
-    """The old container with new contents, or what has taken its place."""
+    """The old container with new contents, or its replacement."""
     if type(after) is ForeignObject and callable(before):  # a builtin in a list, which comes back as an object
         return before
     if type(before) is type(after) and isinstance(before, (list, dict, set, bytearray, tuple)):
@@ -146,7 +146,7 @@ def merge(before: Any, after: Any) -> Any:
 
 
 class ForeignObject:
-    """An object that the answer keeps: it can be asked for anything but whether it is equal."""
+    """An object in the answer's sandbox; every operation except equality is a request."""
 
     __slots__ = ("_number", "_tests")
     _tests: Tests
@@ -165,7 +165,7 @@ class ForeignObject:
 
 
 def asking(do: str) -> Callable[..., Any]:
-    """A method that asks the answer to do the same with its object."""
+    """A method that makes the answer do the same with its object."""
 
     def method(self: ForeignObject, *args: Any, **options: Any) -> Any:
         return object.__getattribute__(self, "_tests").ask(do, self, *args, **options)
@@ -174,7 +174,7 @@ def asking(do: str) -> Callable[..., Any]:
 
 
 def comparing(compare: str) -> Callable[..., Any]:
-    """A method that compares what the object is without its class, here; any other object ends the tests."""
+    """A method that compares the object here, as its builtin class; other objects end the tests."""
 
     def method(self: ForeignObject, *other: object) -> Any:
         tests: Tests = object.__getattribute__(self, "_tests")

@@ -37,7 +37,7 @@ class GlooCheckpointEngine(CheckpointEngine):
         self._group: Any = None
 
     def prepare(self) -> dict[str, Any]:
-        """Say where the members of the next group meet; only rank 0 of the trainer knows."""
+        """Where the members of the next group meet; only rank 0 of the trainer knows."""
         if not self._is_master:
             return {}
         self._round += 1
@@ -79,7 +79,7 @@ class GlooCheckpointEngine(CheckpointEngine):
         self._group = None
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
-        """Send all weights; each is gathered from all ranks of the trainer, so every rank goes through them."""
+        """Send all weights. Each is gathered from all ranks of the trainer, so every rank iterates over them."""
         bucket: _Weights = []
         size = 0
         for name, tensor in weights:

@@ -24,7 +24,7 @@ class PackedRow:
 
     prompt: tuple[int, ...]
     episodes: list[int]
-    """Their indices in the micro-batch."""
+    """The indices of the episodes in the micro-batch."""
     length: int
 
 
@@ -35,7 +35,7 @@ class TokenPositions:
     row: torch.Tensor
     column: torch.Tensor
     target: torch.Tensor
-    """The index that verl expects each of them at, in the concatenated tokens of all episodes."""
+    """The index of each of them in the concatenated tokens of all episodes, which verl expects."""
     labels: torch.Tensor
     episode: torch.Tensor
 
@@ -89,7 +89,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         prompts = micro_batch["prompts"].offsets().diff().tolist()
         if not self._applies(micro_batch, inputs) or min(prompts) == 0:
             return inputs, output_args
-        episodes = [one.tolist() for one in micro_batch["input_ids"].unbind()]
+        episodes = [ids.tolist() for ids in micro_batch["input_ids"].unbind()]
         responses = [len(ids) - prompt for ids, prompt in zip(episodes, prompts, strict=True)]
         texts = [ids[:prompt] for ids, prompt in zip(episodes, prompts, strict=True)]
         rows = pack_rows(texts, responses, self.model_config.hf_config.hidden_size)
@@ -125,7 +125,7 @@ class SharedPromptEngine(FSDPEngineWithLMHead):
         return found
 
     def _applies(self, micro_batch: Any, inputs: dict[str, Any]) -> bool:
-        """Whether the model and the request are of the plain kind that this class supports."""
+        """Whether this class supports the model and the request."""
         config = self.model_config.hf_config
         layers = set(getattr(config, "layer_types", None) or ["full_attention"])
         asked = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")

@@ -1,22 +1,26 @@
 """What vLLM needs to run on a CPU inside verl, without changing either.
 
 `register_with_vllm` is a vLLM general plugin (entry-point group `vllm.general_plugins`): it runs in every vLLM process.
-It does nothing unless vLLM runs on its CPU platform.
+It does nothing unless vLLM runs on its CPU platform. vLLM's engine core and worker, which its server spawns, are forked
+by the run's fork server in place of a new Python, in which each would import torch and vLLM again.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections.abc import Sequence
+from multiprocessing import popen_spawn_posix, util
+from multiprocessing.connection import wait
 from typing import Any
 
-from turnsmith.trainer.verl.cpu.forked_engine import fork_spawned_processes
+from turnsmith.trainer.ray_shims import ADDRESS, ask_to_fork
 
 _LOOK_MILLISECONDS = 2
 
 
 def register_with_vllm() -> None:
-    """Make vLLM start sooner, accept new weights on a CPU, wait without spinning, and keep others from its workers."""
+    """Make vLLM start sooner, accept new weights on a CPU, wait without spinning, and protect its workers' ports."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
@@ -27,10 +31,9 @@ def register_with_vllm() -> None:
 
 
 def _wait_without_spinning() -> None:
-    # While vLLM's worker computes a token, the engine core polls for the result for up to a second. On a machine with
-    # few cores that takes one of them from the worker. With a limit of 0 it sleeps until it is notified. Of two
-    # notifications in quick succession the second may be lost (vLLM 0.27.1 keeps one at a time); then it sleeps until
-    # it looks by itself, by default for 5 s.
+    # While vLLM's worker computes a token, the engine core polls for the result for up to a second, and so takes a core
+    # from the worker. With a limit of 0 it sleeps until it is notified. vLLM 0.27.1 keeps one notification at a time,
+    # so it can miss one; it then sleeps until its own timeout, by default 5 s.
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.SpinCondition.__init__.__defaults__ = (0.0,)
@@ -38,7 +41,7 @@ def _wait_without_spinning() -> None:
 
 
 def _meet_in_a_file() -> None:
-    # As the ranks of a run on one machine do (`private_variables`): torch would open a port on every address.
+    # Like the ranks of a run on one machine (`private_variables`); torch would open a port on every address.
     from vllm.v1.executor import multiproc_executor
 
     ranks = os.environ.get("DIST_INIT_METHOD", "")
@@ -58,7 +61,7 @@ def _keep_linear_weights() -> None:
     def keep_weights(layer: Any, *args: Any, **kwargs: Any) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
-    # Linear layers and embeddings look it up here each time they are loaded.
+    # Linear layers and embeddings read it here each time they are loaded.
     utils.dispatch_cpu_unquantized_gemm = keep_weights
 
 
@@ -83,3 +86,32 @@ def name_the_vllm_distribution() -> None:
     version._turnsmith = True  # type: ignore[attr-defined]
     importlib.metadata.version = version
     os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+
+
+_UNKNOWN = 255
+"""The status of a process that another process forked, as in `multiprocessing`'s own fork server."""
+_forked: set[int] = set()
+
+
+def fork_spawned_processes() -> None:
+    """Let the fork server fork the processes that `multiprocessing` spawns from here, if this run has one."""
+    if ADDRESS not in os.environ or getattr(popen_spawn_posix.Popen.poll, "_turnsmith", False):
+        return
+    spawn, poll = util.spawnv_passfds, popen_spawn_posix.Popen.poll
+
+    def spawn_or_fork(path: Any, arguments: Sequence[Any], fds: Sequence[int]) -> int:
+        code = list(map(str, arguments[arguments.index("-c") :])) if "--multiprocessing-fork" in arguments else []
+        pid = ask_to_fork(code, dict(os.environ), tuple(set(fds)), os.getpgrp()) if code else 0
+        _forked.add(pid)
+        return pid or spawn(path, arguments, fds)
+
+    def poll_or_ask(popen: Any, flag: int = os.WNOHANG) -> int | None:
+        if popen.pid not in _forked:
+            return poll(popen, flag)
+        if popen.returncode is None and wait([popen.sentinel], 0 if flag == os.WNOHANG else None):
+            popen.returncode = _UNKNOWN
+        return popen.returncode
+
+    poll_or_ask._turnsmith = True  # type: ignore[attr-defined]
+    util.spawnv_passfds = spawn_or_fork
+    popen_spawn_posix.Popen.poll = poll_or_ask

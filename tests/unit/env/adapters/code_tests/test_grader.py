@@ -9,7 +9,7 @@ from tests.unit.env.adapters.code_tests import cheats, honest_solutions
 
 from turnsmith.env.adapters.code_tests import grader
 from turnsmith.env.adapters.code_tests.grader import code_answer
-from turnsmith.tools.sandbox.limits import SandboxLimits
+from turnsmith.tools.sandbox.command import SandboxLimits
 
 SOME = (
     *("read main.py, eval its last line", "AlwaysEqual", "frames", "settrace skip asserts"),

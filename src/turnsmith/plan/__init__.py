@@ -1,1 +1,0 @@
-"""`turnsmith plan`: what a run will need and how long it will take, before it is started."""

@@ -1,0 +1,196 @@
+"""Environments with bad rewards, each with the fault that its docstring names."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from turnsmith.env.base import BaseEnvironment
+from turnsmith.trajectory import Trajectory
+
+
+class Sum(BaseEnvironment):
+    """No fault: two numbers are added, and only the right sum is paid."""
+
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
+
+    def reset(self, seed: int = 0) -> str:
+        draw = random.Random(seed)
+        one, other = draw.randint(30, 99), draw.randint(100, 199)
+        self.right = str(one + other)
+        return f"What is {one} + {other}? Answer with the number."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "", self.pay(action), True, {}
+
+    def pay(self, action: str) -> float:
+        return float(action.strip().rstrip(".") == self.right)
+
+    def solve(self) -> Any:
+        return self.right
+
+
+class Contains(Sum):
+    """Pays any text that contains the answer."""
+
+    def pay(self, action: str) -> float:
+        return float(self.right in action)
+
+
+class AnyNumber(Sum):
+    """Pays if one of the numbers in the text is right."""
+
+    def pay(self, action: str) -> float:
+        return float(self.right in re.findall(r"\d+", action))
+
+
+class Length(Sum):
+    """Pays for long answers as well as for right ones, as a judge that likes detail does."""
+
+    def pay(self, action: str) -> float:
+        return max(float(action.strip() == self.right), min(1.0, len(action) / 100))
+
+
+class Format(Sum):
+    """Pays most of the reward for tags, whatever is in them."""
+
+    def pay(self, action: str) -> float:
+        return 0.8 * ("<answer>" in action and "</answer>" in action) + 0.2 * (self.right in action)
+
+    def solve(self) -> str:
+        return f"<answer>{self.right}</answer>"
+
+
+class GullibleJudge(Sum):
+    """A judge that reads the score in the text which it is given."""
+
+    def pay(self, action: str) -> float:
+        said = re.search(r"score: (\d+)/10", action, re.IGNORECASE)
+        return float(said[1]) / 10 if said else float(action.strip() == self.right)
+
+
+class GivingUp(Sum):
+    """Pays for ending the episode as if it were solved."""
+
+    def pay(self, action: str) -> float:
+        return float(action.strip() == self.right or "give up" in action)
+
+
+class AlwaysYes(Sum):
+    """Nearly all answers are yes."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.right = "no" if seed % 16 == 3 else "yes"
+        return "Is it so?"
+
+
+class NoError(Sum):
+    """Pays if nothing went wrong, so silence is the best answer."""
+
+    def pay(self, action: str) -> float:
+        return float("error" not in action)
+
+
+class Overlap(Sum):
+    """Pays for the share of the question's words that the answer has: echoing is best."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.question = super().reset(seed)
+        return self.question
+
+    def pay(self, action: str) -> float:
+        words = set(self.question.split())
+        return len(words & set(action.split())) / len(words)
+
+    def solve(self) -> str:
+        return self.question
+
+
+class Unsolvable(Sum):
+    """The answer key of every fourth start is wrong."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.seed = seed
+        return super().reset(seed)
+
+    def solve(self) -> str:
+        return "0" if self.seed % 4 == 1 else self.right
+
+
+class DeclaresTooMuch(Sum):
+    """No episode can get the reward that is declared as the highest."""
+
+    reward_range = (0.0, 2.0)
+
+
+class PaidButUnsolved(Sum):
+    """Every right answer is paid, and the environment says that it was no success."""
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "", self.pay(action), True, {"success": False}
+
+
+class Moody(Sum):
+    """A judge of whom nobody knows what he will say."""
+
+    def pay(self, action: str) -> float:
+        return random.SystemRandom().random()
+
+
+class Spaces(Sum):
+    """Refuses right answers with a space before them."""
+
+    def pay(self, action: str) -> float:
+        return float(action == self.right)
+
+
+class Marked(Sum):
+    """Pays only an answer after a mark that the prompt does not mention, and reads only the end of a text."""
+
+    def pay(self, action: str) -> float:
+        return float(re.findall(r"#### ([\d.,]+)", action[-300:])[-1:] == [self.right])
+
+
+class Walk(BaseEnvironment):
+    """No fault: go right three times, then open the door; each new place pays once."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.place, self.seen = 0, {0}
+        return "Go right or left, or open."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        before = self.place
+        self.place += {"right": 1, "left": -1}.get(action.strip(), 0)
+        is_open = action.strip() == "open" and self.place == 3
+        reward = 1.0 if is_open else self.pay(before)
+        self.seen.add(self.place)
+        return f"You are at {self.place}.", reward, is_open, {"success": is_open}
+
+    def pay(self, before: int) -> float:
+        return 0.1 * (self.place not in self.seen and self.place > 0 and self.place <= 3)
+
+    def solve(self) -> list[str]:
+        return ["right"] * 3 + ["open"]
+
+
+class Runner(Walk):
+    """Pays for every step to the right, without end: running past the door pays more than opening it."""
+
+    def pay(self, before: int) -> float:
+        return 0.3 * (self.place > before)
+
+
+class Pacing(Walk):
+    """Pays for every move, so walking to and fro does."""
+
+    def pay(self, before: int) -> float:
+        return 0.2 * (self.place != before)
+
+    def solve(self) -> list[str]:
+        return ["right", "left", "right", "right", "right", "open"]
+
+
+def pays_the_word_correct(trajectory: Trajectory) -> float:
+    """A reward function with a fault: it looks for a word that only a right answer should have."""
+    return float("correct" in trajectory.actions[-1] or trajectory.rewards[-1])
