@@ -7,11 +7,15 @@ the draw (`seen`) is in the other half.
     python -m benchmarks.published_faults                      # the table, by kind and by project
     python -m benchmarks.published_faults --half work          # ids of one half
     python -m benchmarks.published_faults --load gem-reset-seed --source DIR [--venv DIR]
+    python -m benchmarks.published_faults --show gem-reset-seed --source DIR --venv DIR
+    python -m benchmarks.published_faults --check gem-reset-seed --source DIR --venv DIR --results FILE
 
 `--load` imports the scorer or environment before and after the mend, each in a process of its own, and says what became
 of it. `DIR/owner+name` is a clone with its history, or a bare one (also as `DIR/owner+name/repo`). With `--venv` what
 the fault needs is installed into an environment below that folder; without, this Python has to have it. What is
-imported is the project's own code: try it where it can do no harm.
+imported is the project's own code: try it where it can do no harm. `--show` and `--check` take what a user of the project
+would check from `published_subjects`: the first says whether the behaviour that was published is there before and after
+the mend, the second runs `turnsmith check --audit` on both and adds a line for each to FILE.
 """
 
 from __future__ import annotations
@@ -19,17 +23,25 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import json
+import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 TABLE = Path(__file__).with_suffix(".toml")
+SUBJECTS = Path(__file__).with_name("published_subjects")
+CHECK_SECONDS = 60
 KINDS = (
     "paid without skill",
     "right answers not paid",
@@ -87,6 +99,10 @@ class Fault:
     seen: bool = False
     loadable: bool = False
     tried: bool = False
+    subject: str = ""
+    """The module of `published_subjects` that has what is checked; empty: it can't be played."""
+    python: str = ""
+    """The version of Python that it needs, if not this one."""
     note: str = ""
 
     @property
@@ -160,17 +176,63 @@ def export(fault: Fault, commit: str, source: Path, into: Path) -> None:
 
 
 def interpreter(fault: Fault, venvs: Path | None) -> str:
-    """A Python that has what the fault needs."""
+    """A Python that has what the fault needs and, in a folder of its own, the core of turnsmith."""
     if venvs is None:
         return sys.executable
-    folder = venvs / hashlib.sha256(" ".join(sorted(fault.needs)).encode()).hexdigest()[:12]
+    needs = " ".join(sorted(fault.needs)) + fault.python
+    folder = venvs / hashlib.sha256(needs.encode()).hexdigest()[:12]
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        if fault.needs:
-            subprocess.run([python, "-m", "pip", "install", "-q", *fault.needs], check=True)
+        base = f"python{fault.python}" if fault.python else sys.executable
+        subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
+        wanted = [*fault.needs, "-e", str(Path(__file__).parents[1])]
+        subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
         (folder / "installed").touch()
     return str(python)
+
+
+@contextmanager
+def subject_folder(fault: Fault, commit: str, source: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with the project's sources at a commit and the subjects, and the variables to run Python with in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export(fault, commit, source, folder)
+        shutil.copytree(SUBJECTS, folder / SUBJECTS.name)
+        yield folder, os.environ | {"PYTHONPATH": f"{folder / fault.root}{os.pathsep}{folder}", "HF_HUB_OFFLINE": "1"}
+
+
+def run_subject(fault: Fault, commit: str, source: Path, python: str, part: str) -> Any:
+    """Whether the fault shows at a commit."""
+    with subject_folder(fault, commit, source) as (folder, variables):
+        return _ask_subject(fault, python, part, folder, variables)
+
+
+def _ask_subject(fault: Fault, python: str, part: str, folder: Path, variables: dict[str, str]) -> Any:
+    command = [python, "-m", SUBJECTS.name, fault.subject, fault.id, part]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, timeout=300, check=False)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return json.loads(done.stdout.rpartition("result: ")[2])
+
+
+def check(fault: Fault, side: str, commit: str, source: Path, python: str) -> dict[str, Any]:
+    """What `turnsmith check --audit` says of a fault's subject at a commit."""
+    with subject_folder(fault, commit, source) as (folder, variables):
+        words = _ask_subject(fault, python, "words", folder, variables)
+        row: dict[str, Any] = {"id": fault.id, "kind": fault.kind, "side": side, "words": words}
+        if isinstance(words, str):
+            return {**row, "error": words}
+        told, began = folder / "told.json", time.perf_counter()
+        command = [python, "-m", "turnsmith", "check", *words, "--audit", "--json", str(told)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=folder, env=variables, timeout=5 * CHECK_SECONDS, check=False
+        )
+        row |= {"seconds": round(time.perf_counter() - began, 1), "status": done.returncode}
+        if not told.exists():
+            return {**row, "error": done.stderr.strip()[-2000:]}
+        report = json.loads(told.read_text(encoding="utf-8"))
+        said = [one for one in report["checks"] if one["status"] in ("failed", "warning")]
+        return {**row, "findings": [{**one, "episodes": len(one["episodes"])} for one in said]}
 
 
 def load(fault: Fault, commit: str, source: Path, python: str) -> str:
@@ -202,6 +264,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--load", nargs="*", metavar="ID", help="import these before and after; without ids, all that can be"
     )
+    parser.add_argument("--show", nargs="*", metavar="ID", help="say whether these show before and after")
+    parser.add_argument("--check", nargs="*", metavar="ID", help="audit these before and after")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="where --check adds its lines")
     parser.add_argument("--source", type=Path, metavar="DIR", help="clones, as DIR/owner+name")
     parser.add_argument("--venv", type=Path, metavar="DIR", help="install what they need below this folder")
     options = parser.parse_args(arguments)
@@ -209,25 +274,46 @@ def main(arguments: list[str] | None = None) -> int:
     if options.half:
         print(*halves(faults, options.seed)[options.half], sep="\n")
         return 0
-    if options.load is None:
+    wanted = next((one for one in (options.load, options.show, options.check) if one is not None), None)
+    if wanted is None:
         _print_table(faults)
         return 0
     if options.source is None:
-        parser.error("--load needs --source DIR")
-    if unknown := set(options.load) - {fault.id for fault in faults}:
+        parser.error("--load, --show and --check need --source DIR")
+    if unknown := set(wanted) - {fault.id for fault in faults}:
         parser.error(f"no such fault: {', '.join(sorted(unknown))}")
+    if options.check is not None and options.results is None:
+        parser.error("--check needs --results FILE")
     failed = False
     for fault in faults:
-        if fault.id in options.load or (not options.load and fault.loadable):
+        can = fault.loadable if options.load is not None else bool(fault.subject)
+        if fault.id in wanted or (not wanted and can):
             for side, commit in (("before", fault.before), ("after", fault.after)):
                 if commit:
-                    try:
-                        problem = load(fault, commit, options.source, interpreter(fault, options.venv))
-                    except (OSError, subprocess.SubprocessError) as error:
-                        problem = f"{type(error).__name__}: {error}"
-                    failed |= bool(problem)
-                    print(f"{fault.id} {side}: {problem or 'loaded'}", flush=True)
+                    failed |= _run_one(fault, side, commit, options)
     return int(failed)
+
+
+def _run_one(fault: Fault, side: str, commit: str, options: argparse.Namespace) -> bool:
+    """Load, show or check one side of a fault and print the result; whether that failed."""
+    try:
+        python = interpreter(fault, options.venv)
+        if options.load is not None:
+            problem = load(fault, commit, options.source, python)
+            print(f"{fault.id} {side}: {problem or 'loaded'}", flush=True)
+            return bool(problem)
+        if options.show is not None:
+            shown = run_subject(fault, commit, options.source, python, "shows")
+            print(f"{fault.id} {side}: {shown if isinstance(shown, str) else 'shows' if shown else 'does not show'}")
+            return shown is not (side == "before")
+        row = check(fault, side, commit, options.source, python)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"{fault.id} {side}: {type(error).__name__}: {error}", flush=True)
+        return True
+    with options.results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(f"{fault.id} {side}: {row.get('error') or [one['code'] for one in row['findings']]}", flush=True)
+    return "error" in row
 
 
 if __name__ == "__main__":
