@@ -13,9 +13,9 @@ the draw (`seen`) is in the other half.
 `--load` imports the scorer or environment before and after the mend, each in a process of its own, and says what became
 of it. `DIR/owner+name` is a clone with its history, or a bare one (also as `DIR/owner+name/repo`). With `--venv` what
 the fault needs is installed into an environment below that folder; without, this Python has to have it. What is
-imported is the project's own code: try it where it can do no harm. `--show` and `--check` take what a user of the project
-would check from `published_subjects`: the first says whether the behaviour that was published is there before and after
-the mend, the second runs `turnsmith check --audit` on both and adds a line for each to FILE.
+imported is the project's own code: try it where it can do no harm. `--show` and `--check` take what a user of the
+project would check from `published_subjects`: the first says whether the behaviour that was published is there before
+and after the mend, the second runs `turnsmith check --audit` on both and adds a line for each to FILE.
 """
 
 from __future__ import annotations

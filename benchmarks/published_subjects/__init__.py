@@ -1,7 +1,7 @@
 """What a user of each project with a published fault would give to `turnsmith check`, and what shows the fault.
 
-A module for each project, with `SUBJECTS`: a `Subject` for each id of `published_faults.toml`. It runs in the folder of the
-project's sources, before or after the mend, in a Python that has what the fault needs and the core of turnsmith.
+A module for each project, with `SUBJECTS`: a `Subject` for each id of `published_faults.toml`. It runs in the folder
+of the project's sources, before or after the mend, in a Python that has what the fault needs and the core of turnsmith.
 """
 
 from __future__ import annotations
