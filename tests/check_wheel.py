@@ -83,7 +83,7 @@ def check_core(folder: Path, wheel: Path) -> None:
     print(f"environment: {files / 1e6:.0f} MB")
     assert wheel.stat().st_size < MOST_BYTES
     assert len(names) < MOST_DEPENDENCIES
-    worked(folder, "check game.py:Game --audit -v", "ok      ceiling", "ok      many at once", "none failed")
+    worked(folder, "check game.py:Game --audit -v", "ok      right answers are", "ok      many at once", "none failed")
     worked(folder, "play game.py:Game --name played", "Outcome: completed.", typed="5\n")
     worked(folder, "runs report played", "report")
     assert list(folder.glob("runs/played/*.html")), "the report is not there"
@@ -100,7 +100,7 @@ def check_core(folder: Path, wheel: Path) -> None:
 def check_macos(folder: Path, _: Path) -> None:
     """What works without Linux's own functions, and what says that it needs them."""
     macos = {"before": (str(AS_MACOS),)}
-    worked(folder, "check game.py:Game --audit -v", "ok      ceiling", "none failed", **macos)
+    worked(folder, "check game.py:Game --audit -v", "ok      right answers are", "none failed", **macos)
     worked(folder, "play game.py:Game --name played", "Outcome: completed.", typed="5\n", **macos)
     worked(folder, "runs", "played", **macos)
     for words in (

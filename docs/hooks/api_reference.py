@@ -19,7 +19,7 @@ from turnsmith import algo
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference" / "api"
 _PAGES = {
-    "environments": ("Environments", ("env.", "tools.step_result")),
+    "environments": ("Environments", ("env.", "tools.step_result", "check.")),
     "tools": ("Tools and parsers", ("tools.",)),
     "training": ("Training", ("trainer", "inference.models", "records.run_warnings")),
     "evaluation": ("Episodes, evaluation and rewards", ("rollout.", "trajectory")),

@@ -1,6 +1,7 @@
 """The public names of turnsmith, each where it is defined; `__init__.py` loads them from here on first use."""
 
 from . import algo as algo
+from .check.audit.replay import reward_of as reward_of
 from .config import CheckpointConfig as CheckpointConfig
 from .config import ConfigStore as ConfigStore
 from .config import EnvironmentConfig as EnvironmentConfig

@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.packages import install
 from tests.e2e.trained_on import assert_two_steps_train
 from turnsmith import ConfigStore
-from turnsmith.check.environment.checks import CHECKS
-from turnsmith.check.environment.checks.reward import check_exploits
+from turnsmith.check.audit.checks import AUDIT
+from turnsmith.check.audit.checks.undeserved import check_hedges_are_not_paid
 from turnsmith.check.environment.subject import Subject
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.host import open_host
@@ -68,14 +68,14 @@ def audited(name: str, **settings: Any) -> Subject:
 @pytest.mark.parametrize("name", PLAYED)
 async def test_the_audit_raises_no_alarm_where_only_the_right_answer_is_paid(name: str) -> None:
     checked = audited(name, exact=True)
-    found = {check.name: await check.function(checked) for check in CHECKS if check.audit}
+    found = {check.name: await check.function(checked) for check in AUDIT}
     assert not {name: one.saw for name, one in found.items() if one.status in ("warning", "failed")}
 
 
 async def test_the_audit_finds_that_a_text_which_contains_the_answer_is_paid() -> None:
-    finding = await check_exploits(audited("leg_counting"))
+    finding = await check_hedges_are_not_paid(audited("leg_counting"))
     assert finding.status == "warning"
-    assert "The answer between two wrong ones" in finding.saw
+    assert "A right answer with wrong answers" in finding.saw
 
 
 async def test_the_audit_finds_it_in_the_scorer_of_the_package_itself() -> None:
@@ -89,9 +89,9 @@ async def test_the_audit_finds_it_in_the_scorer_of_the_package_itself() -> None:
 
     # The score as it is, and any score above 0 counted as right.
     for reward, status in ((score, "warning"), (lambda trajectory: float(score(trajectory) > 0), "failed")):
-        finding = await check_exploits(replace(audited("leg_counting"), reward_fn=reward))
+        finding = await check_hedges_are_not_paid(replace(audited("leg_counting"), reward_fn=reward))
         assert finding.status == status
-        assert "The answer between two wrong ones" in finding.saw
+        assert "A right answer with wrong answers" in finding.saw
 
 
 def test_a_longer_text_with_the_right_answer_does_not_pay_where_it_should_not() -> None:

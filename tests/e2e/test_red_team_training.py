@@ -1,4 +1,4 @@
-"""`turnsmith check --audit --train`: a bad reward that no policy of the panel finds, and training does."""
+"""`turnsmith check --audit --train`: a bad reward that no rule of the search finds, and training does."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Sum(BaseEnvironment):
         return self.right
 
 
-class Cheerful(Sum):
-    """Also pays for a friendly tone, which it measures by exclamation marks."""
+class Odd(Sum):
+    """Also pays for a tone, by a number of each character that no rule and no text of the scorer's names."""
 
     def tone(self, action: str) -> float:
-        """The share of characters that are one."""
-        return action.count("!") / max(len(action), 1)
+        """The share of characters of the right numbers: @ and k."""
+        return sum(ord(one) % 43 == 21 for one in action) / max(len(action), 1)
 
 
 def audit(name: str, folder: Path, minutes: float) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -58,14 +58,16 @@ def audit(name: str, folder: Path, minutes: float) -> tuple[int, dict[str, dict[
     return done.returncode, {check["name"]: check for check in json.loads(report.read_text())["checks"]}
 
 
-def test_training_finds_a_bad_reward_that_the_panel_does_not(tmp_path: Path) -> None:
+def test_training_finds_a_bad_reward_that_the_search_does_not(tmp_path: Path) -> None:
     began = time.monotonic()
-    code, checks = audit("Cheerful", tmp_path, minutes=6)
+    code, checks = audit("Odd", tmp_path, minutes=6)
     assert code == 1
-    assert {name: checks[name]["status"] for name in ("ceiling", "floor", "exploits", "red team by training")} == {
-        "ceiling": "passed",
-        "floor": "passed",
-        "exploits": "passed",
+    assert {
+        name: checks[name]["status"]
+        for name in ("right answers are paid", "no skill is not paid", "red team by training")
+    } == {
+        "right answers are paid": "passed",
+        "no skill is not paid": "passed",
         "red team by training": "failed",
     }
     found = checks["red team by training"]

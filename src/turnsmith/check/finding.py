@@ -15,6 +15,22 @@ Status = Literal["passed", "warning", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What shows a finding about a reward."""
+
+    actions: tuple[str, ...]
+    """The shortest that show it, one for each turn."""
+    seed: int
+    earned: float
+    right: float | None
+    """What a right answer earns."""
+    line: str
+    """The line of the user's code that decides, as `file:line: code`; empty if it is not known."""
+    test: str
+    """A test that fails as long as it is so."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What one check saw.
 
@@ -30,6 +46,8 @@ class Finding:
     """What to do about it; empty if it passed."""
     episodes: Sequence[Trajectory] = ()
     """The episodes that show it."""
+    shown: Shown | None = None
+    """What shows a finding about a reward."""
 
     @classmethod
     def of_error(cls, error: Exception) -> Finding:
@@ -53,6 +71,8 @@ class Check:
     """What it prevents, in one sentence, with the kind of loss."""
     ran: str = ""
     """What it runs, in one sentence; empty where the name says so."""
+    audit: bool = False
+    """Whether it is about the reward: then what failed is proven, and a warning is for a person's judgment."""
 
 
 @dataclass(frozen=True, slots=True)

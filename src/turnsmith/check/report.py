@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from turnsmith import __version__
@@ -12,6 +12,7 @@ from turnsmith.trajectory import Trajectory
 
 _WORDS = {"failed": "FAILED", "warning": "WARNING", "passed": "ok", "skipped": "-"}
 _INDENT, _NAME = 8, 32
+_MOST_SAID = 160
 _MOST_EPISODES, _MOST_MESSAGES, _MOST_CHARACTERS = 2, 40, 2000
 
 
@@ -52,10 +53,14 @@ class Report:
 
     def lines(self, width: int = 120, *, verbose: bool = False) -> list[str]:
         """The verdict and what is wrong, then one line for what passed and one for what was skipped, or all rows."""
-        found = [*self._having("failed"), *self._having("warning")]
+        failed, warned = self._having("failed"), self._having("warning")
+        to_judge = [result for result in warned if result.check.audit]
+        found = [*failed, *(result for result in warned if not result.check.audit), *to_judge]
         lines = [self.verdict()]
         for result in found:
-            lines += ["", *_block(result, width)]
+            if to_judge and result is to_judge[0]:
+                lines += ["", "For your judgment: what follows is so, and may be meant."]
+            lines += ["", *_block(result, width, verbose=verbose)]
         if verbose:
             lines += ["", *(line for result in self.results if result not in found for line in _row(result, width))]
         else:
@@ -79,7 +84,14 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON: every check with its words, its finding and the episodes that show it."""
-        checks = [{**row, "episodes": [_episode(one) for one in row["episodes"]]} for row in self.rows()]
+        checks = [
+            {
+                **row,
+                "shown": None if row["shown"] is None else asdict(row["shown"]),
+                "episodes": [_episode(one) for one in row["episodes"]],
+            }
+            for row in self.rows()
+        ]
         return {
             "turnsmith": __version__,
             "subject": self.subject,
@@ -100,6 +112,7 @@ class Report:
                 "saw": result.finding.saw,
                 "why": result.check.why,
                 "fix": result.finding.fix,
+                "shown": result.finding.shown,
                 "episodes": result.finding.episodes,
             }
             for result in self.results
@@ -115,16 +128,23 @@ def table(rows: dict[str, Any]) -> list[str]:
     return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
 
 
-def _block(result: Result, width: int) -> list[str]:
+def _block(result: Result, width: int, *, verbose: bool) -> list[str]:
     """A check that found something: what it saw, why that matters, what to do and where to look."""
-    check, finding = result.check, result.finding
+    check, finding, shown_by, test = result.check, result.finding, "", list[str]()
+    if finding.shown is not None:
+        said = " | ".join(map(repr, finding.shown.actions[:3]))
+        said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
+        shown_by = f"{said} from seed {finding.shown.seed} gets {finding.shown.earned:.3g}."
+        shown_by += f" Decided at {finding.shown.line}" if finding.shown.line else ""
+        test = [" " * _INDENT + line for line in finding.shown.test.splitlines()] if verbose else []
     ids = list(dict.fromkeys(episode.episode_id for episode in finding.episodes))
     shown = ", ".join(ids[:_MOST_EPISODES]) + f" and {len(ids) - _MOST_EPISODES} more" * (len(ids) > _MOST_EPISODES)
-    head = f"{_WORDS[finding.status]:<{_INDENT}}{check.name} (--only {check.code})"
+    word = {"failed": "PROVEN", "warning": "JUDGE"}[finding.status] if check.audit else _WORDS[finding.status]
+    head = f"{word:<{_INDENT}}{check.name} (--only {check.code})"
     if ids and len(head) + 2 + len(shown) <= width:
         head, shown = f"{head}: {shown}", ""
-    texts = {"": finding.saw, "why: ": check.why, "fix: ": finding.fix, "see: ": shown}
-    return [head, *(line for label, text in texts.items() if text for line in _indented(label + text, width))]
+    texts = {"": finding.saw, "shown by: ": shown_by, "why: ": check.why, "fix: ": finding.fix, "see: ": shown}
+    return [head, *(line for label, text in texts.items() if text for line in _indented(label + text, width)), *test]
 
 
 def _row(result: Result, width: int) -> list[str]:

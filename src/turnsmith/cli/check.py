@@ -34,6 +34,7 @@ one are skipped. Exits with 1 if a check failed; warnings do not count."""
 _EXAMPLES = """\
 examples:
   turnsmith check my_game.py:MyGame
+  turnsmith check --demo
   turnsmith check my_game.py:MyGame --model tiny --audit --html check.html
   turnsmith check --machine inference.backend=vllm ray.gpus_per_node=8
   turnsmith check my_game:MyGame --rehearse cluster.yaml --model smollm2
@@ -54,6 +55,7 @@ def add_check_command(commands: Any) -> None:
     add_training_options(parser)
     add("--success-reward", metavar="R", type=float, help="count an episode as a success if its reward is at least R")
     add("--only", metavar="CHECK", action="append", default=[], help="run only this check; repeatable")
+    add("--explain", metavar="CHECK", help="what a check plays, why, and what to do about what it finds; then exit")
     add("-v", "--verbose", action="store_true", help="show the rows of all checks, and all that was measured")
     add("--json", metavar="FILE", type=os.path.abspath, help="also write the findings here, with their episodes")
     add("--html", metavar="FILE", type=os.path.abspath, help="also write them as a page here")
@@ -69,6 +71,10 @@ def add_check_command(commands: Any) -> None:
 def _add_options_of_kinds(parser: argparse.ArgumentParser) -> None:
     """Those that go with one kind of check only: their defaults are None or False."""
     audit = parser.add_argument_group("with --audit")
+    audit.add_argument("--demo", action="store_true", help="audit a quiz with three mistakes that comes with turnsmith")
+    audit.add_argument("--seconds", metavar="S", type=float, help="longest time of its search (default: 60)")
+    attempts = "lines of `answer` or `actions`, `right`, and `seed` or `row`: are they paid as they deserve?"
+    audit.add_argument("--attempts", metavar="FILE", help=attempts)
     trained = "also train `tiny` so long, to find what is paid without success"
     audit.add_argument("--train", metavar="MINUTES", type=float, help=trained)
     folder = parser.add_argument_group("with --machine and --rehearse")
@@ -95,6 +101,8 @@ _KINDS = {
 }
 _OF_KINDS = {
     "train": ("audit",),
+    "seconds": ("audit",),
+    "attempts": ("audit",),
     "name": ("machine", "rehearse"),
     "output_dir": ("machine", "rehearse"),
     "minutes": ("rehearse",),
@@ -110,6 +118,11 @@ _OF_KINDS = {
 
 def _run(args: argparse.Namespace) -> int:
     """Run the checks, print the verdict and what is wrong, and write the files that were asked for."""
+    if args.explain is not None:
+        print_line(_explained(args.explain), sys.stdout)
+        return 0
+    if args.demo:
+        args.environment, args.audit = "turnsmith.check.audit.demo:Quiz", True
     for name, kinds in _OF_KINDS.items():
         if getattr(args, name) and not any(getattr(args, kind) for kind in kinds):
             option = "from" if name == "source" else name.replace("_", "-")
@@ -126,6 +139,20 @@ def _run(args: argparse.Namespace) -> int:
         print_line("\n".join(report.lines(width, verbose=args.verbose)), sys.stdout)
     _write(args, report)
     return int(report.failed > 0)
+
+
+def _explained(code: str) -> str:
+    """What a check is for, in words."""
+    from turnsmith.check.audit.checks import AUDIT
+    from turnsmith.check.environment.checks import CHECKS
+    from turnsmith.check.finding import check_codes
+
+    check_codes([code], [*AUDIT, *CHECKS])
+    check = next(one for one in [*AUDIT, *CHECKS] if one.code == code)
+    needs = "What it proves fails the check; what it leaves to your judgment does not." if check.audit else ""
+    alone = f"Alone: turnsmith check ENV {'--audit ' * check.audit}--only {code}."
+    meant = f"If it is meant to be so, write into the source: # turnsmith: accepted {code} REASON" * check.audit
+    return "\n".join(filter(None, [f"{code}: {check.name}", "", check.ran, check.why, needs, alone, meant]))
 
 
 def _train_words(args: argparse.Namespace) -> list[str]:

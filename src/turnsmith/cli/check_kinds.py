@@ -26,8 +26,10 @@ Say = Callable[[str], None]
 
 def of_environment(args: argparse.Namespace, say: Say) -> Report:
     """Play episodes of the environment."""
+    from turnsmith.check.audit.checks import AUDIT
+    from turnsmith.check.audit.search import run_search
+    from turnsmith.check.audit.tracing import without_accepted
     from turnsmith.check.environment.checks import CHECKS
-    from turnsmith.check.environment.panel import play_all
     from turnsmith.check.environment.scripted import play_model
     from turnsmith.check.environment.subject import Subject
     from turnsmith.check.finding import check_codes
@@ -36,8 +38,9 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
 
     played = _played(args)
     config, tasks = played.config, played.tasks()
-    check_codes(args.only, CHECKS)
-    checks = [one for one in CHECKS if (one.code in args.only if args.only else args.audit or not one.audit)]
+    every = [*AUDIT, *CHECKS]
+    check_codes(args.only, every)
+    checks = [one for one in every if (one.code in args.only if args.only else args.audit or not one.audit)]
     spec = played.spec().isolated()
     check_isolation(spec)
     spec.check_tasks(tasks or ())
@@ -47,17 +50,30 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
         success_reward=args.success_reward,
         tasks=tasks,
         validation_tasks=played.validation_tasks(),
+        attempts=_attempts(args.attempts),
+        seconds=args.seconds or 60.0,
         seed=config.training.seed,
     )
     report = Report(f"{spec.name} ({args.model or 'no model'})", facts={"environment": spec.name, "model": args.model})
     report.results = _run_checks(subject, checks, say, with_model=args.model is not None)
+    if args.audit:
+        report.results = without_accepted(report.results, spec)
+        if (found := subject.known(run_search)) is not None and found.left_out:
+            report.shown.append(f"\n{found.left_out} ways to play were not tried in {subject.seconds:g} s: --seconds.")
     if args.train is not None:
-        report.results.append(_train(subject, args.train, subject.known(play_all)))
+        report.results.append(_train(subject, args.train, subject.known(run_search)))
     if known := [one for one in subject.known(play_model) or () if one.turns]:
         from turnsmith.check.plan.workload import EpisodeSample
 
         report.facts["sample"] = EpisodeSample.of_episodes(known, "turnsmith check").as_dict()
     return report
+
+
+def _attempts(file: str | None) -> list[dict[str, Any]] | None:
+    """The lines of `--attempts`."""
+    from turnsmith.trainer.task_file import read_tasks
+
+    return None if file is None else list(read_tasks(file))
 
 
 def _run_checks(subject: Subject, checks: Sequence[EnvironmentCheck], say: Say, *, with_model: bool) -> list[Result]:
@@ -87,13 +103,13 @@ def _run_checks(subject: Subject, checks: Sequence[EnvironmentCheck], say: Say, 
         return engine.run(run_checks(subject, checks, begin=begin))
 
 
-def _train(subject: Subject, minutes: float, panel: Any) -> Result:
+def _train(subject: Subject, minutes: float, found: Any) -> Result:
     """Train against the reward."""
     from turnsmith.check.machine.red_team import train_against
 
     folder = Path(tempfile.mkdtemp(prefix="turnsmith-red-team-"))
     print_line(f"training tiny for {minutes:g} minutes in {folder} ...", sys.stderr)
-    return train_against(subject.config, subject.environment, minutes, folder, tasks=subject.tasks, panel=panel)
+    return train_against(subject.config, subject.environment, minutes, folder, tasks=subject.tasks, found=found)
 
 
 def of_machine(args: argparse.Namespace, say: Say) -> Report:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 from turnsmith.trajectory import Trajectory
 from turnsmith.viewer.episode_html import anchor, episodes_html
@@ -30,6 +31,8 @@ class CheckRow:
     saw: str
     why: str
     fix: str = ""
+    shown: Any = None
+    """The evidence: `actions`, `seed`, `earned`, `line` and `test`."""
     episodes: Sequence[Trajectory] = ()
 
 
@@ -70,6 +73,11 @@ def _row(place: int, row: CheckRow) -> str:
         for episode in _numbered(row.episodes)
     )
     why = f"<br>{escape(row.why)}" if is_found else ""
+    if row.shown is not None:
+        said = " | ".join(map(repr, row.shown.actions[:3]))
+        why += f"<br>Shown by <code>{escape(said[:1000])}</code> from seed {row.shown.seed}: {row.shown.earned:g}."
+        why += f" Decided at <code>{escape(row.shown.line)}</code>." if row.shown.line else ""
+        why += f"<details><summary>a test</summary><pre>{escape(row.shown.test)}</pre></details>"
     return (
         f'<tr class="{"going-on" if is_found else "over"}"><td><span class="badge {_BADGES[row.status]}">{row.status}'
         f'</span></td><td><b>{escape(row.name)}</b> <span class="quiet">{row.seconds:.1f} s. {escape(row.ran)}</span>'

@@ -69,7 +69,7 @@ def test_every_check_has_the_same_fields_in_json() -> None:
     report = Report("game", [result("passed"), result("failed")], facts={"machine": {}})
     told = report.as_dict()
     assert list(told) == ["turnsmith", "subject", "failed", "checks", "machine"]
-    fields = {"code", "name", "status", "seconds", "ran", "saw", "why", "fix", "episodes"}
+    fields = {"code", "name", "status", "seconds", "ran", "saw", "why", "fix", "shown", "episodes"}
     assert {frozenset(one) for one in told["checks"]} == {frozenset(fields)}
 
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from turnsmith.check.environment.model_files import model_file
-from turnsmith.check.environment.oracle import find_tasks
-from turnsmith.check.environment.panel import oracle
+from turnsmith.check.environment.oracle import find_tasks, oracle
 from turnsmith.check.environment.scripted import plausible_reply
 from turnsmith.check.environment.subject import Policy, Subject, environment_check
 from turnsmith.check.finding import Finding

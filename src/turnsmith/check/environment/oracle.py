@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnsmith.check.environment.subject import Subject
+from turnsmith.check.environment.subject import Policy, Subject
 from turnsmith.check.environment.template_facts import write_call
 from turnsmith.env.host import open_host
 from turnsmith.inference.chat import Chat
@@ -31,18 +31,32 @@ class Task:
     """Whether all actions are texts, without a tool call."""
     others: tuple[str, ...] = ()
     """Actions that solve other starts and are not part of this solution."""
+    opening: str = ""
+    """What the model is shown first: system prompt and first observation."""
+
+
+def oracle(task: Task) -> Policy | None:
+    """The policy that plays the environment's own solution."""
+    return None if not task.solution else in_order(task.solution)
+
+
+def in_order(actions: Sequence[str]) -> Policy:
+    """These actions, one in each turn, and then the last of them again and again."""
+    return lambda turn, prompt: actions[min(turn, len(actions) - 1)] if actions else ""
 
 
 async def find_tasks(subject: Subject, count: int | None = None) -> list[Task]:
     """The first starts of training with their solutions."""
     starts = subject.starts(count)
+    opened = await subject.openings(starts)
+    openings = ["\n\n".join(str(message["content"]) for message in episode.messages) for episode in opened]
     found = await asyncio.gather(*(_solve(subject, start) for start in starts))
     known = list(dict.fromkeys(action for actions in found for action in (actions or ([], True))[0]))
     tasks = list[Task]()
-    for number, (start, actions) in enumerate(zip(starts, found, strict=True)):
+    for number, (start, actions, opening) in enumerate(zip(starts, found, openings, strict=True)):
         texts, is_text = actions or (None, True)
         others = tuple(action for action in known if texts is None or action not in texts)
-        tasks.append(Task(start, number, None if texts is None else tuple(texts), is_text, others))
+        tasks.append(Task(start, number, None if texts is None else tuple(texts), is_text, others, opening))
     return tasks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -61,6 +61,10 @@ class Subject(EpisodeParts):
     model_path: str | None = None
     """The folder of the model, if it is known."""
     success_reward: float | None = None
+    attempts: Sequence[Mapping[str, Any]] | None = None
+    """Attempts that somebody wrote, with whether they are right."""
+    seconds: float = 60.0
+    """Longest time of the search for what the reward pays."""
     episodes: int = 8
     """How many starts a check looks at, unless it needs more."""
     seed: int = 0
@@ -169,8 +173,6 @@ class EnvironmentCheck(Check):
     function: CheckFunction
     quick: bool = False
     """Whether `RayPPOTrainer.fit` runs it before training: it takes a second or two, and needs no model."""
-    audit: bool = False
-    """Whether only `--audit` runs it."""
     plays: bool = True
     """Whether it needs episodes that open."""
     rehearsed: bool = False

@@ -1,6 +1,6 @@
 """Trains a tiny model against a reward for some minutes, and looks for reward without success.
 
-A panel of policies finds only the exploits that somebody has thought of; training finds whatever pays. `tiny` writes
+A search finds only what somebody has thought of; training finds whatever pays. `tiny` writes
 characters, so it finds repetition, lengths, marks and single words, but no exploit that needs language.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnsmith.check.environment.panel import AuditPanel
+from turnsmith.check.audit.search import Search
 from turnsmith.check.finding import Check, Finding, Result
 from turnsmith.check.machine.short_run import short_settings
 from turnsmith.config import ConfigStore
@@ -55,7 +55,7 @@ def train_against(
     folder: Path,
     *,
     tasks: Any = None,
-    panel: AuditPanel | None = None,
+    found: Search | None = None,
 ) -> Result:
     """Train on the reward for some minutes, or until it is clear that it pays without success.
 
@@ -65,9 +65,9 @@ def train_against(
         minutes: How long to train after the first steps.
         folder: For the run, and for what it prints.
         tasks: Rows of a data file.
-        panel: What the panel of policies got; it tells what a right answer gets.
+        found: What the audit's search found; it tells what a right answer gets.
     """
-    top = panel.top if panel is not None else None
+    top = found.top if found is not None else None
     began = time.perf_counter()
     log = (folder / "red-team.log").open("a")
     try:

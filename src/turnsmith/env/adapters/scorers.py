@@ -133,10 +133,14 @@ class Scorer:
         _refuse_unsafe(self.name, module_of(self.function), scored.task.get("data_source"))
         self._arguments(scored)
 
-    def call(self, batch: Sequence[Scored], logged: dict[str, Any]) -> Any:
-        """The function's own result for several answers, or for one answer if it does not take lists."""
+    def arguments(self, batch: Sequence[Scored]) -> dict[str, Any]:
+        """What the function is called with for several answers, or for one answer if it does not take lists."""
         each = [self._arguments(scored) for scored in batch]
-        given = {name: [one.get(name) for one in each] for name in each[0]} if self.is_batch else each[0]
+        return {name: [one.get(name) for one in each] for name in each[0]} if self.is_batch else each[0]
+
+    def call(self, batch: Sequence[Scored], logged: dict[str, Any]) -> Any:
+        """The function's own result."""
+        given = self.arguments(batch)
         logs = {"log_extra": partial(_log_extra, logged), "log_metric": logged.__setitem__}
         return self.function(**given, **{name: log for name, log in logs.items() if self._takes(name)})
 

@@ -37,7 +37,7 @@ class GuessNumber(BaseEnvironment):
     def step(self, action: str) -> tuple[str, float, bool, dict[str, int | bool]]:
         """Answer a guess: the first number in the model's text."""
         # At most 9 digits: Python refuses to parse integers of thousands of digits, and models do write them.
-        number = re.search(r"\d{1,9}", action)
+        number = re.search(r"-?\d{1,9}", action)
         if number is None:
             return f"Answer with a number from 1 to {self.highest}.", 0.0, False, {}
         guess = int(number.group())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from turnsmith import BaseEnvironment, tool
+from turnsmith.check.audit.checks import AUDIT
 from turnsmith.check.environment.checks import CHECKS
 from turnsmith.check.environment.run import run_checks
 from turnsmith.check.environment.subject import Subject
@@ -22,7 +23,13 @@ from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat.byte_chat import ByteChat
 from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 
-BY_NAME = {check.name: check for check in CHECKS}
+BY_NAME = {check.name: check for check in [*CHECKS, *AUDIT]}
+NO_SKILL, HEDGES, WRITING, NOISE = (
+    "no skill is not paid",
+    "several answers at once are not paid",
+    "right answers may be written differently",
+    "the same actions get the same reward",
+)
 
 
 class Game(BaseEnvironment):
@@ -169,13 +176,13 @@ NOTHING: list[tuple[str, Subject, str]] = [
     ("faults are not rewards", subject(Sealed), "No fault could be planted"),
     ("code tools are closed", subject(Vouchers), "No sum of two numbers"),
     ("held-out starts are held out", subject(Game, validation_tasks=[{"q": "1"}]), "none of training"),
-    ("floor", subject(Raises), ALL_FAULTS),
-    ("exploits", subject(Raises), ALL_FAULTS),
-    ("scorer noise", subject(Raises), ALL_FAULTS),
-    ("equivalent answers", subject(Raises), "no more than wrong ones"),
-    ("floor", subject(Unpaid), "Nothing is paid"),
-    ("exploits", subject(Unpaid), "no more than no skill"),
-    ("equivalent answers", subject(Unpaid), "no more than wrong ones"),
+    (NO_SKILL, subject(Raises), ALL_FAULTS),
+    (HEDGES, subject(Raises), ALL_FAULTS),
+    (NOISE, subject(Raises), ALL_FAULTS),
+    (WRITING, subject(Raises), ALL_FAULTS),
+    (NO_SKILL, subject(Unpaid), "no more than no skill"),
+    (HEDGES, subject(Unpaid), "no more than no skill"),
+    (WRITING, subject(Unpaid), "no more than no skill"),
 ]
 
 
@@ -198,8 +205,8 @@ class TwoArgumentsRaises(TwoArguments):
         raise KeyError("missing")
 
 
-async def test_solutions_that_are_paid_like_no_skill_are_no_ceiling() -> None:
-    status, saw = await one("ceiling", subject(Unpaid))
+async def test_solutions_that_are_paid_like_no_skill_are_found() -> None:
+    status, saw = await one("right answers are paid", subject(Unpaid))
     assert (status, "get 0 on average, no more than no skill" in saw) == ("failed", True)
 
 
@@ -274,7 +281,7 @@ class Half(Game):
 
 
 async def test_a_reward_of_less_than_a_point_is_not_nothing() -> None:
-    assert (await one("floor", subject(Half)))[0] == "passed"
+    assert (await one(NO_SKILL, subject(Half)))[0] != "skipped"
 
 
 class Customer(Game):

@@ -179,7 +179,7 @@ async def test_an_agent_opens_its_conversation_itself() -> None:
 
 def test_a_name_that_no_check_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", EXAMPLE, "--only", "weather"]) == 2
-    assert "There is no check 'weather': choose from same-opening" in capsys.readouterr().err
+    assert "There is no check 'weather': choose from right-unpaid" in capsys.readouterr().err
 
 
 def quick(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnsmith.check.environment.checks import chat, faults, learning, limits, repeats, reward, settings
+from turnsmith.check.environment.checks import chat, faults, learning, limits, repeats, settings
 from turnsmith.check.environment.subject import EnvironmentCheck
 
 CHECKS: tuple[EnvironmentCheck, ...] = (
@@ -26,9 +26,4 @@ CHECKS: tuple[EnvironmentCheck, ...] = (
     chat.check_stop_token,
     chat.check_call_format,
     chat.check_sampling,
-    reward.check_ceiling,
-    reward.check_floor,
-    reward.check_exploits,
-    reward.check_equivalent_answers,
-    reward.check_scorer_noise,
 )

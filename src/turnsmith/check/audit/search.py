@@ -1,0 +1,391 @@
+"""The search for what a reward pays: many ways to play the first starts, most of them briefly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
+from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
+from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form, normal
+from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
+from turnsmith.check.environment.subject import Policy, Subject
+from turnsmith.errors import TurnsmithError
+from turnsmith.trajectory import Outcome, Trajectory
+
+_FEW = 3
+"""Starts on which every rule is tried; those that pay there are played on all."""
+_PAYS = 0.2
+EPSILON = 1e-9
+_SHRINKS = 120
+_TIMES = 5
+LOOK_TWICE = "a look-up made twice"
+_CODE = (
+    "__import__('os').mkdir('{}')",
+    "(lambda: __import__('os').mkdir('{}'))()",
+    "$(mkdir {})",
+    "`mkdir {}`",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedTasks:
+    """The episodes of one policy, each with its task."""
+
+    tasks: Sequence[Task]
+    episodes: Sequence[Trajectory]
+
+    @property
+    def counted(self) -> list[tuple[Task, Trajectory]]:
+        """The episodes that ended without a fault."""
+        pairs = zip(self.tasks, self.episodes, strict=True)
+        return [(task, episode) for task, episode in pairs if episode.is_counted]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the episodes that ended without a fault."""
+        return [episode.total_reward for _, episode in self.counted]
+
+    @property
+    def mean(self) -> float:
+        """Their mean; 0 if there are none."""
+        return sum(self.rewards) / len(self.rewards) if self.rewards else 0.0
+
+    @property
+    def best(self) -> list[Trajectory]:
+        """The two episodes with the highest reward."""
+        return sorted((one for _, one in self.counted), key=lambda one: one.total_reward, reverse=True)[:2]
+
+
+@dataclass
+class Search:
+    """What was tried on the first starts, and what it got."""
+
+    subject: Subject
+    tasks: Sequence[Task] = ()
+    declared: tuple[float, float] | None = None
+    """Lowest and highest reward of an episode, as the environment declares them."""
+    solved: PlayedTasks | None = None
+    """The environment's own solution."""
+    form: str = ""
+    """How solutions are paid that get nothing as they are. The tasks have them in this form."""
+    as_given: PlayedTasks | None = None
+    """The episodes with the solutions as they are, if there is a form."""
+    nothing: list[PlayedTasks] = field(default_factory=list[PlayedTasks])
+    """Nonsense, for which nobody is paid on purpose."""
+    wrong: PlayedTasks | None = None
+    """The answers to other starts: what a wrong answer gets."""
+    unskilled: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
+    hedged: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
+    near: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
+    honest: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
+    edited: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
+    """Solutions of several actions, changed."""
+    raised: list[Trajectory] = field(default_factory=list[Trajectory])
+    """The episodes that ended in a fault."""
+    rounds: list[list[Trajectory]] = field(default_factory=list[list[Trajectory]])
+    """The solutions of a few starts, or one text, played again and again."""
+    is_single: bool = True
+    """Whether an episode is one answer."""
+    executed: str = ""
+    """An answer that was run as code."""
+    bottom: float = 0.0
+    """What no skill gets: the most of nonsense and of wrong answers."""
+    tried: int = 0
+    seconds: float = 0.0
+    candidates: Sequence[Rule] = ()
+    """The rules without skill."""
+    left_out: int = 0
+    """Rules for which there was no time."""
+    _end: float = 0.0
+
+    @property
+    def top(self) -> float | None:
+        """The reward of a solved episode: the solution's if there is one, otherwise the declared maximum."""
+        if self.solved is not None and self.solved.rewards:
+            return self.solved.mean
+        return self.declared[1] if self.declared else None
+
+    def share(self, reward: float) -> float:
+        """How far a reward is on the way from no skill to a right answer; 0 where that is not known."""
+        top = self.top
+        return (reward - self.bottom) / (top - self.bottom) if top is not None and top > self.bottom else 0.0
+
+    @property
+    def all_are_paid(self) -> bool:
+        """Whether nonsense earns what a right answer does, and that is more than nothing."""
+        least = min((reward for one in (*self.every(), *self.nothing) for reward in one.rewards), default=0.0)
+        top = self.top
+        return top is not None and top <= self.bottom + EPSILON and (top > 0 or top > least + EPSILON)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the same actions get different rewards."""
+        return any(len({round(one.total_reward, 9) for one in some}) > 1 for some in self.repeated())
+
+    def repeated(self) -> list[list[Trajectory]]:
+        """The episodes of each start that was played several times, without those that ended in a fault."""
+        return [list(some) for some in zip(*self.rounds, strict=True) if all(one.is_counted for one in some)]
+
+    def every(self) -> list[PlayedTasks]:
+        """All that was played on more than a few starts, but nonsense."""
+        kinds = (self.unskilled, self.hedged, self.near, self.honest, self.edited)
+        return [*(played for kind in kinds for played in kind.values()), *([self.solved] if self.solved else [])]
+
+    def why_unknown(self) -> str:
+        """Why rewards cannot be compared, as a sentence; empty if they can."""
+        if self.solved is not None and not self.solved.rewards:
+            return "No episode of the solution ended without a fault."
+        if self.top is None:
+            return "There is no `solve` and no reward_range to compare rewards with."
+        if self.is_noisy:
+            return "Rewards differ from one time to the next."
+        if self.top <= self.bottom + EPSILON:
+            return f"A right answer gets {self.top:.3g}, no more than no skill: nothing can pay more."
+        return ""
+
+    async def play(self, player: Callable[[Task], Policy | None], tasks: Sequence[Task]) -> PlayedTasks | None:
+        """Play each task once; None if the policy cannot be applied to any, or time is up."""
+        able = [(task, policy) for task in tasks if (policy := player(task)) is not None]
+        if not able or time.monotonic() > self._end:
+            self.left_out += bool(able)
+            return None
+        episodes = await asyncio.gather(*(self.subject.play(policy, [task.start]) for task, policy in able))
+        played = PlayedTasks([task for task, _ in able], [episode for [episode] in episodes])
+        self.tried += len(able)
+        self.raised += [episode for episode in played.episodes if not episode.is_counted]
+        return played
+
+    async def run(self, seconds: float) -> Search:
+        """Try everything, in an order in which what matters most comes first."""
+        began = time.monotonic()
+        self._end = began + seconds
+        self.declared = reward_bounds(self.subject)
+        self.tasks = await find_tasks(self.subject, 2 * self.subject.episodes)
+        await self._repeat()
+        await self._find_top()
+        seen = await self._traces()
+        words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
+        await self._search([*rules(self.tasks, words, self.form), *in_turns(self.tasks, self.form)])
+        if self.solved is not None:
+            await self._around_the_solution()
+        await self._try_code()
+        self.seconds = time.monotonic() - began
+        return self
+
+    async def _find_top(self) -> None:
+        """What right, wrong and meaningless answers get, and the form in which right ones are paid."""
+        played = [await self.play(lambda task, text=text: in_order([text]), self.tasks) for text in NONSENSE]
+        self.nothing = [one for one in played if one is not None and one.rewards]
+        self.solved = await self.play(oracle, self.tasks)
+        self.bottom = max((one.mean for one in self.nothing), default=0.0)
+        episodes = [episode for one in self.nothing for _, episode in one.counted]
+        self.is_single = all(len(one.actions) <= 1 and one.outcome is not Outcome.TURN_LIMIT for one in episodes)
+        if self.solved is None or not self.solved.rewards:
+            return
+        if self.solved.mean <= self.bottom + EPSILON and not self.is_noisy:
+            seen = await self._traces()
+            found = dict.fromkeys(form for one in seen for pattern in patterns(one.codes) if (form := form_of(pattern)))
+            if form := await self._paid_form([*found, *FORMS]):
+                self.form, self.as_given = form, self.solved
+                self.tasks = [_in_form(task, form) for task in self.tasks]
+                self.solved = await self.play(oracle, self.tasks)
+        self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
+        if self.wrong is not None and self.wrong.mean < (self.top or 0.0):
+            self.bottom = max(self.bottom, self.wrong.mean)
+
+    async def _paid_form(self, forms: Sequence[str]) -> str:
+        """The form in which solutions get most, if that is more than they get as they are; otherwise empty."""
+        tasks = [task for task in self.tasks if task.is_text and len(task.solution or ()) == 1][:_FEW]
+        best, most = "", self.solved.mean if self.solved is not None else 0.0
+        for form in forms:
+            played = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks)
+            if played is not None and played.mean > most + EPSILON:
+                best, most = form, played.mean
+        return best
+
+    async def _traces(self) -> list[Trace]:
+        """Which lines a right, a wrong and an empty answer execute, where that can be seen."""
+        found = list[Trace]()
+        task = next((task for task in self.tasks if task.solution), self.tasks[0])
+        for actions in (task.solution or ("7",), ("",)):
+            try:
+                found.append(await trace(self.subject, task, actions))
+            except (TurnsmithError, OSError, ValueError):
+                break
+        return found
+
+    async def _search(self, candidates: Sequence[Rule]) -> None:
+        """Try each rule on a few starts, and those that are paid there on all."""
+        few = self.tasks[:_FEW]
+        self.candidates = candidates
+        for rule in candidates:
+            brief = await self.play(rule.policy, few)
+            if brief is None or not brief.rewards:
+                continue
+            most = max(self.share(reward) for reward in brief.rewards) if self.top is not None else max(brief.rewards)
+            if most >= _PAYS:
+                played = await self.play(rule.policy, self.tasks)
+                if played is not None and played.rewards:
+                    self.unskilled[rule.name] = played
+
+    async def _around_the_solution(self) -> None:
+        if any(len(task.solution or ("",)) > 1 for task in self.tasks):
+            for name, edit in EDITS.items():
+                await self._keep(self.edited, name, lambda task, edit=edit: _if_changed(task, edit))
+            await self._keep(self.honest, LOOK_TWICE, lambda task: _if_changed(task, _look_twice))
+            return
+        bare = [_bare(task, self.form) for task in self.tasks]
+        few = [task for task in bare if task.is_text and task.solution][: self.subject.episodes]
+        for name, player in hedges(lambda task: task.others, self.form).items():
+            await self._keep(self.hedged, name, player, few)
+        for name, write in NEAR.items():
+            await self._keep(self.near, name, lambda task, write=write: _written(task, write, self.form), few)
+        for name, write in WITHIN.items():
+            await self._keep(self.honest, name, lambda task, write=write: _written(task, write, self.form), few)
+        for name, write in AROUND.items():
+            await self._keep(self.honest, name, lambda task, write=write: _surrounded(task, write, self.form), few)
+
+    async def _keep(
+        self,
+        into: dict[str, PlayedTasks],
+        name: str,
+        player: Callable[[Task], Policy | None],
+        tasks: Sequence[Task] | None = None,
+    ) -> None:
+        played = await self.play(player, self.tasks if tasks is None else tasks)
+        if played is not None and played.rewards:
+            into[name] = played
+
+    async def _try_code(self) -> None:
+        """Answers that make a folder if somebody runs them."""
+        with tempfile.TemporaryDirectory(prefix="turnsmith-audit-") as folder:
+            for form in dict.fromkeys((self.form, "", "\\boxed{X}")):
+                for number, code in enumerate(_CODE):
+                    place, before = Path(folder) / f"made-{number}", len(self.raised)
+                    answer = in_form(form, code.format(place))
+                    await self.play(say("code", lambda task, answer=answer: answer).policy, self.tasks[:1])
+                    del self.raised[before:]
+                    if place.exists():
+                        self.executed = answer.replace(folder, "/tmp")
+                        return
+
+    async def _repeat(self) -> None:
+        """Play the same actions several times."""
+        tasks = sorted(self.tasks, key=lambda task: not task.solution)[:_FEW]  # `solve` may know only some
+        for _ in range(_TIMES):
+            played = await self.play(lambda task: oracle(task) or in_order(["yes"]), tasks)
+            self.rounds += [list(played.episodes)] if played is not None else []
+
+    async def again(self, name: str) -> PlayedTasks | None:
+        """Play a rule on other starts than it was found on, four times as many; None if there is no such rule."""
+        later = await find_tasks(self.subject, 10 * self.subject.episodes)
+        rule = next((one for one in self.candidates if one.name == name), None)
+        return None if rule is None else await self.play(rule.policy, later[2 * self.subject.episodes :])
+
+    async def shortest(self, task: Task, actions: Sequence[str], least: float) -> tuple[str, ...]:
+        """The shortest texts, made by leaving out parts of these, that get at least this reward."""
+        kept, tries = tuple(actions), 0
+
+        async def pays(candidate: Sequence[str]) -> bool:
+            nonlocal tries
+            tries += 1
+            played = await self.subject.play(in_order(candidate), [task.start])
+            return played[0].is_counted and played[0].total_reward >= least - EPSILON
+
+        for place, text in enumerate(kept):
+            size = max(1, len(text) // 2)
+            while size and tries < _SHRINKS:
+                start = 0
+                while start < len(kept[place]) and tries < _SHRINKS:
+                    shorter = kept[place][:start] + kept[place][start + size :]
+                    candidate = (*kept[:place], shorter, *kept[place + 1 :])
+                    if await pays(candidate):
+                        kept = candidate
+                    else:
+                        start += size
+                size //= 2
+        return kept
+
+
+async def search(subject: Subject) -> Search:
+    """The search, made once for all checks."""
+    return await subject.once(run_search)
+
+
+async def run_search(subject: Subject) -> Search:
+    """Search."""
+    return await Search(subject).run(subject.seconds)
+
+
+def reward_bounds(subject: Subject) -> tuple[float, float] | None:
+    """The lowest and highest reward of an episode, if the environment declares them and gives the rewards itself."""
+    if subject.success_reward is not None:
+        return 0.0, subject.success_reward
+    specs = subject.environment.each()
+    if subject.reward_fn is not None or len(specs) > 1:
+        return None
+    return getattr(specs[0].load(), "reward_range", None)
+
+
+def says_the_answer(task: Task, episode: Trajectory) -> bool:
+    """Whether the actions are the right answer, however it is written; of several, whether all are among them."""
+    right = {normal(text) for text in task.solution or ()}
+    return bool(right) and right <= {normal(action) for action in episode.actions}
+
+
+def _in_form(task: Task, form: str) -> Task:
+    solution = task.solution and tuple(in_form(form, text) for text in task.solution)
+    return replace(task, solution=solution, others=tuple(in_form(form, text) for text in task.others))
+
+
+def _bare(task: Task, form: str) -> Task:
+    """A task with its answers as they are without the form."""
+    if not form:
+        return task
+    before, _, after = form.partition("X")
+
+    def take(text: str) -> str:
+        return text.removeprefix(before).removesuffix(after)
+
+    return replace(
+        task, solution=task.solution and tuple(map(take, task.solution)), others=tuple(map(take, task.others))
+    )
+
+
+def _written(task: Task, write: Write, form: str) -> Policy | None:
+    solution = (task.solution or ("",))[0]
+    changed = write(solution)
+    return None if changed in ("", solution) else in_order([in_form(form, changed)])
+
+
+def _surrounded(task: Task, write: Write, form: str) -> Policy:
+    return in_order([write(in_form(form, (task.solution or ("",))[0]))])
+
+
+def _if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Policy | None:
+    changed = tuple(edit(task.solution)) if task.solution and len(task.solution) > 1 else ()
+    return None if not changed or changed == task.solution else in_order(changed)
+
+
+EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {
+    "only its last step": lambda steps: steps[-1:],
+    "without its first step": lambda steps: steps[1:],
+    "without its last step": lambda steps: steps[:-1],
+    "its steps in reverse": lambda steps: steps[::-1],
+    "its first step again and again": lambda steps: steps[:1],
+    "all but its last step, and then the last of these again and again": lambda steps: steps[:-1],
+}
+"""What is left of a solution of several actions."""
+_LOOKS = re.compile(r"\b(?:get|list|search|find|look|read|show|view|check|fetch|describe|query|count)", re.IGNORECASE)
+
+
+def _look_twice(steps: Sequence[str]) -> Sequence[str]:
+    """The solution with its first look-up made twice, which changes nothing."""
+    place = next((place for place, step in enumerate(steps) if _LOOKS.search(step.replace("_", " "))), None)
+    return steps if place is None else [*steps[: place + 1], *steps[place:]]

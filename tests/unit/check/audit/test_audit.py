@@ -1,0 +1,231 @@
+"""The audit finds each planted fault by the check that is for it, and nothing in what is sound."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.check.audit import zoo_rewards as zoo
+
+from turnsmith.check.audit.checks import AUDIT
+from turnsmith.check.environment import subject as subject_module
+from turnsmith.check.environment.oracle import find_tasks
+from turnsmith.check.environment.subject import Subject
+from turnsmith.check.finding import Finding
+from turnsmith.config import ConfigStore, EnvironmentConfig
+from turnsmith.env import examples
+from turnsmith.env.adapters.question_answer import QuestionAnswer
+from turnsmith.env.base import BaseEnvironment
+from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.trajectory import Outcome, Trajectory
+
+
+def subject(environment: Any, **changes: Any) -> Subject:
+    config = ConfigStore()
+    config.inference.max_turns = 10
+    spec = EnvironmentSpec.of(environment, changes.pop("settings", EnvironmentConfig(isolation="loop")))
+    return Subject(environment=spec, config=config, episodes=4, **changes)
+
+
+async def audited(environment: Any, **changes: Any) -> dict[str, Finding]:
+    checked = subject(environment, **changes)
+    return {check.code: await check.function(checked) for check in AUDIT}
+
+
+def alarms(findings: dict[str, Finding]) -> dict[str, str]:
+    return {code: finding.saw for code, finding in findings.items() if finding.status in ("warning", "failed")}
+
+
+FAULTS: list[tuple[type, str, str, str]] = [
+    (zoo.Contains, "hedge-paid", "failed", "A right answer with wrong answers before and after it gets 1"),
+    (zoo.Contains, "near-paid", "failed", "The number with a digit more"),
+    (zoo.AnyNumber, "hedge-paid", "failed", "A right answer with wrong answers"),
+    (zoo.Length, "skill-unneeded", "failed", "Paid 1 on average without being right: a long text that says nothing"),
+    (zoo.Format, "hedge-paid", "failed", "no skill 0.8"),
+    (zoo.GullibleJudge, "skill-unneeded", "failed", "instructions to a judge"),
+    (zoo.GivingUp, "skill-unneeded", "failed", "the scorer's own text 'give up'"),
+    (zoo.Runner, "steps-unneeded", "failed", "without its last step gets 3"),
+    (zoo.Runner, "more-than-right", "failed", "up to 3, where the solution gets 1.9"),
+    (zoo.Pacing, "skill-unneeded", "failed", "Paid 2 on average without being right: the scorer's own text 'left'"),
+    (
+        zoo.AlwaysYes,
+        "skill-unneeded",
+        "warning",
+        "The constant 'yes' is right nearly always: on 32 other starts it gets 0.9",
+    ),
+    (zoo.AlwaysYes, "starts", "failed", "The same question has different answers: 'yes' from seed 0, 'no' from seed 3"),
+    (zoo.NoError, "skill-unneeded", "failed", "Nonsense and silence get 1"),
+    (zoo.Overlap, "skill-unneeded", "failed", "The whole question is right nearly always"),
+    (zoo.Unsolvable, "right-unpaid", "failed", "2 of 8 starts are not solved by their own solution"),
+    (zoo.DeclaresTooMuch, "right-unpaid", "failed", "where 2 is the most"),
+    (zoo.PaidButUnsolved, "right-unpaid", "failed", "8 of 8 starts are not solved"),
+    (zoo.Moody, "noise", "failed", "The same actions from the same start got"),
+    (zoo.Spaces, "writing", "warning", "with spaces around it"),
+    (zoo.Marked, "right-unpaid", "failed", "get 0, but 1 if they are written as '#### "),
+    (zoo.Marked, "writing", "warning", "a paragraph of 400 characters after it"),
+    (zoo.Evaluates, "answer-run", "failed", "__import__('os').mkdir('/tmp/made-0')"),
+    (zoo.Raises, "answer-raises", "failed", "ValueError"),
+    (zoo.Tells, "answer-shown", "failed", "of 8 starts show the right one and go on"),
+    (zoo.GoesOn, "endless", "warning", "go on after their solution"),
+    (zoo.PaysTheEnd, "steps-unneeded", "failed", "only its last step gets 1"),
+    (
+        zoo.NamesTarget,
+        "skill-unneeded",
+        "failed",
+        "Paid 1 on average without being right: number 3 of the question",
+    ),
+    (zoo.PaysEcho, "more-than-right", "failed", "up to 1.16, where the solution gets 1"),
+    (zoo.ListAsText, "writing", "warning", "no spaces inside its brackets"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "status", "words"), FAULTS, ids=[f"{one[0].__name__}-{one[1]}" for one in FAULTS]
+)
+async def test_a_bad_reward_is_found_by_the_check_that_is_for_it(
+    fault: type, code: str, status: str, words: str
+) -> None:
+    [check] = [check for check in AUDIT if check.code == code]
+    finding = await check.function(subject(fault))
+    assert finding.status == status, finding.saw
+    assert words in finding.saw
+    assert finding.fix
+    assert finding.episodes or code in ("answer-run", "starts"), "the episodes that show it"
+
+
+PROVEN = [zoo.Contains, zoo.GivingUp, zoo.Unsolvable, zoo.Marked, zoo.Runner, zoo.NamesTarget, zoo.PaysEcho]
+
+
+@pytest.mark.parametrize("fault", PROVEN)
+def test_what_shows_it_has_the_line_that_decides_and_a_test_that_fails(fault: type) -> None:
+    shown = [finding.shown for finding in asyncio.run(audited(fault)).values() if finding.shown is not None]
+    assert shown
+    for one in shown:
+        assert one.line.startswith("zoo_rewards.py:")
+        names: dict[str, Any] = {}
+        exec(one.test, names)  # noqa: S102  (the text that a user pastes)
+        with pytest.raises(AssertionError):
+            names["test_reward"]()
+
+
+async def test_a_bad_reward_function_is_found() -> None:
+    finding = (await audited(zoo.Sum, reward_fn=zoo.pays_the_word_correct))["skill-unneeded"]
+    assert finding.status == "failed"
+    assert finding.shown is not None
+    assert finding.shown.actions == ("correct",)
+
+
+@pytest.mark.parametrize("sound", [zoo.Sum, zoo.Walk, *(getattr(examples, name) for name in examples.__all__)])
+async def test_what_is_sound_raises_no_alarm(sound: type) -> None:
+    findings = await audited(sound)
+    assert not alarms(findings)
+    assert findings["right-unpaid"].status == "passed"
+
+
+@pytest.mark.parametrize("reward", ["exact", "number"])
+async def test_rows_of_a_data_file_have_an_oracle(reward: str) -> None:
+    rows = [{"question": f"What is {one} + 40?", "answer": str(one + 40)} for one in range(16)]
+    findings = await audited(QuestionAnswer, tasks=rows, settings=EnvironmentConfig(reward=reward))
+    assert not alarms(findings)
+    assert findings["right-unpaid"].status == "passed"
+
+
+STRICT = "tests.unit.check.audit.zoo_rewards:strict"
+SETTINGS = {
+    "another column": ({"answer": "rationale"}, "the rows also have 'answer', such as '47'"),
+    "another form": ({"answer": "explained"}, "its end, '47', gets nothing"),
+    "a list": ({"answer": "answers"}, "The answers of the rows are lists, such as ['47']"),
+}
+
+
+@pytest.mark.parametrize("mistake", SETTINGS)
+async def test_a_wrong_setting_of_a_scorer_is_named(mistake: str) -> None:
+    rows = [
+        {
+            "question": f"What is {one} + 40?",
+            "answer": str(one + 40),
+            "rationale": "addition",
+            "explained": f"First take {one}, then 40 more. " * 6 + f"Together that is a lot.\n#### {one + 40}",
+            "answers": [str(one + 40)],
+        }
+        for one in range(7, 23)
+    ]
+    if mistake == "another form":
+        rows = [{name: row[name] for name in ("question", "explained")} for row in rows]
+    settings, words = SETTINGS[mistake]
+    finding = (await audited(QuestionAnswer, tasks=rows, settings=EnvironmentConfig(reward=STRICT, **settings)))[
+        "right-unpaid"
+    ]
+    assert finding.status == "failed", finding.saw
+    assert words in finding.saw
+
+
+@pytest.mark.nightly  # verl imports torch
+async def test_verls_scorer_of_gsm8k_wants_a_mark_and_reads_only_the_end() -> None:
+    rows = [
+        {"question": f"What is {one} + 40?", "answer": str(one + 40), "data_source": "openai/gsm8k"}
+        for one in range(16)
+    ]
+    findings = await audited(QuestionAnswer, tasks=rows)
+    right, writing = findings["right-unpaid"], findings["writing"]
+    assert right.saw == "Right answers as they are given, such as '40', get 0, but 1 if they are written as '#### 40'."
+    assert "with a paragraph of 400 characters after it: 4 of 4 get less" in writing.saw
+    assert writing.shown is not None
+    assert writing.shown.line.endswith("if len(solution_str) > _SOLUTION_CLIP_CHARS:")
+    assert set(alarms(findings)) == {"right-unpaid", "writing"}
+
+
+async def test_an_episode_whose_turn_did_not_come_is_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def overloaded_at_first(*args: Any) -> Trajectory:
+        tried.append(args[0])
+        return Trajectory(outcome=Outcome.OVERLOADED) if len(tried) == 1 else await run_attempt(*args)
+
+    tried = list[Any]()
+    monkeypatch.setattr(subject_module, "run_attempt", overloaded_at_first)
+    [episode] = await subject(zoo.Sum).play(["7"], [EpisodeStart("e", "e", 3)])
+    assert (episode.outcome, len(tried)) == (Outcome.COMPLETED, 2)
+
+
+async def test_without_an_oracle_nothing_is_judged_that_cannot_be() -> None:
+    class Unknown(BaseEnvironment):
+        def reset(self) -> str:
+            return "Say something."
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return "", 0.5, True, {}
+
+    assert not alarms(await audited(Unknown))
+
+
+async def test_starts_that_solve_does_not_know_are_left_out_of_scorer_noise() -> None:
+    class KnowsLater(zoo.Sum):
+        def reset(self, seed: int = 0) -> str:
+            self.knows = seed > 5
+            return super().reset(seed)
+
+        def solve(self) -> Any:
+            return super().solve() if self.knows else None
+
+    assert (await audited(KnowsLater))["noise"].status == "passed"
+
+
+async def test_solve_is_asked_in_a_worker_process_one_action_at_a_time() -> None:
+    settings = EnvironmentConfig(isolation="process", isolation_workers=1)
+    [task] = await find_tasks(subject(OneByOne, settings=settings), 1)
+    assert task.solution == ("right", "right", "right", "open")
+
+
+class OneByOne(zoo.Walk):
+    """Says only the next action."""
+
+    def solve(self) -> str:  # type: ignore[override]
+        return "right" if self.place < 3 else "open"
+
+
+async def test_a_solution_with_tool_calls_is_written_in_the_run_s_format() -> None:
+    [task] = await find_tasks(subject(examples.SupportDesk), 1)
+    assert task.solution is not None
+    assert task.solution[0].startswith('<tool_call>{"name": "refund", "arguments": {"order_id": ')
+    assert not task.is_text
