@@ -127,6 +127,10 @@ def _environment(args: argparse.Namespace, named: list[str], config: ConfigStore
     """The environment to import, or several; adds the other options to its settings."""
     if _is_mix(named):
         return _mix(named, curriculum=getattr(args, "curriculum", False))
+    if named and args.agent is None and _is_scorer(named[0]):
+        if args.data is None:
+            args.usage_error(f"{named[0]} is a reward function: also pass the rows that it scores, --data FILE")
+        args.reward, named = [named[0], *(args.reward or ())], []
     settings, is_scored = vars(config.environment), args.answer is not None or args.reward is not None
     target = named[0] if named else _COMMAND_AGENT if args.agent is not None else _QUESTION_ANSWER
     if target == _COMMAND_AGENT:
@@ -145,16 +149,32 @@ def _environment(args: argparse.Namespace, named: list[str], config: ConfigStore
 
 def _try_first_row(args: argparse.Namespace, target: str, config: ConfigStore, *, is_named: bool) -> None:
     """Raise, before anything starts, if the scoring function or a column that the options name does not exist."""
+    from turnsmith.env.adapters.question_answer import QuestionAnswer
     from turnsmith.env.spec import EnvironmentSpec
     from turnsmith.errors import ConfigError, EnvironmentFailure
 
     spec = EnvironmentSpec.of(target, config.environment)
-    if is_named and not spec.is_agent:
+    if is_named and not spec.is_agent and not issubclass(spec.load(), QuestionAnswer):
         args.usage_error(f"--answer and --reward score an agent, and {spec.name} is an environment, which has rewards")
     try:
         spec.build().reset(task=next(_rows(args.data), None))
     except EnvironmentFailure as error:
         raise ConfigError(str(error)) from error
+
+
+def _is_scorer(name: str) -> bool:
+    """Whether a name is that of a function with a parameter for the model's answer."""
+    from turnsmith.env.adapters.scorers import is_scorer
+    from turnsmith.env.spec import ADAPTERS
+    from turnsmith.errors import ConfigError
+    from turnsmith.importing import import_object
+
+    if name.partition(":")[0] in ADAPTERS:
+        return False
+    try:
+        return is_scorer(import_object(absolute_name(name)))
+    except ConfigError:
+        return False  # told where it is used
 
 
 def _mix(words: list[str], *, curriculum: bool) -> EnvironmentMix:

@@ -72,7 +72,7 @@ def _add_options_of_kinds(parser: argparse.ArgumentParser) -> None:
     """Those that go with one kind of check only: their defaults are None or False."""
     audit = parser.add_argument_group("with --audit")
     audit.add_argument("--demo", action="store_true", help="audit a quiz with three mistakes that comes with turnsmith")
-    audit.add_argument("--seconds", metavar="S", type=float, help="longest time of its search (default: 60)")
+    audit.add_argument("--seconds", metavar="S", type=float, help="longest time of its search (default: 30)")
     attempts = "lines of `answer` or `actions`, `right`, and `seed` or `row`: are they paid as they deserve?"
     audit.add_argument("--attempts", metavar="FILE", help=attempts)
     trained = "also train `tiny` so long, to find what is paid without success"

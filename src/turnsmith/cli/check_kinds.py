@@ -51,7 +51,7 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
         tasks=tasks,
         validation_tasks=played.validation_tasks(),
         attempts=_attempts(args.attempts),
-        seconds=args.seconds or 60.0,
+        seconds=args.seconds or 30.0,
         seed=config.training.seed,
     )
     report = Report(f"{spec.name} ({args.model or 'no model'})", facts={"environment": spec.name, "model": args.model})

@@ -28,6 +28,7 @@ ADAPTERS = {
     "ws": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
     "wss": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
 }
+_TRL = "turnsmith.env.adapters.trl:TRLEnvironment"
 """The adapters behind names such as `gymnasium:FrozenLake-v1`. The rest of the name, or a whole URL, is the adapter's
 first argument. Adapters are imported when they are used, because every process with environments loads this module."""
 
@@ -197,7 +198,7 @@ class EnvironmentSpec:
         maker = self.maker()
         if not isinstance(maker, type):
             return _class_made_by(maker, self)
-        return import_object(ADAPTERS["gymnasium"]) if _is_gymnasium(maker) else maker
+        return import_object(_adapter_of(maker)) if _adapter_of(maker) else maker
 
     def build(self) -> Any:
         """A fresh environment with its own copy of the config, so that one episode cannot change another's."""
@@ -206,7 +207,8 @@ class EnvironmentSpec:
             maker = partial(maker.func, *own_copy(maker.args), **own_copy(maker.keywords))
         config = EnvironmentConfig() if self.config is None else _own_config(self.config)
         built = maker(**_arguments(maker, config))
-        return import_object(ADAPTERS["gymnasium"])(built, config) if _is_gymnasium(type(built)) else built
+        adapter = _adapter_of(type(built))
+        return import_object(adapter)(built, config) if adapter else built
 
 
 def own_copy(value: Any) -> Any:
@@ -251,6 +253,20 @@ def _made_again(environment: Any) -> Callable[..., Any]:
 def _is_gymnasium(kind: type) -> bool:
     """Whether a class is one of Gymnasium's; does not import it."""
     return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gymnasium" for base in kind.__mro__)
+
+
+def _adapter_of(kind: type) -> str:
+    """The adapter that plays objects of a class that was not written for turnsmith; empty: it needs none."""
+    if _is_gymnasium(kind):
+        return ADAPTERS["gymnasium"]
+    return _TRL if _is_for_trl(kind) else ""
+
+
+def _is_for_trl(kind: type) -> bool:
+    """Whether a class has what TRL's `environment_factory` asks for, and no `step`."""
+    methods = [name for name, _ in inspect.getmembers(kind, predicate=inspect.isfunction)]
+    own = [name for name in methods if not name.startswith("_") and name != "reset"]
+    return "reset" in methods and "step" not in methods and bool(own)
 
 
 def _config_of(environment: object) -> EnvironmentConfig | None:

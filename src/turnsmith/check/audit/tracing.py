@@ -29,6 +29,8 @@ from turnsmith.tools.parsing import FunctionCallingParser
 
 _MOST_LINES = 200_000
 _MOST_LITERALS, _LONGEST = 40, 60
+_LIBRARIES = {"builtins", "numpy", "torch", "datasets", "pandas", "pyarrow", "pydantic"}
+"""Packages whose objects environments hold, and which decide about no reward."""
 _ACCEPTED = re.compile(r"#\s*turnsmith:\s*accepted\s+([a-z-]+)\s*(.*)")
 
 
@@ -72,18 +74,17 @@ async def trace(subject: Subject, task: Task, actions: Sequence[str]) -> Trace:
 
 
 def user_folders(made: Any) -> tuple[str, ...]:
-    """The folders of the packages, or the files, of an environment, of its scorers, or of what an adapter plays."""
-    objects: list[Any] = [type(made)]
+    """The folders of the packages, or the files, of an environment, of its scorers, and of what it holds and plays."""
+    held = [getattr(one, "unwrapped", one) for one in vars(made).values()]
+    objects: list[Any] = [type(made), *(one if inspect.ismodule(one) else type(one) for one in held)]
     if isinstance(made, QuestionAnswer):
-        objects = [inspect.unwrap(scorer.function) for scorer in getattr(made, "scoring", made.scorers)]
-    elif type(made).__module__.startswith("turnsmith.env.adapters"):
-        held = [getattr(one, "unwrapped", one) for one in vars(made).values()]
-        objects = [one if inspect.ismodule(one) else type(one) for one in held]
+        objects += [inspect.unwrap(scorer.function) for scorer in getattr(made, "scoring", made.scorers)]
     files = set[str]()
     for one in objects:
         name = one.__name__ if inspect.ismodule(one) else getattr(one, "__module__", "")
         package = name.partition(".")[0]
-        if package in ("builtins", "numpy", *sys.stdlib_module_names) or name.startswith("turnsmith.trajectory"):
+        is_ours = package == "turnsmith" and (one is not type(made) or name.startswith("turnsmith.env.adapters"))
+        if is_ours or package in _LIBRARIES or package in sys.stdlib_module_names:
             continue
         module = sys.modules.get(name if package == "turnsmith" else package)
         file = Path(str(getattr(module, "__file__", None) or ""))

@@ -63,7 +63,7 @@ class Subject(EpisodeParts):
     success_reward: float | None = None
     attempts: Sequence[Mapping[str, Any]] | None = None
     """Attempts that somebody wrote, with whether they are right."""
-    seconds: float = 60.0
+    seconds: float = 30.0
     """Longest time of the search for what the reward pays."""
     episodes: int = 8
     """How many starts a check looks at, unless it needs more."""

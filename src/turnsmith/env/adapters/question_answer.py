@@ -39,6 +39,9 @@ class QuestionAnswer(BaseEnvironment):
         1.0
     """
 
+    made: Any = None
+    """The object that is played, if it was made for TRL's `environment_factory`."""
+
     def __init__(
         self,
         config: EnvironmentConfig | Mapping[str, Any] | None = None,
@@ -76,7 +79,7 @@ class QuestionAnswer(BaseEnvironment):
             prompt = list(prompt)[:-1]
         is_needed = last is None and any(scorer.needs_answer for scorer in self.scoring)
         answer = _column(task, self.answer_column, ANSWERS, "answer", is_needed=is_needed)
-        self.scored = Scored(prompt, "", last if answer is None else answer, task, bool(self.answer_column))
+        self.scored = Scored(prompt, "", last if answer is None else answer, task, bool(self.answer_column), self.made)
         for scorer in self.scoring:
             scorer.check(self.scored)
         return messages
@@ -90,7 +93,7 @@ class QuestionAnswer(BaseEnvironment):
                 for scorer in self.scoring:
                     scorer.check_answer(self.scored.answer)
                     kind = scorer.name, str(task.get("data_source"))
-                    if kind not in is_checked:
+                    if kind not in is_checked and self.made is None:
                         is_checked.add(kind)
                         check_alone(scorer, self.scored)
             except (ConfigError, EnvironmentFailure) as error:

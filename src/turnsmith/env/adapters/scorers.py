@@ -35,12 +35,12 @@ _LISTS = {
     "solution_strs": "solution_str",
     "ground_truths": "ground_truth",
     "extra_infos": "extra_info",
+    "environments": "environment",
 }
 """Parameters that are lists with an item for each response, and what an item is."""
 _NEVER = {
     "completion_ids": "write a `reward_fn(trajectory)` instead, which has `trajectory.tokens`",
     "trainer_state": "it belongs to TRL's trainer",
-    "environments": "they belong to TRL's trainer",
 }
 _LOGS = ("log_extra", "log_metric")
 _KNOWN = ("response", "answer", "prompt", "task", "data_source", "solution_str", "ground_truth", "extra_info", *_LISTS)
@@ -76,6 +76,8 @@ class Scored:
     task: Mapping[str, Any]
     is_named: bool = True
     """Whether the user named the answer's column; then no other column is the answer."""
+    environment: Any = None
+    """The object that was played, if it was made for TRL's `environment_factory`."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,8 @@ class Scorer:
         if item in RESPONSES:
             is_chat = name == "completions" and not isinstance(scored.prompt, str)
             return [{"role": "assistant", "content": scored.response}] if is_chat else scored.response
+        if item == "environment":
+            return _MISSING if scored.environment is None else scored.environment
         if item in ("prompt", "task"):
             return scored.prompt if item == "prompt" else row
         is_answer = item in ANSWERS and scored.answer is not None
@@ -253,6 +257,18 @@ def find_scorer(reward: Any) -> Scorer:
     scorer = Scorer(reward if isinstance(reward, str) else name, function, check_answer)
     scorer.check_parameters()
     return scorer
+
+
+def is_scorer(function: Any) -> bool:
+    """Whether this is a function of a model's answer, by the names of its parameters.
+
+    Example:
+        >>> is_scorer(lambda response, answer: 1.0), is_scorer(lambda task, model: 1.0), is_scorer(Scorer)
+        (True, False, False)
+    """
+    if not inspect.isroutine(function):
+        return False
+    return any(_LISTS.get(name, name) in RESPONSES for name in inspect.signature(function).parameters)
 
 
 def score(scorers: Sequence[Scorer], scored: Scored) -> StepResult | Awaitable[StepResult]:

@@ -6,6 +6,7 @@ from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, PlayedTasks, Search, search
 from turnsmith.check.audit.settings import wrong_setting
 from turnsmith.check.audit.writings import PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
+from turnsmith.check.environment.oracle import oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.trajectory import Trajectory
@@ -66,6 +67,14 @@ async def _unsolved(found: Search, solved: PlayedTasks) -> Finding:
     low = [pair for pair in solved.counted if pair[1].total_reward < highest - 1e-6 * max(1.0, abs(highest))]
     unpaid = [pair for pair in low if pair[1].total_reward <= found.bottom + EPSILON and not found.is_noisy]
     wrong = refused or (low if found.declared and not found.is_noisy else unpaid)
+    again = await found.play(oracle, [task for task, _ in wrong])
+    before = {task.number: episode.total_reward for task, episode in wrong}
+    more = [one for task, one in again.counted if one.total_reward > before[task.number] + EPSILON] if again else []
+    if more and not refused:
+        saw = f"The solutions of {len(more)} of {len(solved.episodes)} starts get less at one time than at another."
+        return Finding(
+            "failed", saw, "Draw all that is random from the seed, and share nothing between episodes.", more
+        )
     if not wrong:
         return Finding("passed", f"The solutions of {len(solved.episodes)} starts get {solved.mean:g} on average.")
     rewards = f"{min(solved.rewards):g} to {max(solved.rewards):g}"

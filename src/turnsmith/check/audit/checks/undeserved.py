@@ -27,7 +27,10 @@ async def check_no_skill_is_paid(subject: Subject) -> Finding:
     if found.all_are_paid and not found.is_noisy:
         saw = f"Nonsense and silence get {found.bottom:g} on average, and right answers {found.top:g}."
         fix = "Look at what is paid: a text that says nothing earns as much as the task solved."
-        return Finding("failed", saw, fix, max(found.nothing, key=lambda played: played.mean).best)
+        paid = max(found.nothing, key=lambda played: played.mean)
+        task, episode = max(paid.counted, key=lambda pair: pair[1].total_reward)
+        shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
+        return Finding("failed", saw, fix, paid.best, shown)
     if unknown := found.why_unknown():
         return Finding("skipped", unknown)
     undeserved = {name: without_the_answer(played) for name, played in found.unskilled.items()}
