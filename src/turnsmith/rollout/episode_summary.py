@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from turnsmith.rollout.unskilled import named
 from turnsmith.trajectory import Trajectory
 
 _WORDS = 4
@@ -35,6 +36,8 @@ class EpisodeSummary:
     """The contribution of each reward term."""
     phrases: frozenset[str] = frozenset()
     """Some of the runs of four words in what the model wrote, the same ones for the same text."""
+    rule: str = ""
+    """The rule without skill by which the last turn can be said; empty: none that is known."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EpisodeSummary:
@@ -48,7 +51,15 @@ class EpisodeSummary:
             any("format_problem" in info for info in trajectory.infos),
             dict(trajectory.reward_shares),
             phrases_of("\n".join(trajectory.actions)[:_MOST_CHARACTERS]),
+            _rule_of(trajectory),
         )
+
+
+def _rule_of(trajectory: Trajectory) -> str:
+    if not trajectory.actions:
+        return ""
+    opening = "\n".join(str(one.get("content")) for one in trajectory.messages[:2] if one["role"] != "assistant")
+    return named(opening[-_MOST_CHARACTERS:], trajectory.actions[-1][:_MOST_CHARACTERS])
 
 
 def phrases_of(text: str) -> frozenset[str]:

@@ -89,6 +89,21 @@ def alike(
     return {"report": report_of(made), "first_phrases": frozenset(first)}
 
 
+def silent(best: int, *, of: int, starts: int = 2, success: bool | None = None) -> dict[str, Any]:
+    """Episodes of which the first quarter is paid best, and `best` of them are silent."""
+    info = {} if success is None else {"success": success}
+    made = [
+        episode(
+            f"{number % starts}-{number}",
+            1.0 * (number < of // 4),
+            said="" if number < best else f"this is text {number}",
+            info=info,
+        )
+        for number in range(of)
+    ]
+    return {"report": report_of(made)}
+
+
 @pytest.mark.parametrize(
     ("name", "enough", "not_enough"),
     [
@@ -137,6 +152,10 @@ def alike(
         ("reward_term_drift", terms((1, 3), (1, 1)), terms((1, 2.9), (1, 1))),
         ("reward_term_drift", terms((1, 3), (1, 1), (0.5, 0.54)), terms((1, 3), (1, 1), (0.5, 0.55))),
         ("reward_term_drift", terms((1, 3), (1, 0.74), None), terms((1, 3), (1, 0.75), None)),
+        ("paid_without_skill", silent(4, of=16), silent(3, of=16)),
+        ("paid_without_skill", silent(6, of=32), silent(5, of=32)),
+        ("paid_without_skill", silent(4, of=16), silent(4, of=16, starts=1)),
+        ("paid_without_skill", silent(4, of=16), silent(4, of=16, success=True)),
         ("new_high_reward_phrase", alike(4, of=16), alike(4, of=15)),
         ("new_high_reward_phrase", alike(4, of=32), alike(3, of=32)),
         ("new_high_reward_phrase", alike(5, of=40), alike(4, of=40)),

@@ -12,15 +12,16 @@ from pathlib import Path
 
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
-from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form, normal
+from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import Policy, Subject
 from turnsmith.errors import TurnsmithError
+from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Outcome, Trajectory
 
 _FEW = 3
 """Starts on which every rule is tried; those that pay there are played on all."""
-_PAYS = 0.2
+_PAYS, _HARDLY = 0.2, 0.15
 EPSILON = 1e-9
 _SHRINKS = 120
 _TIMES = 5
@@ -147,6 +148,8 @@ class Search:
             return "Rewards differ from one time to the next."
         if self.top <= self.bottom + EPSILON:
             return f"A right answer gets {self.top:.3g}, no more than no skill: nothing can pay more."
+        if self.top - self.bottom < _HARDLY * abs(self.top):
+            return f"A right answer gets {self.top:.3g}, hardly more than no skill, {self.bottom:.3g}."
         return ""
 
     async def play(self, player: Callable[[Task], Policy | None], tasks: Sequence[Task]) -> PlayedTasks | None:

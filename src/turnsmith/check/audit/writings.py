@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +29,6 @@ _SENTENCE = "That is all."
 _PARAGRAPH = "So it has been shown, step by step, that this is so. "[:50] * 8
 _REASONS = "First I read the question, then I thought about each of its parts, and in the end I was sure. " * 4
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_BRACKETS = re.compile(r"\s*[\[({].*[\])}]\s*", re.DOTALL)
 
 
 def in_form(form: str, text: str) -> str:
@@ -39,18 +39,6 @@ def in_form(form: str, text: str) -> str:
         ('#### 57', '57')
     """
     return form.replace("X", text, 1) if form else text
-
-
-def normal(text: str) -> str:
-    """A text without what says nothing in an answer, so that two ways of writing one answer are equal.
-
-    Example:
-        >>> normal("<answer> 57.0 </answer>") == normal("#### 57"), normal("-5") == normal("5")
-        (True, False)
-    """
-    text = re.sub(r"</?\w+>|\\boxed|answer|the final|[^\w\-./ ]", " ", text.casefold())
-    words = [word.rstrip(".") for word in text.split()]
-    return " ".join(word.removesuffix(".0") for word in words if word.strip("_"))
 
 
 def _if_number(write: Callable[[str], str]) -> Write:
@@ -64,13 +52,24 @@ def _as_json(text: str) -> str:
         return text
 
 
+def _spaced(text: str) -> str:
+    return re.sub(r"([\[({,])(?=\S)", r"\1 ", text)
+
+
 def _thousands(text: str) -> str:
     whole, dot, rest = text.strip().partition(".")
     return f"{int(whole):,}{dot}{rest}"
 
 
 def _without_spaces(text: str) -> str:
-    return re.sub(r"\s*([,\[\](){}:])\s*", r"\1", text) if _BRACKETS.fullmatch(text) else text
+    return re.sub(r"\s*([,\[\](){}:])\s*", r"\1", text) if _is_list(text) else text
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return isinstance(ast.literal_eval(text.strip()), (list, tuple, dict, set))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
 
 
 SPACES = "spaces around it"
@@ -97,7 +96,7 @@ WITHIN: Mapping[str, Write] = {
     "a thousands separator": _if_number(_thousands),
     "a decimal place more": _if_number(lambda text: f"{text}0" if "." in text else f"{text}.0"),
     "digits of another script": _if_number(lambda text: text.translate({48 + n: 0x660 + n for n in range(10)})),
-    "spaces inside its brackets": lambda text: re.sub(r"([\[({,])(?=\S)", r"\1 ", _without_spaces(text)),
+    "spaces inside its brackets": lambda text: _spaced(text) if _is_list(text) else text,
     "no spaces inside its brackets": _without_spaces,
     "JSON over several lines": _as_json,
 }
@@ -118,11 +117,14 @@ def _one_off(text: str) -> str:
 
 
 def _last_number(change: Callable[[str], str]) -> Write:
-    """Change the last number of a text."""
+    """Change the last number of a text; not if it has the same value then."""
 
     def write(text: str) -> str:
         found = list(_NUMBER.finditer(text))
-        return text if not found else text[: found[-1].start()] + change(found[-1][0]) + text[found[-1].end() :]
+        changed = change(found[-1][0]) if found else ""
+        if not changed or float(changed) == float(found[-1][0]):
+            return text
+        return text[: found[-1].start()] + changed + text[found[-1].end() :]
 
     return write
 

@@ -10,6 +10,7 @@ from typing import Any
 from turnsmith.check.environment.subject import Policy, Subject
 from turnsmith.check.environment.template_facts import write_call
 from turnsmith.env.host import open_host
+from turnsmith.errors import EnvironmentFailure
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat.byte_chat import ByteChat
 from turnsmith.rollout.attempt import EpisodeStart, in_mix
@@ -78,7 +79,10 @@ async def _solve(subject: Subject, start: EpisodeStart) -> tuple[list[str], bool
             actions: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
             is_text = is_text and not any(isinstance(action, Mapping) for action in actions)
             texts += [_write(action, parser, subject.chat) for action in actions]
-            if actions is given or (await apply_action(texts[-1], host, tools)).done:
+            try:
+                if actions is given or (await apply_action(texts[-1], host, tools)).done:
+                    break
+            except EnvironmentFailure:  # told when the solution is played
                 break
         return texts, is_text
     finally:

@@ -70,7 +70,8 @@ class QuestionAnswer(BaseEnvironment):
     def take_answer(self, task: Mapping[str, Any], *, has_prompt: bool = False) -> list[dict[str, str]]:
         """Keep the row for scoring; returns the prompt, which an agent's row need not have."""
         self.task = task
-        self.scoring = self.scorers or [find_scorer(VERL_DEFAULT if "data_source" in task else "exact")]
+        default = [] if self.made is not None else [VERL_DEFAULT if "data_source" in task else "exact"]
+        self.scoring = self.scorers or list(map(find_scorer, default))
         prompt = _column(task, self.prompt_column, PROMPTS, "prompt", is_needed=has_prompt) or ""
         is_plain = isinstance(prompt, str) or not has_prompt
         messages = [{"role": "user", "content": prompt}] if is_plain else _read_messages(prompt)

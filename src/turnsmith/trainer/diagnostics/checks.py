@@ -16,6 +16,7 @@ from turnsmith.trainer.diagnostics.context import (
     StepContext,
     length_drift,
     new_high_reward_phrase,
+    paid_without_skill,
     reward_term_drift,
     success_against_reward,
     unreadable_calls_drift,
@@ -297,6 +298,7 @@ CHECKS: tuple[Check, ...] = (
     reward_term_drift,
     length_drift,
     unreadable_calls_drift,
+    paid_without_skill,
     new_high_reward_phrase,
     long_waits,
 )

@@ -222,7 +222,7 @@ def reward_term_drift(context: StepContext) -> RunWarning | None:
 
 _FEWEST = 4
 _COMMON = 0.5
-_RARE = 0.5
+_RARE, _MOSTLY = 0.5, 0.75
 """In the other episodes the phrase must be at most this much as frequent as in the best."""
 
 
@@ -251,6 +251,25 @@ def new_high_reward_phrase(context: StepContext) -> RunWarning | None:
                 [one.episode_id for one in shown],
             )
     return None
+
+
+def paid_without_skill(context: StepContext) -> RunWarning | None:
+    """Most of the best paid episodes, of several starts, follow one rule that needs no skill, and are no successes."""
+    top = best(context.report.summaries)
+    counts = Counter(one.rule for one in top if one.rule and not one.success)
+    if len(top) < _FEWEST or not counts:
+        return None
+    [(rule, count)] = counts.most_common(1)
+    shown = [one for one in top if one.rule == rule and not one.success]
+    if count < max(_FEWEST, _MOSTLY * len(top)) or len({one.group_id for one in shown}) == 1:
+        return None
+    return context.warning(
+        "paid_without_skill",
+        f"{count} of the {len(top)} best paid episodes, from several starts, say no more than this: {rule}.",
+        "What is paid without skill is learned first, and then there is nothing left to learn.",
+        "Read these episodes. `turnsmith check --audit` tells what else is paid so, and which line of the reward does.",
+        [one.episode_id for one in shown],
+    )
 
 
 _PAID = {"reward_term/judge": "The judge's score", "reward/mean": "The reward"}

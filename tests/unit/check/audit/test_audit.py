@@ -162,6 +162,25 @@ async def test_a_wrong_setting_of_a_scorer_is_named(mistake: str) -> None:
     assert words in finding.saw
 
 
+@pytest.mark.parametrize(
+    ("reward", "share", "status", "words"),
+    [
+        ("strict", 4, "failed", "4 of 16 rows have no answer in 'answer'. On row 0 '' gets 1"),
+        ("strict", 0, "passed", ""),
+        ("tagged", 0, "warning", "If the answer in 'answer' is '', nonsense such as 'qwzx vbnm' gets 1"),
+        ("guarded", 4, "warning", "4 of 16 rows have no answer in 'answer', and nothing is paid there"),
+    ],
+)
+async def test_rows_without_an_answer_are_tried(reward: str, share: int, status: str, words: str) -> None:
+    rows = [
+        {"question": f"What is {one} + 40?", "answer": "" if one % 4 == 0 and share else str(one + 40)}
+        for one in range(16)
+    ]
+    settings = EnvironmentConfig(reward=f"tests.unit.check.audit.zoo_rewards:{reward}")
+    finding = (await audited(QuestionAnswer, tasks=rows, settings=settings))["answer-missing"]
+    assert (finding.status, words in finding.saw) == (status, True), finding.saw
+
+
 @pytest.mark.nightly  # verl imports torch
 async def test_verls_scorer_of_gsm8k_wants_a_mark_and_reads_only_the_end() -> None:
     rows = [

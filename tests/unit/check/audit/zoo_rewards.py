@@ -288,6 +288,17 @@ def strict(response: str, answer: object) -> float:
     return float(response.strip() == str(answer))
 
 
+def tagged(response: str, answer: str) -> float:
+    """Takes a missing tag for an empty answer."""
+    said = re.search(r"<answer>(.*?)</answer>", response)
+    return float((said[1] if said else "") == answer)
+
+
+def guarded(response: str, answer: str) -> float:
+    """No fault: a row without an answer pays nothing."""
+    return float(bool(answer) and response.strip() == answer)
+
+
 def pays_the_word_correct(trajectory: Trajectory) -> float:
     """A reward function with a fault: it looks for a word that only a right answer should have."""
     return float("correct" in trajectory.actions[-1] or trajectory.rewards[-1])

@@ -6,7 +6,7 @@ says is so, and may be meant.
 
 from __future__ import annotations
 
-from turnsmith.check.audit.checks import attempts, episodes, right, undeserved
+from turnsmith.check.audit.checks import attempts, episodes, right, rows, undeserved
 from turnsmith.check.environment.subject import EnvironmentCheck
 
 AUDIT: tuple[EnvironmentCheck, ...] = (
@@ -21,6 +21,7 @@ AUDIT: tuple[EnvironmentCheck, ...] = (
     episodes.check_scoring_does_not_raise,
     episodes.check_noise,
     episodes.check_answer_is_not_shown,
+    rows.check_missing_answers,
     episodes.check_starts,
     episodes.check_episodes_end,
     attempts.check_attempts,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from turnsmith.check.audit.search import Search, search
-from turnsmith.check.audit.writings import normal
 from turnsmith.check.environment.oracle import in_order
 from turnsmith.check.environment.scripted import model_episodes, model_starts
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.errors import ConfigError
 from turnsmith.rollout.episode import EpisodeStart
+from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Trajectory
 
 _PAID = 0.5
