@@ -25,6 +25,7 @@ ADAPTERS = {
     "pettingzoo": "turnsmith.env.adapters.pettingzoo:PettingZooEnvironment",
     "reasoning_gym": "turnsmith.env.adapters.reasoning_gym:ReasoningGymEnvironment",
     "textarena": "turnsmith.env.adapters.textarena:TextArenaEnvironment",
+    "verifiers": "turnsmith.env.adapters.verifiers:VerifiersEnvironment",
     "ws": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
     "wss": "turnsmith.env.adapters.openenv:OpenEnvEnvironment",
 }

@@ -10,8 +10,11 @@ from typing import Any
 from turnsmith.config import EnvironmentConfig
 from turnsmith.env.adapters.final_answers import final_answer
 from turnsmith.env.base import BaseEnvironment
-from turnsmith.errors import ConfigError, MissingDependency
+from turnsmith.errors import ConfigError, MissingDependency, describe_failure
 from turnsmith.importing import install_line
+
+SCORER_ERROR = "scorer_error"
+"""In the info of an answer that the task's own scorer raised for, and that got 0: with what it raised."""
 
 
 class ReasoningGymEnvironment(BaseEnvironment):
@@ -45,14 +48,15 @@ class ReasoningGymEnvironment(BaseEnvironment):
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         """Score the answer."""
+        info: dict[str, Any] = {}
         try:
             reward = float(self.dataset.score_answer(final_answer(action), self.entry))
-        except Exception:
+        except Exception as error:
             # Some scorers raise for an answer that they can't read. One that can't score the right answer is broken.
             self.dataset.score_answer(self.entry["answer"], self.entry)
-            reward = 0.0
-        is_right = reward >= 1
-        return "", float(is_right) if self.exact else reward, True, {"success": is_right}
+            reward, info[SCORER_ERROR] = 0.0, describe_failure("its scorer", error)
+        info["success"] = reward >= 1
+        return "", float(reward >= 1) if self.exact else reward, True, info
 
     def solve(self) -> str | None:
         """The task's own answer; a few tasks have none."""

@@ -8,6 +8,7 @@ from turnsmith.check.audit.search import search
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
+from turnsmith.env.adapters.reasoning_gym import SCORER_ERROR
 from turnsmith.trajectory import Outcome, Trajectory
 
 _NOISY = 0.25
@@ -36,12 +37,15 @@ async def check_scoring_does_not_raise(subject: Subject) -> Finding:
     Each costs an episode, and groups without the answers that raise are biased.
     """
     found = await search(subject)
-    raised = [one for one in found.raised if one.actions and one.outcome is not Outcome.OVERLOADED]
+    told = [
+        one for some in [*found.every(), *found.nothing] for _, one in some.counted if SCORER_ERROR in one.infos[-1]
+    ]
+    raised = [one for one in found.raised if one.actions and one.outcome is not Outcome.OVERLOADED] or told
     if not raised:
         return Finding("passed", f"None of {found.tried} episodes ended in a fault.")
     shortest = min(raised, key=lambda one: sum(map(len, one.actions)))
     saw = f"{len(raised)} of {found.tried} episodes ended in a fault; the shortest, {shortest.actions[-1][:70]!r}: "
-    saw += shortest.error
+    saw += shortest.error or str(shortest.infos[-1][SCORER_ERROR])
     fix = "Let every text be scored: what cannot be read is wrong, and earns what wrong answers earn."
     return Finding("failed", saw, fix, [shortest])
 
