@@ -58,6 +58,17 @@ def test_a_release_is_published_without_a_token_and_says_who_built_it() -> None:
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
+def test_the_action_checks_what_it_is_given_and_fails_where_a_check_does(tmp_path: Path) -> None:
+    (step,) = [
+        one for one in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"] if "OPTIONS" in str(one)
+    ]
+    environment = {**os.environ, "ARGUMENTS": "--demo", "OPTIONS": ""}
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "turnsmith-check.json").read_text())["failed"] == 3
+    assert (tmp_path / "turnsmith-check.html").exists()
+
+
 @pytest.mark.parametrize("lock", ["cpu", "vllm"])
 def test_the_bill_of_materials_has_every_package_with_its_licence(lock: str) -> None:
     bill = runpy.run_path(str(ROOT / "locks" / "sbom.py"))["bill_of_materials"](lock)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
 from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form
@@ -174,7 +175,17 @@ class Search:
         await self._find_top()
         seen = await self._traces()
         words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
-        await self._search([*rules(self.tasks, words, self.form), *in_turns(self.tasks, self.form)])
+        written = await ideas(self.subject, list(self.tasks[:_FEW]))
+        await self._search(
+            [
+                *(
+                    say(f"the model's idea {n + 1}", lambda task, one=one: one.get(task.number))
+                    for n, one in enumerate(written)
+                ),
+                *rules(self.tasks, words, self.form),
+                *in_turns(self.tasks, self.form),
+            ]
+        )
         if self.solved is not None:
             await self._around_the_solution()
         await self._try_code()

@@ -18,6 +18,8 @@ from turnsmith.env import examples
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.env.base import BaseEnvironment
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.inference.chat import Chat
+from turnsmith.inference.engines.scripted_engine import ScriptedEngine
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
 from turnsmith.trajectory import Outcome, Trajectory
 
@@ -110,6 +112,23 @@ def test_what_shows_it_has_the_line_that_decides_and_a_test_that_fails(fault: ty
             names["test_reward"]()
 
 
+async def test_a_model_writes_attempts_from_the_instructions(tiny_folder: str) -> None:
+    from transformers import AutoTokenizer
+
+    class Colours(zoo.Sum):
+        def pay(self, action: str) -> float:
+            return float(action.strip() == self.right or action == "".join(("tur", "quoise")))
+
+    def wrote(turn: int, prompt: str) -> str:
+        return '["blue", "turquoise", "red' if "careless program" in prompt else "7"
+
+    chat = Chat(AutoTokenizer.from_pretrained(tiny_folder))
+    findings = await audited(Colours, chat=chat, engine=ScriptedEngine(wrote, chat))
+    assert "without being right: the model's idea 2" in findings["skill-unneeded"].saw
+    assert findings["skill-unneeded"].shown is not None
+    assert findings["skill-unneeded"].shown.actions == ("turquoise",)
+
+
 async def test_a_bad_reward_function_is_found() -> None:
     finding = (await audited(zoo.Sum, reward_fn=zoo.pays_the_word_correct))["skill-unneeded"]
     assert finding.status == "failed"
@@ -165,10 +184,10 @@ async def test_a_wrong_setting_of_a_scorer_is_named(mistake: str) -> None:
 @pytest.mark.parametrize(
     ("reward", "share", "status", "words"),
     [
-        ("strict", 4, "failed", "4 of 16 rows have no answer in 'answer'. On row 0 '' gets 1"),
+        ("strict", 4, "failed", "4 of 16 starts have no answer. There '' gets 1"),
         ("strict", 0, "passed", ""),
         ("tagged", 0, "warning", "If the answer in 'answer' is '', nonsense such as 'qwzx vbnm' gets 1"),
-        ("guarded", 4, "warning", "4 of 16 rows have no answer in 'answer', and nothing is paid there"),
+        ("guarded", 4, "warning", "4 of 16 starts have no answer, and nothing is paid there"),
     ],
 )
 async def test_rows_without_an_answer_are_tried(reward: str, share: int, status: str, words: str) -> None:
