@@ -184,7 +184,8 @@ def interpreter(fault: Fault, venvs: Path | None) -> str:
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
         base = f"python{fault.python}" if fault.python else sys.executable
-        subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
+        chosen = {"PYENV_VERSION": fault.python} if fault.python else {}  # pyenv's commands need it
+        subprocess.run([base, "-m", "venv", "--clear", folder], check=True, env=os.environ | chosen)
         wanted = [*fault.needs, "-e", str(Path(__file__).parents[1])]
         subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
         (folder / "installed").touch()
