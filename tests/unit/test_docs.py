@@ -117,7 +117,7 @@ def test_commands_and_settings_are_accepted(page: Path, tmp_path: Path) -> None:
             if hasattr(args, "overrides"):
                 args.overrides = [*args.overrides, *extra]
                 settings = args.overrides
-                if hasattr(args, "agent") and not getattr(args, "machine", False):
+                if hasattr(args, "agent") and not (getattr(args, "machine", False) or getattr(args, "demo", False)):
                     _, settings = named_environments(args)
                 read_config(None, getattr(args, "model", None), settings)
 

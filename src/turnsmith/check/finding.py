@@ -14,6 +14,10 @@ from turnsmith.trajectory import Trajectory
 Status = Literal["passed", "warning", "failed", "skipped"]
 
 
+class Skipped(Exception):
+    """Raised by a check that cannot be made, with the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What shows a finding about a reward."""

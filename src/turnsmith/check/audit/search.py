@@ -16,7 +16,8 @@ from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, tr
 from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import Policy, Subject
-from turnsmith.errors import TurnsmithError
+from turnsmith.check.finding import Skipped
+from turnsmith.errors import InternalError, TurnsmithError
 from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Outcome, Trajectory
 
@@ -102,6 +103,8 @@ class Search:
     seconds: float = 0.0
     candidates: Sequence[Rule] = ()
     """The rules without skill."""
+    error: Exception | None = None
+    """Why the search failed."""
     left_out: int = 0
     """Rules for which there was no time."""
     _end: float = 0.0
@@ -328,13 +331,24 @@ class Search:
 
 
 async def search(subject: Subject) -> Search:
-    """The search, made once for all checks."""
-    return await subject.once(run_search)
+    """The search, made once for all checks. If it fails, the first check that needs it says why."""
+    found = await subject.once(run_search)
+    if found.error is not None:
+        error, found.error = found.error, Skipped("The search failed: see the first check of the reward.")
+        raise error
+    return found
 
 
 async def run_search(subject: Subject) -> Search:
     """Search."""
-    return await Search(subject).run(subject.seconds)
+    made = Search(subject)
+    try:
+        return await made.run(subject.seconds)
+    except InternalError:
+        raise
+    except Exception as error:  # noqa: BLE001  (what an environment raises where it should not)
+        made.error = error
+        return made
 
 
 def reward_bounds(subject: Subject) -> tuple[float, float] | None:

@@ -133,7 +133,7 @@ NEAR: Mapping[str, Write] = {
     "the number plus one": _last_number(_one_off),
     "the number with another sign": _last_number(lambda text: text[1:] if text.startswith("-") else f"-{text}"),
     "the number with a digit more": _last_number(lambda text: "7.".join(f"{text}.".split(".")[:2]).rstrip(".")),
-    "the number with a digit before it": _last_number(lambda text: f"4{text}"),
+    "the number with a digit before it": _last_number(lambda text: re.sub("^-?", r"\g<0>4", text)),
     "ten times the number": _last_number(lambda text: f"{float(text) * 10:g}"),
     "its first half": lambda text: text if _NUMBER.search(text) else text[: len(text) // 2],
     "its last half": lambda text: text if _NUMBER.search(text) else text[len(text) // 2 :],

@@ -11,7 +11,7 @@ from turnsmith.check.environment.checks.repeats import check_briefly, check_inte
 from turnsmith.check.environment.opening import check_opening
 from turnsmith.check.environment.overlap import disturbed_in, settled
 from turnsmith.check.environment.subject import EnvironmentCheck, Subject
-from turnsmith.check.finding import Finding, Result
+from turnsmith.check.finding import Finding, Result, Skipped
 from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.env.isolation.pool import close_workers
 from turnsmith.env.spec import EnvironmentSpec
@@ -66,6 +66,8 @@ async def _run(check: EnvironmentCheck, subject: Subject) -> Finding:
         return await check(subject)
     except InternalError:
         raise  # a fault of turnsmith says nothing about the environment
+    except Skipped as reason:
+        return Finding("skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
         return Finding.of_error(error)
 
