@@ -232,6 +232,8 @@ def check(fault: Fault, side: str, commit: str, source: Path, python: str) -> di
         if not told.exists():
             return {**row, "error": done.stderr.strip()[-2000:]}
         report = json.loads(told.read_text(encoding="utf-8"))
+        slow = sorted(report["checks"], key=lambda one: -one["seconds"])[:3]
+        row["slow"] = {one["code"]: one["seconds"] for one in slow}
         said = [one for one in report["checks"] if one["status"] in ("failed", "warning")]
         return {**row, "findings": [{**one, "episodes": len(one["episodes"])} for one in said]}
 

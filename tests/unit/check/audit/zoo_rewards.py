@@ -188,6 +188,16 @@ class GoesOn(Sum):
     done_before = False
 
 
+class KeepsCount(Sum):
+    """Numbers its questions, also beyond a reset."""
+
+    asked = 0
+
+    def reset(self, seed: int = 0) -> str:
+        self.asked += 1
+        return f"{self.asked}: {super().reset(seed)}"
+
+
 class PaysTheEnd(BaseEnvironment):
     """Looks at what is said at the end, and not at what was done before."""
 

@@ -23,6 +23,7 @@ AUDIT: tuple[EnvironmentCheck, ...] = (
     episodes.check_answer_is_not_shown,
     rows.check_missing_answers,
     episodes.check_starts,
+    episodes.check_reset_again,
     episodes.check_episodes_end,
     attempts.check_attempts,
     attempts.check_answers_of_the_model,

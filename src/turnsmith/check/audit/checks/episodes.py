@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import inspect
 import statistics
+from contextlib import suppress
+from typing import Any
 
 from turnsmith.check.audit.search import search
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.env.adapters.reasoning_gym import SCORER_ERROR
+from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.trajectory import Outcome, Trajectory
 
 _NOISY = 0.25
@@ -140,3 +146,46 @@ async def check_episodes_end(subject: Subject) -> Finding:
         saw = f"Only limits end episodes: none of {len(every)} was ended by the environment."
         return Finding("warning", saw, "Return done=True where the task is over.", every[:2])
     return Finding("passed", "Episodes are ended by the environment.")
+
+
+@environment_check("reset-again", "an object can be reset again", audit=True)
+async def check_reset_again(subject: Subject) -> Finding:
+    """Reset one object twice from the same seed, with an action in between, and compare what it says.
+
+    turnsmith makes a new object for each episode; trainers that keep theirs would train on what the last one left.
+    """
+    spec = subject.environment.each()[0]
+    if subject.is_agent or "://" in str(spec.target) or subject.environment.each()[1:]:
+        return Finding("skipped", "It is an agent, a mix, or on another machine.")
+    task = next(iter(subject.tasks), None) if subject.tasks else None
+    try:
+        openings = await asyncio.to_thread(_reset_twice, spec, subject.seed + 3, task)
+    except Exception as error:  # noqa: BLE001  (what an environment raises)
+        return Finding("warning", f"A second reset of one object raised {type(error).__name__}: {error}", _RESET_FIX)
+    if openings is None:
+        return Finding("skipped", "Its `reset` is async.")
+    first, second = openings
+    if first == second:
+        return Finding("passed", "A second reset of one object from the same seed begins in the same way.")
+    place = next((n for n, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
+    saw = f"A second reset of one object from the same seed begins otherwise: {first[place : place + 60]!r}, then "
+    return Finding("warning", f"{saw}{second[place : place + 60]!r}.", _RESET_FIX)
+
+
+_RESET_FIX = "Let `reset` set everything anew, generators of random numbers too; or make a new object each time."
+
+
+def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> tuple[str, str] | None:
+    made = spec.build()
+    try:
+        if inspect.iscoroutinefunction(made.reset):
+            return None
+        given = {"seed": seed, "task": copy.deepcopy(task)}
+        taken = {name: value for name, value in given.items() if name in inspect.signature(made.reset).parameters}
+        first = made.reset(**taken)
+        if not inspect.iscoroutinefunction(made.step):
+            made.step("qwzx")
+        return str(first), str(made.reset(**taken))
+    finally:
+        with suppress(Exception):
+            made.close()
