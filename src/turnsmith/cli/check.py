@@ -72,11 +72,14 @@ def _add_options_of_kinds(parser: argparse.ArgumentParser) -> None:
     """Those that go with one kind of check only: their defaults are None or False."""
     audit = parser.add_argument_group("with --audit")
     audit.add_argument("--demo", action="store_true", help="audit a quiz with three mistakes that comes with turnsmith")
-    audit.add_argument("--seconds", metavar="S", type=float, help="longest time of its search (default: 30)")
+    audit.add_argument(
+        "--seconds",
+        metavar="S",
+        type=float,
+        help="no check begins later, and the search takes half of it (default: 60)",
+    )
     attempts = "lines of `answer` or `actions`, `right`, and `seed` or `row`: are they paid as they deserve?"
     audit.add_argument("--attempts", metavar="FILE", help=attempts)
-    trained = "also train `tiny` so long, to find what is paid without success"
-    audit.add_argument("--train", metavar="MINUTES", type=float, help=trained)
     folder = parser.add_argument_group("with --machine and --rehearse")
     folder.add_argument("--name", metavar="NAME", help="name of the folder of runs and logs (default: KIND-TIME)")
     folder.add_argument("--output-dir", metavar="FOLDER", help="where to create that folder (default: checks)")
@@ -100,7 +103,6 @@ _KINDS = {
     "plan": of_plan,
 }
 _OF_KINDS = {
-    "train": ("audit",),
     "seconds": ("audit",),
     "attempts": ("audit",),
     "name": ("machine", "rehearse"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnsmith.cli.agent import Played
-from turnsmith.text import hide_progress_bars, print_line
+from turnsmith.text import hide_progress_bars
 
 if TYPE_CHECKING:
     from turnsmith.check.environment.subject import EnvironmentCheck, Subject
@@ -38,7 +39,7 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
 
     played = _played(args)
     config, tasks = played.config, played.tasks()
-    every = [*AUDIT, *CHECKS]
+    every = [*AUDIT, *sorted(CHECKS, key=lambda one: one.code == "interleaved")]  # the slowest one last
     check_codes(args.only, every)
     checks = [one for one in every if (one.code in args.only if args.only else args.audit or not one.audit)]
     spec = played.spec().isolated()
@@ -51,7 +52,7 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
         tasks=tasks,
         validation_tasks=played.validation_tasks(),
         attempts=_attempts(args.attempts),
-        seconds=args.seconds or 30.0,
+        seconds=(args.seconds or 60.0) / 2,
         seed=config.training.seed,
     )
     report = Report(f"{spec.name} ({args.model or 'no model'})", facts={"environment": spec.name, "model": args.model})
@@ -59,9 +60,7 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
     if args.audit:
         report.results = without_accepted(report.results, spec)
         if (found := subject.known(run_search)) is not None and found.left_out:
-            report.shown.append(f"\n{found.left_out} ways to play were not tried in {subject.seconds:g} s: --seconds.")
-    if args.train is not None:
-        report.results.append(_train(subject, args.train, subject.known(run_search)))
+            report.shown.append(f"\n{found.left_out} ways to play were not tried in {subject.seconds:g} s (--seconds).")
     if known := [one for one in subject.known(play_model) or () if one.turns]:
         from turnsmith.check.plan.workload import EpisodeSample
 
@@ -80,6 +79,9 @@ def _run_checks(subject: Subject, checks: Sequence[EnvironmentCheck], say: Say, 
     """Run the checks, with the model if there is one."""
     from turnsmith.check.environment.run import run_checks
 
+    # The search of an audit takes half of its time at most.
+    seconds = 2 * subject.seconds if any(check.audit for check in checks) and not with_model else math.inf
+
     def begin(check: EnvironmentCheck) -> None:
         say(check.name)
 
@@ -87,7 +89,7 @@ def _run_checks(subject: Subject, checks: Sequence[EnvironmentCheck], say: Say, 
         from turnsmith.concurrency.loop_thread import LoopThread
 
         with closing(LoopThread("turnsmith-check")) as loop:
-            return loop.run(run_checks(subject, checks, begin=begin))
+            return loop.run(run_checks(subject, checks, begin=begin, seconds=seconds))
     from turnsmith.cli.engine import model_name_or_path, open_engine
     from turnsmith.inference.http_client import is_url
     from turnsmith.inference.models import resolve
@@ -100,16 +102,7 @@ def _run_checks(subject: Subject, checks: Sequence[EnvironmentCheck], say: Say, 
     with open_engine(config) as engine:
         parser = parser_for(config.inference.tool_format, engine.tokenizer)
         subject = replace(subject, chat=engine.chat, engine=engine.engine, parser=parser, model_path=path)
-        return engine.run(run_checks(subject, checks, begin=begin))
-
-
-def _train(subject: Subject, minutes: float, found: Any) -> Result:
-    """Train against the reward."""
-    from turnsmith.check.machine.red_team import train_against
-
-    folder = Path(tempfile.mkdtemp(prefix="turnsmith-red-team-"))
-    print_line(f"training tiny for {minutes:g} minutes in {folder} ...", sys.stderr)
-    return train_against(subject.config, subject.environment, minutes, folder, tasks=subject.tasks, found=found)
+        return engine.run(run_checks(subject, checks, begin=begin, seconds=seconds))
 
 
 def of_machine(args: argparse.Namespace, say: Say) -> Report:

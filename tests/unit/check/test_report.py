@@ -90,7 +90,7 @@ def test_a_check_that_breaks_has_failed_and_says_where() -> None:
     [
         (["--machine", "--minutes", "3"], "--minutes goes with --rehearse"),
         (["--name", "mine"], "--name goes with --machine or --rehearse"),
-        (["--train", "2"], "--train goes with --audit"),
+        (["--seconds", "2"], "--seconds goes with --audit"),
         (["--from", "runs/mine"], "--from goes with --plan"),
         (["--machine", "--audit"], "not allowed with argument"),
         (["--plan", "--only", "memory"], "--only is for checks of an environment or a machine"),

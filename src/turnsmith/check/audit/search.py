@@ -221,6 +221,9 @@ class Search:
         tasks = [task for task in self.tasks if task.is_text and len(task.solution or ()) == 1][:_FEW]
         best, most = "", self.solved.mean if self.solved is not None else 0.0
         for form in forms:
+            brief = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks[:1])
+            if brief is None or brief.mean <= most + EPSILON:
+                continue
             played = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks)
             if played is not None and played.mean > most + EPSILON:
                 best, most = form, played.mean

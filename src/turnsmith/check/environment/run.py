@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -28,6 +29,7 @@ async def run_checks(
     checks: Sequence[EnvironmentCheck],
     show: Callable[[Result], None] = lambda result: None,
     begin: Callable[[EnvironmentCheck], None] = lambda check: None,
+    seconds: float = math.inf,
 ) -> list[Result]:
     """Run the checks in order. A check that raises has failed, and the others run all the same.
 
@@ -38,7 +40,9 @@ async def run_checks(
         checks: The checks to run.
         show: Called with each result as soon as it is known.
         begin: Called before each check.
+        seconds: No check begins later.
     """
+    end = time.monotonic() + seconds
     results: list[Result] = []
 
     def add(check: EnvironmentCheck, finding: Finding, began: float) -> None:
@@ -50,6 +54,9 @@ async def run_checks(
         for check in checks:
             begin(check)
             began = time.perf_counter()
+            if time.monotonic() > end:
+                add(check, Finding("skipped", f"There was no time left after {seconds:g} s (--seconds)."), began)
+                continue
             if check.plays and opens is None:
                 finding = await _run(check_opening, subject)
                 opens = finding.status == "passed"

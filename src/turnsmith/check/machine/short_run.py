@@ -29,18 +29,6 @@ _LOST = Finding("skipped", "its run failed above")
 _OTHER_TOLERANCE = 0.1
 
 
-def short_settings(config: ConfigStore, kept: Sequence[str], *words: str) -> ConfigStore:
-    """Settings of a short run without checkpoints: some of the user's sections and the run's own settings.
-
-    Args:
-        config: The user's settings.
-        kept: The names of the sections that are kept.
-        words: What is special, as in `training.batch_size=8`.
-    """
-    own = ConfigStore(**{name: copy.deepcopy(getattr(config, name)) for name in kept})
-    return apply_overrides(own, ["checkpoint.save_interval=0", *words])
-
-
 def run_settings(config: ConfigStore, folder: Path, *more: str) -> ConfigStore:
     """Settings of a short run: the user's model, layout and engine; everything else makes the run short."""
     short = (
@@ -50,7 +38,8 @@ def run_settings(config: ConfigStore, folder: Path, *more: str) -> ConfigStore:
         "inference.max_episode_tokens=256 inference.temperature=1 inference.top_p=1 inference.top_k=-1 "
         f"ray.rollout_nodes=0 ray.rollout_gpus_per_node=null checkpoint.output_dir={folder}"
     )
-    return short_settings(config, ("model", "inference", "ray", "verl"), *short.split(), *more)
+    own = ConfigStore(**{name: copy.deepcopy(getattr(config, name)) for name in ("model", "inference", "ray", "verl")})
+    return apply_overrides(own, ["checkpoint.save_interval=0", *short.split(), *more])
 
 
 class ShortRun:

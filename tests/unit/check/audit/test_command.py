@@ -106,5 +106,5 @@ def test_what_goes_only_with_an_audit_is_told(game: Path, capsys: pytest.Capture
 
 
 def test_a_search_that_was_cut_says_so(game: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["check", f"{game}:Parity", "--audit", "--seconds", "0.5", "environment.isolation=process"])
-    assert "ways to play were not tried in 0.5 s: --seconds." in capsys.readouterr().out
+    main(["check", f"{game}:Parity", "--audit", "--seconds", "1", "environment.isolation=process"])
+    assert "ways to play were not tried in 0.5 s (--seconds)." in capsys.readouterr().out

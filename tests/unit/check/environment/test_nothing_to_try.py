@@ -15,7 +15,6 @@ from turnsmith.check.audit.checks import AUDIT
 from turnsmith.check.environment.checks import CHECKS
 from turnsmith.check.environment.run import run_checks
 from turnsmith.check.environment.subject import Subject
-from turnsmith.check.machine.red_team import Rise, judge
 from turnsmith.config import ConfigStore, EnvironmentConfig
 from turnsmith.config_sources import apply_overrides
 from turnsmith.env.spec import EnvironmentSpec
@@ -316,7 +315,3 @@ async def test_turns_that_were_cut_have_no_end_token_to_look_for(limit: int, tin
 async def test_odd_texts_that_were_cut_are_not_said_to_have_been_answered(tiny_chat: Chat) -> None:
     status, saw = await one("any text is answered", subject(Game, "inference.max_tokens=1", chat=tiny_chat))
     assert (status, saw) == ("passed", "15 odd texts were all answered, 2 of them whole.")
-
-
-def test_training_against_a_reward_that_pays_nothing_more_finds_nothing() -> None:
-    assert judge(Rise(5, 1.0, 1.0, 0.5, []), top=1.0).status == "skipped"
