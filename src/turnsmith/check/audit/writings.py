@@ -41,6 +41,22 @@ def in_form(form: str, text: str) -> str:
     return form.replace("X", text, 1) if form else text
 
 
+def mark_of(form: str) -> str:
+    """What a form has before the answer, if that is telling.
+
+    Example:
+        >>> (
+        ...     mark_of("#### X"),
+        ...     mark_of("\\\\boxed{X}"),
+        ...     mark_of("<think>\\n</think>\\n<answer>X</answer>"),
+        ...     mark_of("(X)"),
+        ... )
+        ('####', '\\\\boxed{', '<answer>', '')
+    """
+    before = form.partition("X")[0].split()
+    return before[-1] if before and len(before[-1]) > 1 else ""
+
+
 def _if_number(write: Callable[[str], str]) -> Write:
     return lambda text: write(text) if _NUMBER.fullmatch(text.strip()) else text
 

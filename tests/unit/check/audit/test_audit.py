@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -145,6 +146,17 @@ async def test_what_is_sound_raises_no_alarm(sound: type) -> None:
 
 
 @pytest.mark.parametrize("reward", ["exact", "number"])
+async def test_a_form_that_the_prompt_asks_for_is_no_finding() -> None:
+    class Asks(zoo.Marked):
+        def reset(self, seed: int = 0) -> str:
+            return super().reset(seed) + " Write it as #### NUMBER."
+
+        def pay(self, action: str) -> float:
+            return float(re.findall(r"#### ([\d.,]+)", action)[-1:] == [self.right])
+
+    assert not alarms(await audited(Asks))
+
+
 async def test_rows_of_a_data_file_have_an_oracle(reward: str) -> None:
     rows = [{"question": f"What is {one} + 40?", "answer": str(one + 40)} for one in range(16)]
     findings = await audited(QuestionAnswer, tasks=rows, settings=EnvironmentConfig(reward=reward))

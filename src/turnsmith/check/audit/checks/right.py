@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, PlayedTasks, Search, search
 from turnsmith.check.audit.settings import wrong_setting
-from turnsmith.check.audit.writings import PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
-from turnsmith.check.environment.oracle import oracle
+from turnsmith.check.audit.writings import PARAGRAPH, SAME_VALUE, SENTENCE, SPACES, mark_of
+from turnsmith.check.environment.oracle import Task, oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.trajectory import Trajectory
@@ -32,7 +34,7 @@ async def check_right_is_paid(subject: Subject) -> Finding:
             "the tokenizer lacks, or more tokens than inference.max_tokens allows."
         )
         return Finding("failed", saw, "Raise inference.max_tokens, or take another model.", unwritten)
-    if found.form and found.as_given is not None:
+    if found.form and found.as_given is not None and not asks_for(found.form, found.tasks):
         given, written = found.as_given.episodes[0], found.solved.episodes[0]
         saw = (
             f"Right answers as they are given, such as {given.actions[0]!r}, get {found.as_given.mean:g}, but "
@@ -42,6 +44,12 @@ async def check_right_is_paid(subject: Subject) -> Finding:
         shown = await evidence(found, found.tasks[0], given.actions, written.actions, less=False)
         return Finding("failed", saw, fix, [given, written], shown)
     return await _unsolved(found, found.solved)
+
+
+def asks_for(form: str, tasks: Sequence[Task]) -> bool:
+    """Whether the prompts tell the model to write its answer in this form."""
+    mark = mark_of(form)
+    return bool(mark) and all(mark in task.opening for task in tasks if task.opening)
 
 
 def _unwritten(solved: PlayedTasks) -> list[Trajectory]:
