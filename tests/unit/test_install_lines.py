@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Packages that a line may name besides ourselves: installed first, or for one purpose only. `{name}` is a tracker's.
 OTHERS = {"torch", "virtualenv", "playwright", "atheris", "msgspec", "cloudpickle", "mlflow", "{name}"}
-OTHERS |= {"datasets", "jsonschema", "pydantic-ai-slim"}
+OTHERS |= {"datasets", "jsonschema", "pydantic-ai-slim", "verifiers"}
 _INSTALL = re.compile(r"pip install ([^`\n)]+)")
 _REQUIREMENT = re.compile(r"'?([A-Za-z{.][\w.}-]*)?(?:\[([\w,-]+)\])?(?:==[\w.+]+)?'?")
 

@@ -25,7 +25,7 @@ class Till(BaseEnvironment):
         if action == "exit":
             os._exit(3)
         if action == "hang":
-            time.sleep(0.5)
+            time.sleep(2)
         return f"{self.sold} {action}", 0.5, action == "shut", {"success": self.sold > 0, "process": os.getpid()}
 
     @tool

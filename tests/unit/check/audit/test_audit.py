@@ -145,7 +145,6 @@ async def test_what_is_sound_raises_no_alarm(sound: type) -> None:
     assert findings["right-unpaid"].status == "passed"
 
 
-@pytest.mark.parametrize("reward", ["exact", "number"])
 async def test_a_form_that_the_prompt_asks_for_is_no_finding() -> None:
     class Asks(zoo.Marked):
         def reset(self, seed: int = 0) -> str:
@@ -157,6 +156,7 @@ async def test_a_form_that_the_prompt_asks_for_is_no_finding() -> None:
     assert not alarms(await audited(Asks))
 
 
+@pytest.mark.parametrize("reward", ["exact", "number"])
 async def test_rows_of_a_data_file_have_an_oracle(reward: str) -> None:
     rows = [{"question": f"What is {one} + 40?", "answer": str(one + 40)} for one in range(16)]
     findings = await audited(QuestionAnswer, tasks=rows, settings=EnvironmentConfig(reward=reward))
