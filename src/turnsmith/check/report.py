@@ -74,10 +74,12 @@ class Report:
 
         Example:
             >>> Report("MyGame").verdict()
-            'MyGame: 0 checks, none failed'
+            'MyGame: 0 checks ran, none failed'
         """
-        count, warnings = len(self.results), len(self._having("warning"))
-        told = f"{self.failed} of {count} checks failed" if self.failed else f"{count} checks, none failed"
+        ran, warnings = len(self.results) - len(self._having("skipped")), len(self._having("warning"))
+        told = f"{self.failed} of {ran} checks failed" if self.failed else f"{ran} checks ran, none failed"
+        if self.results and not ran:
+            told = "nothing was checked"
         told += f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
         seconds = sum(result.seconds for result in self.results)
         return f"{self.subject}: {told}" + (f", in {duration(seconds)}" if seconds else "")

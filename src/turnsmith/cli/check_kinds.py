@@ -52,7 +52,7 @@ def of_environment(args: argparse.Namespace, say: Say) -> Report:
         tasks=tasks,
         validation_tasks=played.validation_tasks(),
         attempts=_attempts(args.attempts),
-        seconds=(args.seconds or 60.0) / 2,
+        seconds=(50.0 if args.seconds is None else args.seconds) / 2,
         seed=config.training.seed,
     )
     report = Report(f"{spec.name} ({args.model or 'no model'})", facts={"environment": spec.name, "model": args.model})

@@ -13,7 +13,7 @@ from pathlib import Path
 from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
-from turnsmith.check.audit.writings import AROUND, FORMS, NEAR, WITHIN, Write, in_form
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write, in_form, with_choice
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import Policy, Subject
 from turnsmith.check.finding import Skipped
@@ -83,6 +83,8 @@ class Search:
     """Nonsense, for which nobody is paid on purpose."""
     wrong: PlayedTasks | None = None
     """The answers to other starts: what a wrong answer gets."""
+    crossed: list[PlayedTasks] = field(default_factory=list[PlayedTasks])
+    """Three more answers to other starts, others for each start."""
     unskilled: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
     hedged: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
     near: dict[str, PlayedTasks] = field(default_factory=dict[str, PlayedTasks])
@@ -108,6 +110,8 @@ class Search:
     left_out: int = 0
     """Rules for which there was no time."""
     _end: float = 0.0
+    _pace: float = 0.0
+    """Seconds of an episode."""
 
     @property
     def top(self) -> float | None:
@@ -146,6 +150,8 @@ class Search:
         """Why rewards cannot be compared, as a sentence; empty if they can."""
         if self.solved is not None and not self.solved.rewards:
             return "No episode of the solution ended without a fault."
+        if self.top is None and any(task.solution for task in self.tasks):
+            return "There was no time to play the solutions (--seconds)."
         if self.top is None:
             return "There is no `solve` and no reward_range to compare rewards with."
         if self.is_noisy:
@@ -174,8 +180,12 @@ class Search:
         self._end = began + seconds
         self.declared = reward_bounds(self.subject)
         self.tasks = await find_tasks(self.subject, 2 * self.subject.episodes)
+        opened = time.monotonic()
+        self.solved = await self.play(oracle, self.tasks)
+        self._pace = (time.monotonic() - opened) / len(self.tasks)
+        await self._find_bottom()
         await self._repeat()
-        await self._find_top()
+        await self._find_form()
         seen = await self._traces()
         words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
         written = await ideas(self.subject, list(self.tasks[:_FEW]))
@@ -195,14 +205,16 @@ class Search:
         self.seconds = time.monotonic() - began
         return self
 
-    async def _find_top(self) -> None:
-        """What right, wrong and meaningless answers get, and the form in which right ones are paid."""
+    async def _find_bottom(self) -> None:
+        """What meaningless answers get."""
         played = [await self.play(lambda task, text=text: in_order([text]), self.tasks) for text in NONSENSE]
         self.nothing = [one for one in played if one is not None and one.rewards]
-        self.solved = await self.play(oracle, self.tasks)
         self.bottom = max((one.mean for one in self.nothing), default=0.0)
         episodes = [episode for one in self.nothing for _, episode in one.counted]
         self.is_single = all(len(one.actions) <= 1 and one.outcome is not Outcome.TURN_LIMIT for one in episodes)
+
+    async def _find_form(self) -> None:
+        """The form in which right answers are paid, and what wrong ones get."""
         if self.solved is None or not self.solved.rewards:
             return
         if self.solved.mean <= self.bottom + EPSILON and not self.is_noisy:
@@ -215,6 +227,9 @@ class Search:
         self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
         if self.wrong is not None and self.wrong.mean < (self.top or 0.0):
             self.bottom = max(self.bottom, self.wrong.mean)
+        for step in (1, 2, 3) if self.is_single else ():
+            played = await self.play(lambda task, step=step: _answer_of_another(task, step), self.tasks)
+            self.crossed += [played] if played is not None else []
 
     async def _paid_form(self, forms: Sequence[str]) -> str:
         """The form in which solutions get most, if that is more than they get as they are; otherwise empty."""
@@ -242,7 +257,8 @@ class Search:
 
     async def _search(self, candidates: Sequence[Rule]) -> None:
         """Try each rule on a few starts, and those that are paid there on all."""
-        few = self.tasks[:_FEW]
+        slow = _FEW * len(candidates) * self._pace > self._end - time.monotonic()
+        few = self.tasks[: 1 if slow else _FEW]
         self.candidates = candidates
         for rule in candidates:
             brief = await self.play(rule.policy, few)
@@ -268,6 +284,7 @@ class Search:
             await self._keep(self.near, name, lambda task, write=write: _written(task, write, self.form), few)
         for name, write in WITHIN.items():
             await self._keep(self.honest, name, lambda task, write=write: _written(task, write, self.form), few)
+        await self._keep(self.honest, CHOICE, lambda task: _chosen(task, self.form), few)
         for name, write in AROUND.items():
             await self._keep(self.honest, name, lambda task, write=write: _surrounded(task, write, self.form), few)
 
@@ -370,6 +387,10 @@ def says_the_answer(task: Task, episode: Trajectory) -> bool:
     return bool(right) and right <= {normal(action) for action in episode.actions}
 
 
+def _answer_of_another(task: Task, step: int) -> Policy | None:
+    return in_order([task.others[(task.number + step) % len(task.others)]]) if task.others else None
+
+
 def _in_form(task: Task, form: str) -> Task:
     solution = task.solution and tuple(in_form(form, text) for text in task.solution)
     return replace(task, solution=solution, others=tuple(in_form(form, text) for text in task.others))
@@ -393,6 +414,12 @@ def _written(task: Task, write: Write, form: str) -> Policy | None:
     solution = (task.solution or ("",))[0]
     changed = write(solution)
     return None if changed in ("", solution) else in_order([in_form(form, changed)])
+
+
+def _chosen(task: Task, form: str) -> Policy | None:
+    solution = (task.solution or ("",))[0]
+    changed = with_choice(solution, task.opening)
+    return None if changed == solution else in_order([in_form(form, changed)])
 
 
 def _surrounded(task: Task, write: Write, form: str) -> Policy:

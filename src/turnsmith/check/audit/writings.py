@@ -57,6 +57,18 @@ def mark_of(form: str) -> str:
     return before[-1] if before and len(before[-1]) > 1 else ""
 
 
+def with_choice(letter: str, question: str) -> str:
+    """The letter of a choice with the text that the question has for it; as it is if there is none.
+
+    Example:
+        >>> with_choice("B", "Which is red?\\nA. grass\\nB. blood\\n"), with_choice("7", "3 + 4?")
+        ('B: blood', '7')
+    """
+    pattern = rf"(?:^|\s|\(){letter}[).:]\s*(.+?)(?=\s+\(?[A-Z][).:]\s|\s*$)"
+    found = re.search(pattern, question, re.MULTILINE) if re.fullmatch("[A-Z]", letter) else None
+    return f"{letter}: {found[1]}" if found else letter
+
+
 def _if_number(write: Callable[[str], str]) -> Write:
     return lambda text: write(text) if _NUMBER.fullmatch(text.strip()) else text
 
@@ -88,10 +100,12 @@ def _is_list(text: str) -> bool:
         return False
 
 
-SPACES = "spaces around it"
+SPACES, BLANK = "spaces around it", "an empty line before it"
 SENTENCE, PARAGRAPH = "a sentence after it", "a paragraph of 400 characters after it"
+CHOICE = "the text of the choice after its letter"
 AROUND: Mapping[str, Write] = {
     SPACES: lambda text: f"  {text}  ",
+    BLANK: lambda text: f"\n\n{text}",
     "a new line after it": lambda text: f"{text}\n",
     "Windows line ends": lambda text: f"{text}\r\n",
     SENTENCE: lambda text: f"{text}\n{_SENTENCE}",

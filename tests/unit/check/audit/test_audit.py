@@ -29,7 +29,7 @@ def subject(environment: Any, **changes: Any) -> Subject:
     config = ConfigStore()
     config.inference.max_turns = 10
     spec = EnvironmentSpec.of(environment, changes.pop("settings", EnvironmentConfig(isolation="loop")))
-    return Subject(environment=spec, config=config, episodes=4, **changes)
+    return Subject(environment=spec, config=config, episodes=4, seconds=300, **changes)
 
 
 async def audited(environment: Any, **changes: Any) -> dict[str, Finding]:
@@ -48,6 +48,7 @@ FAULTS: list[tuple[type, str, str, str]] = [
     (zoo.Length, "skill-unneeded", "failed", "Paid 1 on average without being right: a long text that says nothing"),
     (zoo.Format, "hedge-paid", "failed", "no skill 0.8"),
     (zoo.GullibleJudge, "skill-unneeded", "failed", "instructions to a judge"),
+    (zoo.ReadsTens, "start-open", "failed", "2 of 8 starts pay for wrong answers like for right ones, 1: ''"),
     (zoo.GivingUp, "skill-unneeded", "failed", "the scorer's own text 'give up'"),
     (zoo.Runner, "steps-unneeded", "failed", "without its last step gets 3"),
     (zoo.Runner, "more-than-right", "failed", "up to 3, where the solution gets 1.9"),
@@ -65,6 +66,8 @@ FAULTS: list[tuple[type, str, str, str]] = [
     (zoo.DeclaresTooMuch, "right-unpaid", "failed", "where 2 is the most"),
     (zoo.PaidButUnsolved, "right-unpaid", "failed", "8 of 8 starts are not solved"),
     (zoo.Moody, "noise", "failed", "The same actions from the same start got"),
+    (zoo.Letter, "writing", "warning", "with the text of the choice after its letter: 4 of 4 get less"),
+    (zoo.FirstLine, "writing", "warning", "with an empty line before it: 4 of 4 get less"),
     (zoo.Spaces, "writing", "warning", "with spaces around it"),
     (zoo.Marked, "right-unpaid", "failed", "get 0, but 1 if they are written as '#### "),
     (zoo.Marked, "writing", "warning", "a paragraph of 400 characters after it"),

@@ -105,6 +105,18 @@ def test_what_goes_only_with_an_audit_is_told(game: Path, capsys: pytest.Capture
     assert "--attempts goes with --audit" in capsys.readouterr().err
 
 
+_SLOW_STEP = """
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+"""
+
+
 def test_a_search_that_was_cut_says_so(game: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["check", f"{game}:Parity", "--audit", "--seconds", "1", "environment.isolation=process"])
-    assert "ways to play were not tried in 0.5 s (--seconds)." in capsys.readouterr().out
+    game.write_text(f"import time\n{game.read_text()}\nclass Slow(Parity):\n{_SLOW_STEP}")
+    main(["check", f"{game}:Slow", "--audit", "--seconds", "2", "environment.isolation=loop"])
+    assert "ways to play were not tried in 1 s (--seconds)." in capsys.readouterr().out
+    main(["check", f"{game}:Parity", "--audit", "--seconds", "0", "--only", "noise", "-v"])
+    told = capsys.readouterr().out
+    assert "Parity (no model): nothing was checked" in told
+    assert "There was no time left after 0 s (--seconds)." in told

@@ -38,6 +38,32 @@ class Contains(Sum):
         return float(self.right in action)
 
 
+class ReadsTens(Sum):
+    """Compares what it could read, and reads some answers as nothing."""
+
+    def pay(self, action: str) -> float:
+        right, said = (re.fullmatch(r"\d*[1-8]", text.strip()) for text in (self.right, action))
+        return float((right and right[0]) == (said and said[0]))
+
+
+class Letter(Sum):
+    """Reads a letter only where nothing stands beside it."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.right = "ABCD"[random.Random(seed).randrange(4)]
+        return f"Which is number {seed}?\nA. {seed + 1}\nB. some\nC. none\nD. all\nAnswer with the letter."
+
+    def pay(self, action: str) -> float:
+        return float(action.strip().strip(".") == self.right)
+
+
+class FirstLine(Sum):
+    """Reads the first line."""
+
+    def pay(self, action: str) -> float:
+        return float(action.split("\n")[0].strip() == self.right)
+
+
 class AnyNumber(Sum):
     """Pays if one of the numbers in the text is right."""
 

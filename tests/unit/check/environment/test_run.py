@@ -103,7 +103,7 @@ def test_the_command_writes_json_and_a_page_and_exits_with_0(
     report = json.loads((tmp_path / "check.json").read_text())
     assert [check["status"] for check in report["checks"]] == ["passed", "passed"]
     assert "same start, same opening" in (tmp_path / "check.html").read_text()
-    assert "GuessNumber (no model): 2 checks, none failed" in capsys.readouterr().out
+    assert "GuessNumber (no model): 2 checks ran, none failed" in capsys.readouterr().out
 
 
 class Wanderer(Clock):

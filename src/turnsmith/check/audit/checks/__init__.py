@@ -12,6 +12,7 @@ from turnsmith.check.environment.subject import EnvironmentCheck
 AUDIT: tuple[EnvironmentCheck, ...] = (
     right.check_right_is_paid,
     undeserved.check_no_skill_is_paid,
+    undeserved.check_no_start_is_open,
     undeserved.check_nothing_is_paid_more,
     undeserved.check_hedges_are_not_paid,
     undeserved.check_near_is_not_paid,

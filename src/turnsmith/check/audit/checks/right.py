@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, PlayedTasks, Search, search
 from turnsmith.check.audit.settings import wrong_setting
-from turnsmith.check.audit.writings import PARAGRAPH, SAME_VALUE, SENTENCE, SPACES, mark_of
+from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES, mark_of
 from turnsmith.check.environment.oracle import Task, oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -21,6 +21,8 @@ async def check_right_is_paid(subject: Subject) -> Finding:
     A start whose right answer earns nothing gives no signal, and hides what the model has learned.
     """
     found = await search(subject)
+    if found.solved is None and any(task.solution for task in found.tasks):
+        return Finding("skipped", found.why_unknown())
     if found.solved is None:
         saw = "The environment has no `solve`, so nobody knows what a right answer gets."
         return Finding("skipped", saw, "Write `solve`: it returns the next action, or all of them.")
@@ -141,5 +143,12 @@ def _serious(refused: list[str], taken: list[str]) -> list[str]:
     }
     reads_values = any(name in taken for name in SAME_VALUE)
     values = [name for name in SAME_VALUE if reads_values or "brackets" in name or "JSON" in name]
-    wanted = [LOOK_TWICE, SPACES, *(name for name, shorter in around.items() if shorter in taken), *values]
+    wanted = [
+        LOOK_TWICE,
+        SPACES,
+        BLANK,
+        CHOICE,
+        *(name for name, shorter in around.items() if shorter in taken),
+        *values,
+    ]
     return [name for name in wanted if name in refused]

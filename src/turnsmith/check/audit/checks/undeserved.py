@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence
+from turnsmith.check.audit.rules import NONSENSE
 from turnsmith.check.audit.search import EPSILON, PlayedTasks, Search, says_the_answer, search
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
@@ -65,6 +66,36 @@ async def _paid(found: Search, name: str, played: PlayedTasks, shares: Mapping[s
     fix = "Pay for what only a right answer has: compare the whole final answer."
     shown = await evidence(found, task, actions, ["qwzx"], less=True)
     return Finding("failed" if shares[name] >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
+
+
+@environment_check("start-open", "no start pays for anything", audit=True)
+async def check_no_start_is_open(subject: Subject) -> Finding:
+    """Play nonsense, silence and the answers to other starts from each start, and look at each start alone.
+
+    A start that is solved already, or whose answer is compared with nothing, pays whatever is said.
+    """
+    found = await search(subject)
+    if unknown := found.why_unknown():
+        return Finding("skipped", unknown)
+    if found.solved is None:
+        return Finding("skipped", "There is no `solve` to compare rewards with.")
+    right = {task.number: one.total_reward for task, one in found.solved.counted}
+    paid: dict[int, dict[str, tuple[Task, Trajectory]]] = {}
+    for task, one in (pair for played in (*found.nothing, *found.crossed) for pair in played.counted):
+        enough = right.get(task.number, found.bottom) - EPSILON
+        if enough > found.bottom and one.total_reward >= enough and not says_the_answer(task, one):
+            paid.setdefault(task.number, {})[one.actions[0] if one.actions else ""] = (task, one)
+    starts = [some for some in paid.values() if len(some) > 1 or any(text in NONSENSE for text in some)]
+    if not starts or 2 * len(starts) > len(right):  # where most are open, several answers are right
+        return Finding("passed", f"{len(paid)} of {len(right)} starts pay for a wrong answer.")
+    (text, (task, episode)), *more = starts[0].items()
+    saw = (
+        f"{len(starts)} of {len(right)} starts pay for wrong answers like for right ones, {episode.total_reward:.3g}: "
+    )
+    saw += f"{text[:70]!r}{f', {more[0][0][:70]!r}' if more else ''} from seed {task.start.seed}."
+    fix = "Such a start is solved before the model answers, or its answer is compared with nothing: look at it."
+    shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
+    return Finding("failed", saw, fix, [episode for some in starts for _, episode in some.values()], shown)
 
 
 @environment_check("more-than-right", "nothing is paid more than a right answer", audit=True)
