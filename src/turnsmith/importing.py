@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -222,9 +224,33 @@ def _import_module(name: str) -> ModuleType:
         missing = error.name or ""
         if missing and f"{name}.".startswith(f"{missing}."):
             raise ConfigError(f"There is no module {missing!r} to import.{_similar_module(missing)}") from error
+        if (alone := _import_alone(name)) is not None:
+            return alone
         raise ConfigError(f"Importing {name} failed: {error}.") from error
     except Exception as error:
         raise ConfigError(f"Importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _import_alone(name: str) -> ModuleType | None:
+    """A module inside of a package that needs what is not installed, such as a scorer of verl's where Ray is not: its
+    packages are made without running them.
+    """
+    made, place = list[str](), None
+    for package in accumulate(name.split(".")[:-1], "{}.{}".format):
+        found = importlib.machinery.PathFinder.find_spec(package, place)
+        place = found.submodule_search_locations if found is not None else None
+        if place is None:
+            break
+        if package not in sys.modules:
+            made.append(package)
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = place
+    try:
+        return importlib.import_module(name)
+    except Exception:  # noqa: BLE001  (told as what importing it as usual failed with)
+        for package in (*made, name):
+            sys.modules.pop(package, None)
+        return None
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -114,7 +114,7 @@ def named_environments(args: argparse.Namespace, *, required: bool = True) -> tu
         args.usage_error("name an environment, module:Name, an agent, --agent COMMAND, or questions, --data FILE")
     if (named or args.agent) and args.prompt:
         args.usage_error("--prompt is for --data without an environment or agent")
-    if (args.answer or args.reward) and args.data is None:
+    if (args.answer or (args.reward and not named)) and args.data is None:
         args.usage_error("--answer and --reward score answers to the rows of --data FILE")
     return named, overrides
 

@@ -26,6 +26,7 @@ from turnsmith.rollout.players import Players, PlayerSetting, past_model, past_m
 from turnsmith.tools.parsing.base import answer_start
 
 _SECONDS = 120.0
+NOBODY = "and the settings do not say who plays it"
 """Time limit of one answer of a function or a server."""
 
 
@@ -63,7 +64,7 @@ class EpisodePlayers:
         if setting is None:
             known = get_close_matches(name, self._players.settings, n=1)
             raise EnvironmentFailure(
-                f"The environment asks the player {name!r}, and the settings do not say who plays it: set "
+                f"The environment asks the player {name!r}, {NOBODY}: set "
                 f"players.{name}=scripted:my_file.py:function, a URL, model:NAME, frozen or self."
                 + (f" There is players.{known[0]}." if known else "")
             )

@@ -12,18 +12,19 @@ from pathlib import Path
 
 from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
-from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
+from turnsmith.check.audit.tracing import CALL, Trace, form_of, literals, patterns, runs_a_call, trace
 from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write, in_form, with_choice
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
-from turnsmith.check.environment.subject import Policy, Subject
+from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
+from turnsmith.env.adapters.scorers import NO_REWARD
 from turnsmith.errors import InternalError, TurnsmithError
 from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Outcome, Trajectory
 
 _FEW = 3
 """Starts on which every rule is tried; those that pay there are played on all."""
-_PAYS, _HARDLY = 0.2, 0.15
+_PAYS, _HARDLY, _BLIND = 0.2, 0.15, 0.95
 EPSILON = 1e-9
 _SHRINKS = 120
 _TIMES = 5
@@ -77,6 +78,10 @@ class Search:
     """The environment's own solution."""
     form: str = ""
     """How solutions are paid that get nothing as they are. The tasks have them in this form."""
+    is_blind: bool = False
+    """Whether the right answers of other starts are paid like a start's own."""
+    unscored: list[Trajectory] = field(default_factory=list[Trajectory])
+    """The episodes of starts for which the reward is None: TRL leaves them out."""
     as_given: PlayedTasks | None = None
     """The episodes with the solutions as they are, if there is a form."""
     nothing: list[PlayedTasks] = field(default_factory=list[PlayedTasks])
@@ -102,6 +107,8 @@ class Search:
     bottom: float = 0.0
     """What no skill gets: the most of nonsense and of wrong answers."""
     tried: int = 0
+    ended: int = 0
+    """Episodes that the environment itself ended."""
     seconds: float = 0.0
     candidates: Sequence[Rule] = ()
     """The rules without skill."""
@@ -154,6 +161,8 @@ class Search:
             return "There was no time to play the solutions (--seconds)."
         if self.top is None:
             return "There is no `solve` and no reward_range to compare rewards with."
+        if self.is_blind:
+            return "The reward does not look at the answer: see the first check of the reward."
         if self.is_noisy:
             return "Rewards differ from one time to the next."
         if self.top <= self.bottom + EPSILON:
@@ -171,6 +180,7 @@ class Search:
         episodes = await asyncio.gather(*(self.subject.play(policy, [task.start]) for task, policy in able))
         played = PlayedTasks([task for task, _ in able], [episode for [episode] in episodes])
         self.tried += len(able)
+        self.ended += sum(one.outcome is Outcome.COMPLETED for one in played.episodes)
         self.raised += [episode for episode in played.episodes if not episode.is_counted]
         return played
 
@@ -182,6 +192,7 @@ class Search:
         self.tasks = await find_tasks(self.subject, 2 * self.subject.episodes)
         opened = time.monotonic()
         self.solved = await self.play(oracle, self.tasks)
+        self._leave_out_the_unscored()
         self._pace = (time.monotonic() - opened) / len(self.tasks)
         await self._find_bottom()
         await self._repeat()
@@ -205,6 +216,16 @@ class Search:
         self.seconds = time.monotonic() - began
         return self
 
+    def _leave_out_the_unscored(self) -> None:
+        pairs = list(zip(self.solved.tasks, self.solved.episodes, strict=True)) if self.solved is not None else []
+        self.unscored = [episode for _, episode in pairs if NO_REWARD in (episode.error or "")]
+        scored = [pair for pair in pairs if NO_REWARD not in (pair[1].error or "")]
+        if not self.unscored or not scored:
+            return
+        self.subject.left_out.extend(task.start.task for task, episode in pairs if episode in self.unscored)
+        self.tasks, self.raised = [task for task, _ in scored], []
+        self.solved = PlayedTasks(self.tasks, [episode for _, episode in scored])
+
     async def _find_bottom(self) -> None:
         """What meaningless answers get."""
         played = [await self.play(lambda task, text=text: in_order([text]), self.tasks) for text in NONSENSE]
@@ -225,6 +246,9 @@ class Search:
                 self.tasks = [_in_form(task, form) for task in self.tasks]
                 self.solved = await self.play(oracle, self.tasks)
         self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
+        top, least = self.top or 0.0, self.bottom if self.as_given is None else self.as_given.mean
+        beyond = 0.0 if self.wrong is None else self.wrong.mean - least
+        self.is_blind = top > least + EPSILON and beyond > _BLIND * (top - least)
         if self.wrong is not None and self.wrong.mean < (self.top or 0.0):
             self.bottom = max(self.bottom, self.wrong.mean)
         for step in (1, 2, 3) if self.is_single else ():
@@ -302,6 +326,7 @@ class Search:
     async def _try_code(self) -> None:
         """Answers that make a folder if somebody runs them."""
         with tempfile.TemporaryDirectory(prefix="turnsmith-audit-") as folder:
+            task = self.tasks[0]
             for form in dict.fromkeys((self.form, "", "\\boxed{X}")):
                 for number, code in enumerate(_CODE):
                     place, before = Path(folder) / f"made-{number}", len(self.raised)
@@ -311,6 +336,9 @@ class Search:
                     if place.exists():
                         self.executed = answer.replace(folder, "/tmp")
                         return
+                if task.is_text and await runs_a_call(self.subject, task, in_form(form, CALL)):
+                    self.executed = in_form(form, CALL)
+                    return
 
     async def _repeat(self) -> None:
         """Play the same actions several times."""
@@ -364,7 +392,7 @@ async def run_search(subject: Subject) -> Search:
     made = Search(subject)
     try:
         return await made.run(subject.seconds)
-    except InternalError:
+    except (InternalError, CannotPlay):
         raise
     except Exception as error:  # noqa: BLE001  (what an environment raises where it should not)
         made.error = error

@@ -23,10 +23,14 @@ from turnsmith.check.finding import Finding, Result
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.env.host import open_host
 from turnsmith.env.spec import EnvironmentSpec
+from turnsmith.errors import TurnsmithError
 from turnsmith.rollout.attempt import in_mix
 from turnsmith.rollout.turn import EpisodeTools, apply_action
 from turnsmith.tools.parsing import FunctionCallingParser
 
+_NUMBER = 7919
+CALL = f"id({_NUMBER})"
+"""Code so short that scorers of formulas take it for one."""
 _MOST_LINES = 200_000
 _MOST_LITERALS, _LONGEST = 40, 60
 _LIBRARIES = {"builtins", "numpy", "torch", "datasets", "pandas", "pyarrow", "pydantic"}
@@ -71,6 +75,24 @@ async def trace(subject: Subject, task: Task, actions: Sequence[str]) -> Trace:
         sys.settrace(before)
         await host.close()
     return Trace(tuple(lines), frozenset(codes))
+
+
+async def runs_a_call(subject: Subject, task: Task, action: str) -> bool:
+    """Whether `CALL`, which stands in this action, is called when it is scored."""
+    called, before = list[FrameType](), sys.getprofile()
+
+    def note(frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and function is id and _NUMBER in frame.f_code.co_consts:
+            called.append(frame)
+
+    sys.setprofile(note)
+    try:
+        await trace(subject, task, [action])
+    except (TurnsmithError, OSError, ValueError):
+        pass
+    finally:
+        sys.setprofile(before)
+    return bool(called)
 
 
 def user_folders(made: Any) -> tuple[str, ...]:

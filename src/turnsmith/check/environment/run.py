@@ -11,7 +11,7 @@ from contextlib import closing
 from turnsmith.check.environment.checks.repeats import check_briefly, check_interleaved
 from turnsmith.check.environment.opening import check_opening
 from turnsmith.check.environment.overlap import disturbed_in, settled
-from turnsmith.check.environment.subject import EnvironmentCheck, Subject
+from turnsmith.check.environment.subject import CannotPlay, EnvironmentCheck, Subject
 from turnsmith.check.finding import Finding, Result, Skipped
 from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.env.isolation.pool import close_workers
@@ -72,8 +72,8 @@ async def run_checks(
 async def _run(check: EnvironmentCheck, subject: Subject) -> Finding:
     try:
         return await check(subject)
-    except InternalError:
-        raise  # a fault of turnsmith says nothing about the environment
+    except (InternalError, CannotPlay):
+        raise  # this says nothing about the environment
     except Skipped as reason:
         return Finding("skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)

@@ -11,12 +11,13 @@ from typing import Any, TypeVar, cast
 from turnsmith.check.finding import Check, Finding
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import EngineFailure, InternalError
+from turnsmith.errors import ConfigError, EngineFailure, InternalError
 from turnsmith.inference.chat import Chat
 from turnsmith.inference.chat.byte_chat import ByteChat
 from turnsmith.inference.engine import Engine, Generation, Sampling
 from turnsmith.inference.engines.scripted_engine import Reply, ScriptedEngine
 from turnsmith.rollout.episode import EpisodeStart, run_attempt
+from turnsmith.rollout.episode_players import NOBODY
 from turnsmith.rollout.players import Players
 from turnsmith.rollout.spec import EpisodeParts, Limits, RolloutSpec
 from turnsmith.trajectory import Outcome, Trajectory
@@ -41,6 +42,10 @@ class _NoTurn:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *, session: str) -> Generation:
         """Refuse the turn."""
         raise EngineFailure("no turn is taken")
+
+
+class CannotPlay(ConfigError):
+    """No episode can be played with these settings, whatever is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class Subject(EpisodeParts):
     episodes: int = 8
     """How many starts a check looks at, unless it needs more."""
     seed: int = 0
+    left_out: list[Any] = field(default_factory=list[Any], repr=False, compare=False)
+    """Rows that the reward does not score, of which the search says so."""
     played: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
     """What checks have played, by the function that plays it, so that others can use it: see `once` and `known`."""
 
@@ -83,12 +90,13 @@ class Subject(EpisodeParts):
 
     def starts(self, count: int | None = None) -> list[EpisodeStart]:
         """The first starts of training."""
+        rows = [row for row in self.tasks or () if row not in self.left_out]
         return [
             EpisodeStart(
                 f"check-{number}",
                 f"check-{number}",
                 self.seed + number,
-                dict(self.tasks[number % len(self.tasks)]) if self.tasks else None,
+                dict(rows[number % len(rows)]) if rows else None,
             )
             for number in range(count or self.episodes)
         ]
@@ -114,6 +122,8 @@ class Subject(EpisodeParts):
                 trajectory = await run_attempt(start, spec, engine, self._chat)
                 if trajectory.outcome is Outcome.OVERLOADED:  # its turn did not come: training would try again, too
                     trajectory = await run_attempt(start, spec, engine, self._chat)
+                if NOBODY in (trajectory.error or ""):
+                    raise CannotPlay(trajectory.error)
                 if trajectory.outcome is Outcome.INTERNAL_ERROR:
                     raise InternalError.read(trajectory.error)  # says nothing about the environment
                 return trajectory

@@ -123,6 +123,9 @@ def _make(env: Any, config: EnvironmentConfig) -> Any:
         raise MissingDependency(f"Environments of Gymnasium need it: {install_line('gymnasium')}.") from error
     settings = config.own_settings()
     try:
+        if isinstance(env, str) and ":" in env:  # Gymnasium's `module:ID`, which only its `make` reads
+            module, _, env = env.partition(":")
+            import_module(module)
         spec = gymnasium.spec(env) if isinstance(env, str) else env
         if "render_mode" not in settings and "ansi" in _render_modes(gymnasium, spec):
             settings["render_mode"] = "ansi"

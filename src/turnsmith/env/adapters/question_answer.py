@@ -17,6 +17,9 @@ PROMPTS = ("prompt", "question", "problem", "instruction", "input", "messages")
 ANSWERS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "target", "label")
 
 
+_IN_AN_ANSWER = ("target", "answer", "answers", "ground_truth", "value", "text")
+
+
 class QuestionAnswer(BaseEnvironment):
     """One turn for each row of a dataset: its question, the model's answer, a reward.
 
@@ -112,7 +115,11 @@ class QuestionAnswer(BaseEnvironment):
         """The row's answer, unless it is a regular expression, a JSON schema or a program, which no model would say."""
         if self.scored_by & {"regex", "json_schema", "tests"} or self.scored.answer is None:
             return None
-        return str(self.scored.answer)
+        answer = self.scored.answer
+        if isinstance(answer, Mapping):  # verl's search rows have {"target": ["Paris"]}
+            answer = next((answer[name] for name in _IN_AN_ANSWER if name in answer), None)
+            answer = answer[0] if isinstance(answer, Sequence) and not isinstance(answer, str) and answer else answer
+        return None if answer is None else str(answer)
 
 
 def column_of(task: Mapping[str, Any], name: str, default: Any = None) -> Any:

@@ -30,6 +30,8 @@ class ReasoningGymEnvironment(BaseEnvironment):
         exact: Whether a reward below 1 counts as 0.
     """
 
+    reward_range = (0.0, 1.0)
+
     def __init__(
         self, name: str, config: EnvironmentConfig | Mapping[str, Any] | None = None, *, exact: bool = False
     ) -> None:
@@ -38,6 +40,9 @@ class ReasoningGymEnvironment(BaseEnvironment):
         self.settings = self.config.own_settings()
         self.settings.pop("exact", None)
         self.module = _import()
+        if name == "composite":
+            kind = import_module("reasoning_gym.composite").DatasetSpec
+            self.settings["datasets"] = [kind(**{"config": {}, **one}) for one in self.settings.get("datasets", ())]
         self._dataset(0)  # raises if there is no such task or setting
 
     def reset(self, seed: int = 0) -> str:
@@ -61,6 +66,8 @@ class ReasoningGymEnvironment(BaseEnvironment):
     def solve(self) -> str | None:
         """The task's own answer; a few tasks have none."""
         answer = self.entry["answer"]
+        if answer is None:
+            answer = self.entry.get("metadata", {}).get("example_correct_answer")
         return None if answer is None else str(answer)
 
     def _dataset(self, seed: int) -> Any:

@@ -64,6 +64,9 @@ SOURCES = {
 """The data sources for which verl's `default_compute_score` chooses one of these modules."""
 
 
+NO_REWARD = "The reward function returned no reward for this row."
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """One answer of the model to one row."""
@@ -120,6 +123,11 @@ class Scorer:
     def needs_answer(self) -> bool:
         """Whether it cannot be called without the right answer."""
         return any(self._is_required(name) and _LISTS.get(name, name) in ANSWERS[:2] for name in self.parameters)
+
+    @property
+    def takes_answer(self) -> bool:
+        """Whether it has a parameter for the right answer."""
+        return any(_LISTS.get(name, name) in ANSWERS for name in self.parameters)
 
     def check_parameters(self) -> None:
         """Raise a ConfigError if it cannot be called for any row."""
@@ -284,7 +292,7 @@ async def _finish(values: Sequence[Any]) -> StepResult:
 def _sum(values: Sequence[tuple[float | None, dict[str, Any]]]) -> StepResult:
     rewards = [reward for reward, _ in values if reward is not None]
     if not rewards:
-        raise EnvironmentFailure("The reward function returned no reward for this row.")
+        raise EnvironmentFailure(NO_REWARD)
     info = {name: value for _, about in values for name, value in about.items()}
     return StepResult("", sum(rewards), terminated=True, info=info)
 

@@ -72,6 +72,7 @@ FAULTS: list[tuple[type, str, str, str]] = [
     (zoo.Marked, "right-unpaid", "failed", "get 0, but 1 if they are written as '#### "),
     (zoo.Marked, "writing", "warning", "a paragraph of 400 characters after it"),
     (zoo.Evaluates, "answer-run", "failed", "__import__('os').mkdir('/tmp/made-0')"),
+    (zoo.CallsFormulas, "answer-run", "failed", "'id(7919)' was run where it is scored: its function was called"),
     (zoo.Raises, "answer-raises", "failed", "ValueError"),
     (zoo.Tells, "answer-shown", "failed", "of 8 starts show the right one and go on"),
     (zoo.GoesOn, "endless", "warning", "go on after their solution"),
@@ -200,7 +201,7 @@ async def test_a_wrong_setting_of_a_scorer_is_named(mistake: str) -> None:
 @pytest.mark.parametrize(
     ("reward", "share", "status", "words"),
     [
-        ("strict", 4, "failed", "4 of 16 starts have no answer. There '' gets 1"),
+        ("strict", 4, "warning", "4 of 16 starts have no answer. There '' gets 1"),
         ("strict", 0, "passed", ""),
         ("tagged", 0, "warning", "If the answer in 'answer' is '', nonsense such as 'qwzx vbnm' gets 1"),
         ("guarded", 4, "warning", "4 of 16 starts have no answer, and nothing is paid there"),
@@ -214,6 +215,32 @@ async def test_rows_without_an_answer_are_tried(reward: str, share: int, status:
     settings = EnvironmentConfig(reward=f"tests.unit.check.audit.zoo_rewards:{reward}")
     finding = (await audited(QuestionAnswer, tasks=rows, settings=settings))["answer-missing"]
     assert (finding.status, words in finding.saw) == (status, True), finding.saw
+
+
+QUESTIONS = [{"prompt": f"What is {one} + 40?", "solution": str(one + 40)} for one in range(16)]
+
+
+@pytest.mark.parametrize(("reward", "status"), [("thinks", "warning"), ("is_long", "failed")])
+async def test_a_reward_that_does_not_look_at_the_answer_is_one_finding(reward: str, status: str) -> None:
+    settings = EnvironmentConfig(reward=f"tests.unit.check.audit.zoo_rewards:{reward}")
+    findings = await audited(QuestionAnswer, tasks=QUESTIONS, settings=settings)
+    told = findings["right-unpaid"]
+    assert (told.status, told.saw.startswith("The reward does not look at the answer: ")) == (status, True), told.saw
+    assert set(alarms(findings)) <= {"right-unpaid", "skill-unneeded"}
+
+
+async def test_rows_that_are_not_scored_are_left_out() -> None:
+    rows = [{**row, "solution": "e" if number % 8 == 3 else row["solution"]} for number, row in enumerate(QUESTIONS)]
+    settings = EnvironmentConfig(reward="tests.unit.check.audit.zoo_rewards:skips")
+    [told] = alarms(await audited(QuestionAnswer, tasks=rows, settings=settings)).values()
+    assert told.startswith("1 of 8 starts are not scored: the reward is None, for 'e' too")
+
+
+async def test_the_answer_may_be_in_a_column_of_the_answers_column() -> None:
+    rows = [{"question": row["prompt"], "ground_truth": {"target": [row["solution"]]}} for row in QUESTIONS]
+    settings = EnvironmentConfig(reward="tests.unit.check.audit.zoo_rewards:in_target")
+    findings = await audited(QuestionAnswer, tasks=rows, settings=settings)
+    assert findings["right-unpaid"].status == "passed"
 
 
 @pytest.mark.nightly  # verl imports torch

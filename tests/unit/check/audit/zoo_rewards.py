@@ -338,3 +338,34 @@ def guarded(response: str, answer: str) -> float:
 def pays_the_word_correct(trajectory: Trajectory) -> float:
     """A reward function with a fault: it looks for a word that only a right answer should have."""
     return float("correct" in trajectory.actions[-1] or trajectory.rewards[-1])
+
+
+def thinks(completions: list[str], **kwargs: Any) -> list[float]:
+    """One of TRL's rewards of form."""
+    return [float(bool(re.match(r"<think>.*</think>\s*<answer>.*</answer>$", one, re.DOTALL))) for one in completions]
+
+
+def is_long(response: str, answer: str) -> float:
+    return min(1.0, len(response) / 1000)
+
+
+def skips(completions: list[str], solution: list[str], **kwargs: Any) -> list[float | None]:
+    """As TRL's: what the answer cannot be read from is not scored."""
+    pairs = zip(completions, solution, strict=True)
+    return [None if right == "e" else float(said.strip() == right) for said, right in pairs]
+
+
+def in_target(solution_str: str, ground_truth: dict[str, list[str]]) -> float:
+    return float(solution_str.strip() in ground_truth["target"])
+
+
+class CallsFormulas(Sum):
+    """Evaluates what looks like a formula."""
+
+    def pay(self, action: str) -> float:
+        if len(action) > 12 or not re.fullmatch(r"[\w()+]+", action):
+            return 0.0
+        try:
+            return float(eval(action) == int(self.right))  # noqa: S307
+        except (NameError, SyntaxError, TypeError, AttributeError):
+            return 0.0

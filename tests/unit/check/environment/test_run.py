@@ -429,3 +429,17 @@ def test_a_process_that_has_ended_has_no_open_files() -> None:
     ended.wait()
     assert limits._entries(ended.pid, "fd") == 0  # pyright: ignore[reportPrivateUsage]
     assert limits._entries(os.getpid(), "fd") > 2  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_game_whose_other_player_is_not_named_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "duel.py"
+    file.write_text(
+        "from turnsmith import BaseEnvironment\n\n\nclass Duel(BaseEnvironment):\n    def reset(self, seed=0):\n"
+        "        return 'Say a number.'\n\n    def step(self, action):\n"
+        "        return self.ask('opponent', 'And you?'), 1.0, True, {}\n"
+    )
+    assert main(["check", f"{file}:Duel", "environment.isolation=thread"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "The environment asks the player 'opponent', and the settings do not say who plays it: set players." in told

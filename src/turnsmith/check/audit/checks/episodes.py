@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from turnsmith.check.audit.search import search
+from turnsmith.check.audit.tracing import CALL
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -31,7 +32,8 @@ async def check_answers_are_not_run(subject: Subject) -> Finding:
     found = await search(subject)
     if not found.executed:
         return Finding("passed", "Answers that are code were not run.")
-    saw = f"The answer {found.executed!r} was run where it is scored: it made the folder."
+    what = "its function was called" if CALL in found.executed else "it made the folder"
+    saw = f"The answer {found.executed!r} was run where it is scored: {what}."
     fix = "Parse answers without evaluating them (`ast.literal_eval`, not `eval`), or in a sandbox."
     return Finding("failed", saw, fix)
 
@@ -142,8 +144,10 @@ async def check_episodes_end(subject: Subject) -> Finding:
     if going_on := [one for one in cut if any(one.rewards) and not any(one.rewards[-2:])]:
         saw = f"{len(going_on)} of {len(solved)} episodes go on after their solution, until a limit ends them."
         return Finding("warning", saw, "End the episode where the task is solved: return done=True.", going_on[:2])
-    if all(episode.outcome in _LIMITS for episode in every):
-        saw = f"Only limits end episodes: none of {len(every)} was ended by the environment."
+    if not found.ended and not solved:
+        return Finding("skipped", "No episode of the search came to an end; a `solve` would tell whether one can.")
+    if not found.ended:
+        saw = f"Only limits end episodes: none of {found.tried} was ended by the environment, nor was the solution."
         return Finding("warning", saw, "Return done=True where the task is over.", every[:2])
     return Finding("passed", "Episodes are ended by the environment.")
 

@@ -11,6 +11,7 @@ from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE,
 from turnsmith.check.environment.oracle import Task, oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
+from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.trajectory import Trajectory
 
 
@@ -26,6 +27,8 @@ async def check_right_is_paid(subject: Subject) -> Finding:
     if found.solved is None:
         saw = "The environment has no `solve`, so nobody knows what a right answer gets."
         return Finding("skipped", saw, "Write `solve`: it returns the next action, or all of them.")
+    if found.is_blind:
+        return await _blind(found)
     if (setting := await wrong_setting(found)) is not None:
         return setting
     if faults := [episode for episode in found.solved.episodes if not episode.is_counted]:
@@ -46,6 +49,23 @@ async def check_right_is_paid(subject: Subject) -> Finding:
         shown = await evidence(found, found.tasks[0], given.actions, written.actions, less=False)
         return Finding("failed", saw, fix, [given, written], shown)
     return await _unsolved(found, found.solved)
+
+
+async def _blind(found: Search) -> Finding:
+    """The reward is the same whatever the answer is: meant, if it is one of several."""
+    assert found.wrong is not None
+    task, wrong = found.wrong.counted[0]
+    made = found.subject.environment.each()[0].build()
+    scorers = made.scorers if isinstance(made, QuestionAnswer) else []
+    saw = (
+        f"The reward does not look at the answer: {wrong.actions[0][:70]!r} gets {wrong.total_reward:.3g} from a start "
+    )
+    saw += f"whose answer is {(task.solution or ('',))[0][:70]!r}; other starts' answers get {found.wrong.mean:.3g} on "
+    saw += f"average, a start's own {found.top:.3g}."
+    fix = "Compare the answer. If this is one of several rewards, check their sum: --reward for each."
+    shown = await evidence(found, task, wrong.actions, [""], less=True)
+    status = "failed" if any(scorer.takes_answer for scorer in scorers) else "warning"
+    return Finding(status, saw, fix, [wrong], shown)
 
 
 def asks_for(form: str, tasks: Sequence[Task]) -> bool:

@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from turnsmith.check.audit.search import EPSILON, Search, search
+from turnsmith.check.audit.search import EPSILON, Search, says_the_answer, search
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -29,13 +29,19 @@ async def check_missing_answers(subject: Subject) -> Finding:
     found = await search(subject)
     if found.solved is None:
         return Finding("skipped", "There are no answers.")
+    if found.unscored:
+        saw = f"{len(found.unscored)} of {len(found.tasks) + len(found.unscored)} starts are not scored: the reward is "
+        saw += f"None, for {found.unscored[0].actions[0][:70]!r} too, which is their answer. All else leaves them out."
+        return Finding("warning", saw, "Leave such rows out, or let the scorer read their answers.", found.unscored)
     tasks = await find_tasks(subject, min(_MOST, len(subject.tasks)) if subject.tasks else _MOST // 2)
     empty = [task for task in tasks if not task.solution or task.solution[0].strip() in _MISSING]
     for task in empty[:3]:
         if (paid := await _paid(found, task, _SAID)) is not None:
             saw = f"{len(empty)} of {len(tasks)} starts have no answer. There {paid.actions[0]!r} gets "
             saw += f"{paid.total_reward:g}."
-            return Finding("failed", saw, "Leave such rows out, or score them 0.", [paid])
+            meant = task.solution is not None and says_the_answer(task, paid)  # silence may be the right answer
+            status = "warning" if meant else "failed"
+            return Finding(status, saw, "Leave such rows out, or score them 0.", [paid])
     made = subject.environment.each()[0].build()
     row = found.tasks[0].start.task or {}
     column = _column(made, row) if isinstance(made, QuestionAnswer) else ""

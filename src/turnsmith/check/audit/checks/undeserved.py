@@ -163,7 +163,7 @@ async def check_hedges_are_not_paid(subject: Subject) -> Finding:
     )
     fix = "Score one final answer, not a text that contains it."
     shown = await evidence(found, task, episode.actions, task.others[:1] or [""], less=True)
-    return Finding("failed" if shares[best] >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
+    return Finding("failed" if _is_paid_fully(found, played) else "warning", saw, fix, played.best, shown)
 
 
 @environment_check("near-paid", "wrong answers near to a right one are not paid", audit=True)
@@ -179,7 +179,7 @@ async def check_near_is_not_paid(subject: Subject) -> Finding:
     paid = sorted((name for name in shares if shares[name] >= _MUCH), key=lambda name: -shares[name])
     if not paid:
         return Finding("passed", f"Right answers changed in {len(shares)} ways are not paid.")
-    sure = [name for name in paid if re.search("digit|letter|times", name) and shares[name] >= _TOO_MUCH]
+    sure = [name for name in paid if re.search("digit|letter|times", name) and _is_paid_fully(found, found.near[name])]
     best = (sure or paid)[0]
     played = found.near[best]
     task, episode = max(played.counted, key=lambda pair: pair[1].total_reward)
@@ -233,6 +233,13 @@ def _share(found: Search, played: PlayedTasks) -> float:
     """How far the mean reward is on the way from no skill to a right answer; 0 if fewer than two are paid."""
     more = sum(reward > found.bottom + EPSILON for reward in played.rewards)
     return found.share(played.mean) if more >= 2 else 0.0
+
+
+def _is_paid_fully(found: Search, played: PlayedTasks) -> bool:
+    """Whether most of the episodes get all that a right answer gets: a part of it may be meant."""
+    right = {task.number: one.total_reward for task, one in found.solved.counted} if found.solved else {}
+    full = [one.total_reward >= right.get(task.number, found.top or 0.0) - 1e-6 for task, one in played.counted]
+    return sum(full) >= _TOO_MUCH * len(full)
 
 
 def _before_the_end(solved: PlayedTasks) -> float:
