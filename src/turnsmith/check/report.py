@@ -51,6 +51,11 @@ class Report:
         """How many checks failed."""
         return len(self._having("failed"))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all checks were skipped, so that nothing is known."""
+        return bool(self.results) and len(self._having("skipped")) == len(self.results)
+
     def lines(self, width: int = 120, *, verbose: bool = False) -> list[str]:
         """The verdict and what is wrong, then one line for what passed and one for what was skipped, or all rows."""
         failed, warned = self._having("failed"), self._having("warning")
@@ -78,7 +83,7 @@ class Report:
         """
         ran, warnings = len(self.results) - len(self._having("skipped")), len(self._having("warning"))
         told = f"{self.failed} of {ran} checks failed" if self.failed else f"{ran} checks ran, none failed"
-        if self.results and not ran:
+        if self.is_empty:
             told = "nothing was checked"
         told += f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
         seconds = sum(result.seconds for result in self.results)

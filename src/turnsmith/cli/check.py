@@ -29,7 +29,7 @@ with --rehearse, run what you will queue on a cluster scaled to this machine;
 with --plan, forecast memory and time of a run. One of them at a time.
 
 ENVIRONMENT is given as for `turnsmith train`. Without --model, checks that need
-one are skipped. Exits with 1 if a check failed; warnings do not count."""
+one are skipped. Exits with 1 if a check failed or none could be run; warnings do not count."""
 
 _EXAMPLES = """\
 examples:
@@ -140,7 +140,7 @@ def _run(args: argparse.Namespace) -> int:
         width = min(_WIDEST, shutil.get_terminal_size().columns)
         print_line("\n".join(report.lines(width, verbose=args.verbose)), sys.stdout)
     _write(args, report)
-    return int(report.failed > 0)
+    return int(report.failed > 0 or report.is_empty)
 
 
 def _explained(code: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.tracing import CALL, Trace, form_of, literals, patterns, runs_a_call, trace
-from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write, in_form, with_choice
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write, in_form, mark_of, with_choice
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
@@ -28,6 +29,7 @@ _PAYS, _HARDLY, _BLIND = 0.2, 0.15, 0.95
 EPSILON = 1e-9
 _SHRINKS = 120
 _TIMES = 5
+NO_TIME = "There was no time to play them (--seconds)."
 LOOK_TWICE = "a look-up made twice"
 _CODE = (
     "__import__('os').mkdir('{}')",
@@ -102,6 +104,8 @@ class Search:
     """The solutions of a few starts, or one text, played again and again."""
     is_single: bool = True
     """Whether an episode is one answer."""
+    tried_code: int = 0
+    """Answers that are code."""
     executed: str = ""
     """An answer that was run as code."""
     bottom: float = 0.0
@@ -158,7 +162,7 @@ class Search:
         if self.solved is not None and not self.solved.rewards:
             return "No episode of the solution ended without a fault."
         if self.top is None and any(task.solution for task in self.tasks):
-            return "There was no time to play the solutions (--seconds)."
+            return NO_TIME
         if self.top is None:
             return "There is no `solve` and no reward_range to compare rewards with."
         if self.is_blind:
@@ -197,6 +201,9 @@ class Search:
         await self._find_bottom()
         await self._repeat()
         await self._find_form()
+        await self._try_code()
+        if self.solved is not None:
+            await self._around_the_solution()
         seen = await self._traces()
         words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
         written = await ideas(self.subject, list(self.tasks[:_FEW]))
@@ -210,9 +217,6 @@ class Search:
                 *in_turns(self.tasks, self.form),
             ]
         )
-        if self.solved is not None:
-            await self._around_the_solution()
-        await self._try_code()
         self.seconds = time.monotonic() - began
         return self
 
@@ -259,6 +263,7 @@ class Search:
         """The form in which solutions get most, if that is more than they get as they are; otherwise empty."""
         tasks = [task for task in self.tasks if task.is_text and len(task.solution or ()) == 1][:_FEW]
         best, most = "", self.solved.mean if self.solved is not None else 0.0
+        forms = sorted(forms, key=lambda form: not asks_for(form, self.tasks))  # of equals, the first is taken
         for form in forms:
             brief = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks[:1])
             if brief is None or brief.mean <= most + EPSILON:
@@ -326,12 +331,14 @@ class Search:
     async def _try_code(self) -> None:
         """Answers that make a folder if somebody runs them."""
         with tempfile.TemporaryDirectory(prefix="turnsmith-audit-") as folder:
-            task = self.tasks[0]
+            # A scorer that looks whether a formula may be evaluated counts the letters, with those of the right answer.
+            task = min(self.tasks, key=lambda one: len(set(re.findall("[a-z]", " ".join(one.solution or ())))))
             for form in dict.fromkeys((self.form, "", "\\boxed{X}")):
                 for number, code in enumerate(_CODE):
                     place, before = Path(folder) / f"made-{number}", len(self.raised)
                     answer = in_form(form, code.format(place))
-                    await self.play(say("code", lambda task, answer=answer: answer).policy, self.tasks[:1])
+                    played = await self.play(say("code", lambda task, answer=answer: answer).policy, [task])
+                    self.tried_code += played is not None
                     del self.raised[before:]
                     if place.exists():
                         self.executed = answer.replace(folder, "/tmp")
@@ -402,7 +409,7 @@ async def run_search(subject: Subject) -> Search:
 def reward_bounds(subject: Subject) -> tuple[float, float] | None:
     """The lowest and highest reward of an episode, if the environment declares them and gives the rewards itself."""
     if subject.success_reward is not None:
-        return 0.0, subject.success_reward
+        return -math.inf, subject.success_reward
     specs = subject.environment.each()
     if subject.reward_fn is not None or len(specs) > 1:
         return None
@@ -417,6 +424,12 @@ def says_the_answer(task: Task, episode: Trajectory) -> bool:
 
 def _answer_of_another(task: Task, step: int) -> Policy | None:
     return in_order([task.others[(task.number + step) % len(task.others)]]) if task.others else None
+
+
+def asks_for(form: str, tasks: Sequence[Task]) -> bool:
+    """Whether the prompts tell the model to write its answer in this form."""
+    mark = mark_of(form)
+    return bool(mark) and all(mark in task.opening for task in tasks if task.opening)
 
 
 def _in_form(task: Task, form: str) -> Task:

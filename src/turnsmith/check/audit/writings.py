@@ -179,7 +179,7 @@ NEAR: Mapping[str, Write] = {
 
 def _edited(text: str, edit: Callable[[list[str]], list[str]]) -> str:
     separator = next((one for one in ("\n", ", ", ",", " ") if one in text.strip("[](){} \n")), "")
-    if not separator:
+    if not separator or re.search(r"[=+*^]", text):  # settings and sums have no order
         return text
     inner = text.strip("[](){} \n")
     if any(" " in part.strip() for part in inner.split(separator)):

@@ -13,6 +13,8 @@ from turnsmith.env.base import BaseEnvironment
 from turnsmith.errors import ConfigError, MissingDependency, describe_failure
 from turnsmith.importing import install_line
 
+_known = set[str]()
+"""Tasks with settings that can be made."""
 SCORER_ERROR = "scorer_error"
 """In the info of an answer that the task's own scorer raised for, and that got 0: with what it raised."""
 
@@ -43,7 +45,9 @@ class ReasoningGymEnvironment(BaseEnvironment):
         if name == "composite":
             kind = import_module("reasoning_gym.composite").DatasetSpec
             self.settings["datasets"] = [kind(**{"config": {}, **one}) for one in self.settings.get("datasets", ())]
-        self._dataset(0)  # raises if there is no such task or setting
+        if (asked := f"{name} {self.settings}") not in _known:  # some read their words from files
+            self._dataset(0)  # raises if there is no such task or setting
+            _known.add(asked)
 
     def reset(self, seed: int = 0) -> str:
         """The question of this seed."""

@@ -72,8 +72,13 @@ def _tasks(name: str, settings: str) -> list[Any]:
     try:
         kind, environment = loaders.taskset_class(name), loaders.environment_class(name)
         taskset = kind(loaders.taskset_config_type(name)(id=name, **json.loads(settings)))
-    except (ModuleNotFoundError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"verifiers:{name} cannot be made: {error}") from error
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        told = (
+            "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors()) if hasattr(error, "errors") else error
+        )
+        raise ConfigError(
+            f"verifiers:{name} cannot be made with these settings, environment.NAME=...: {told}"
+        ) from error
     tasks = list(islice(taskset, _MOST_TASKS))
     if not tasks:
         raise ConfigError(f"verifiers:{name} has no tasks.")

@@ -9,7 +9,7 @@ import statistics
 from contextlib import suppress
 from typing import Any
 
-from turnsmith.check.audit.search import search
+from turnsmith.check.audit.search import NO_TIME, search
 from turnsmith.check.audit.tracing import CALL
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
@@ -30,6 +30,8 @@ async def check_answers_are_not_run(subject: Subject) -> Finding:
     A scorer that runs what the model writes does whatever the model writes, with your rights.
     """
     found = await search(subject)
+    if not found.executed and not found.tried_code:
+        return Finding("skipped", NO_TIME)
     if not found.executed:
         return Finding("passed", "Answers that are code were not run.")
     what = "its function was called" if CALL in found.executed else "it made the folder"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from turnsmith.check.audit.evidence import evidence
-from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, PlayedTasks, Search, search
+from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, NO_TIME, PlayedTasks, Search, asks_for, search
 from turnsmith.check.audit.settings import wrong_setting
-from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES, mark_of
-from turnsmith.check.environment.oracle import Task, oracle
+from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
+from turnsmith.check.environment.oracle import oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.env.adapters.question_answer import QuestionAnswer
@@ -68,12 +66,6 @@ async def _blind(found: Search) -> Finding:
     return Finding(status, saw, fix, [wrong], shown)
 
 
-def asks_for(form: str, tasks: Sequence[Task]) -> bool:
-    """Whether the prompts tell the model to write its answer in this form."""
-    mark = mark_of(form)
-    return bool(mark) and all(mark in task.opening for task in tasks if task.opening)
-
-
 def _unwritten(solved: PlayedTasks) -> list[Trajectory]:
     pairs = zip(solved.tasks, solved.episodes, strict=True)
     return [
@@ -130,7 +122,8 @@ async def check_writing(subject: Subject) -> Finding:
     if unknown := found.why_unknown():
         return Finding("skipped", unknown)
     if not found.honest or found.solved is None:
-        return Finding("skipped", "Solutions have several actions.")
+        several = any(len(task.solution or ()) > 1 for task in found.tasks)
+        return Finding("skipped", "Solutions have several actions." if several else NO_TIME)
     right = {task.number: one.total_reward for task, one in found.solved.counted}
     less = {
         name: [(task, one) for task, one in played.counted if one.total_reward < right.get(task.number, 0.0) - EPSILON]

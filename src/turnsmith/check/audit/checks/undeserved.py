@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.rules import NONSENSE
-from turnsmith.check.audit.search import EPSILON, PlayedTasks, Search, says_the_answer, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, says_the_answer, search
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -110,7 +110,11 @@ async def check_nothing_is_paid_more(subject: Subject) -> Finding:
         return Finding("skipped", "No episode of the search ended without a fault.")
     if found.declared is not None:
         low, high = found.declared
-        outside = [pair for pair in every if not low - 1e-6 <= pair[1].total_reward <= high + 1e-6]
+        outside = (
+            []
+            if found.subject.success_reward is not None
+            else [pair for pair in every if not low - 1e-6 <= pair[1].total_reward <= high + 1e-6]
+        )
         if outside:
             task, episode = max(outside, key=lambda pair: abs(pair[1].total_reward))
             saw = (
@@ -175,6 +179,8 @@ async def check_near_is_not_paid(subject: Subject) -> Finding:
     found = await search(subject)
     if unknown := found.why_unknown():
         return Finding("skipped", unknown)
+    if not found.near:
+        return Finding("skipped", "Solutions have several actions." if found.edited else NO_TIME)
     shares = {name: _share(found, played) for name, played in found.near.items()}
     paid = sorted((name for name in shares if shares[name] >= _MUCH), key=lambda name: -shares[name])
     if not paid:
