@@ -30,6 +30,7 @@ EPSILON = 1e-9
 _SHRINKS = 120
 _TIMES = 5
 NO_TIME = "There was no time to play them (--seconds)."
+REVERSED = "its steps in reverse"
 LOOK_TWICE = "a look-up made twice"
 _CODE = (
     "__import__('os').mkdir('{}')",
@@ -104,6 +105,8 @@ class Search:
     """The solutions of a few starts, or one text, played again and again."""
     is_single: bool = True
     """Whether an episode is one answer."""
+    was_cut: bool = False
+    """Whether there was no time to look for the form in which right answers are paid."""
     tried_code: int = 0
     """Answers that are code."""
     executed: str = ""
@@ -266,6 +269,7 @@ class Search:
         forms = sorted(forms, key=lambda form: not asks_for(form, self.tasks))  # of equals, the first is taken
         for form in forms:
             brief = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks[:1])
+            self.was_cut = self.was_cut or time.monotonic() > self._end
             if brief is None or brief.mean <= most + EPSILON:
                 continue
             played = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks)
@@ -476,7 +480,7 @@ EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {
     "only its last step": lambda steps: steps[-1:],
     "without its first step": lambda steps: steps[1:],
     "without its last step": lambda steps: steps[:-1],
-    "its steps in reverse": lambda steps: steps[::-1],
+    REVERSED: lambda steps: steps[::-1],
     "its first step again and again": lambda steps: steps[:1],
     "all but its last step, and then the last of these again and again": lambda steps: steps[:-1],
 }

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import statistics
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -181,6 +182,10 @@ async def check_reset_again(subject: Subject) -> Finding:
 _RESET_FIX = "Let `reset` set everything anew, generators of random numbers too; or make a new object each time."
 
 
+async def _await(returned: Awaitable[Any]) -> Any:
+    return await returned
+
+
 def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> tuple[str, str] | None:
     made = spec.build()
     try:
@@ -190,7 +195,9 @@ def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) 
         taken = {name: value for name, value in given.items() if name in inspect.signature(made.reset).parameters}
         first = made.reset(**taken)
         if not inspect.iscoroutinefunction(made.step):
-            made.step("qwzx")
+            returned = made.step("qwzx")
+            if inspect.isawaitable(returned):
+                asyncio.run(_await(returned))
         return str(first), str(made.reset(**taken))
     finally:
         with suppress(Exception):

@@ -77,6 +77,8 @@ def _unwritten(solved: PlayedTasks) -> list[Trajectory]:
 
 async def _unsolved(found: Search, solved: PlayedTasks) -> Finding:
     """Whether some solutions get less than they should."""
+    if found.was_cut:
+        return Finding("skipped", NO_TIME)
     if found.top is not None and found.top <= found.bottom + EPSILON and not found.all_are_paid:
         saw = f"The solutions of {len(solved.episodes)} starts get {solved.mean:g} on average, no more than no skill."
         fix = "The reward does not accept them, or they are wrong: look at the episodes."

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.rules import NONSENSE
-from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, says_the_answer, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, REVERSED, PlayedTasks, Search, says_the_answer, search
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -226,7 +226,8 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
     saw = f"Of a solution, {best} gets {played.mean:.3g}; all of it gets {found.top:.3g}, no skill {found.bottom:.3g}."
     fix = "Pay for the state that is reached, not for a text at the end; pay once for each thing that is achieved."
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
-    return Finding("failed" if shares[best] >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
+    is_sure = shares[best] >= _TOO_MUCH and best != REVERSED  # the order of some steps means nothing
+    return Finding("failed" if is_sure else "warning", saw, fix, played.best, shown)
 
 
 def without_the_answer(played: PlayedTasks) -> PlayedTasks:
