@@ -86,7 +86,7 @@ def _spaced(text: str) -> str:
 
 def _thousands(text: str) -> str:
     whole, dot, rest = text.strip().partition(".")
-    return f"{int(whole):,}{dot}{rest}"
+    return f"{int(whole):,}{dot}{rest}" if abs(int(whole)) > 999 else text
 
 
 def _without_spaces(text: str) -> str:

@@ -15,7 +15,7 @@ from turnsmith.trajectory import Trajectory
 
 _TOO_MUCH, _ALL = 0.75, 0.95
 """Shares of the way from no skill to a right answer. Half of it is no fault: a question may have two answers."""
-_MUCH, _SOME = 0.5, 0.1
+_MUCH, _SOME = 0.5, 0.4
 
 
 @environment_check("skill-unneeded", "no skill is not paid", audit=True)
@@ -167,7 +167,7 @@ async def check_hedges_are_not_paid(subject: Subject) -> Finding:
     )
     fix = "Score one final answer, not a text that contains it."
     shown = await evidence(found, task, episode.actions, task.others[:1] or [""], less=True)
-    return Finding("failed" if _is_paid_fully(found, played) else "warning", saw, fix, played.best, shown)
+    return Finding("failed" if _fully_paid(found, played) >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
 
 
 @environment_check("near-paid", "wrong answers near to a right one are not paid", audit=True)
@@ -182,10 +182,11 @@ async def check_near_is_not_paid(subject: Subject) -> Finding:
     if not found.near:
         return Finding("skipped", "Solutions have several actions." if found.edited else NO_TIME)
     shares = {name: _share(found, played) for name, played in found.near.items()}
-    paid = sorted((name for name in shares if shares[name] >= _MUCH), key=lambda name: -shares[name])
+    full = {name: _fully_paid(found, played) for name, played in found.near.items()}
+    paid = sorted((name for name in shares if shares[name] >= _MUCH and full[name] > 0), key=lambda name: -full[name])
     if not paid:
         return Finding("passed", f"Right answers changed in {len(shares)} ways are not paid.")
-    sure = [name for name in paid if re.search("digit|letter|times", name) and _is_paid_fully(found, found.near[name])]
+    sure = [name for name in paid if re.search("digit|letter|times", name) and full[name] >= _TOO_MUCH]
     best = (sure or paid)[0]
     played = found.near[best]
     task, episode = max(played.counted, key=lambda pair: pair[1].total_reward)
@@ -242,11 +243,11 @@ def _share(found: Search, played: PlayedTasks) -> float:
     return found.share(played.mean) if more >= 2 else 0.0
 
 
-def _is_paid_fully(found: Search, played: PlayedTasks) -> bool:
-    """Whether most of the episodes get all that a right answer gets: a part of it may be meant."""
+def _fully_paid(found: Search, played: PlayedTasks) -> float:
+    """The share of episodes that get all that a right answer gets: a part of it is mostly meant."""
     right = {task.number: one.total_reward for task, one in found.solved.counted} if found.solved else {}
     full = [one.total_reward >= right.get(task.number, found.top or 0.0) - 1e-6 for task, one in played.counted]
-    return sum(full) >= _TOO_MUCH * len(full)
+    return sum(full) / len(full) if full else 0.0
 
 
 def _before_the_end(solved: PlayedTasks) -> float:
