@@ -40,7 +40,7 @@ async def run_checks(
         checks: The checks to run.
         show: Called with each result as soon as it is known.
         begin: Called before each check.
-        seconds: Longest time for all of them; a check that takes longer is given up.
+        seconds: Longest time for all of them, once an episode has opened; a check that takes longer is given up.
     """
     end = time.monotonic() + seconds
     results: list[Result] = []
@@ -54,13 +54,14 @@ async def run_checks(
         for check in checks:
             begin(check)
             began = time.perf_counter()
+            if check.plays and opens is None:
+                finding = await _run(check_opening, subject)
+                opens = finding.status == "passed"
+                if not opens:
+                    add(check_opening, finding, began)
+                end = time.monotonic() + seconds  # what the environment imports, it imports once
             try:
                 async with asyncio.timeout(end - time.monotonic() if seconds < math.inf else None):
-                    if check.plays and opens is None:
-                        finding = await _run(check_opening, subject)
-                        opens = finding.status == "passed"
-                        if not opens:
-                            add(check_opening, finding, began)
                     add(check, _NOTHING_OPENS if check.plays and not opens else await _run(check, subject), began)
             except TimeoutError:
                 add(check, Finding("skipped", f"There was no time left after {seconds:g} s (--seconds)."), began)

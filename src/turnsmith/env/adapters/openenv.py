@@ -46,6 +46,9 @@ from turnsmith.tools.execution import ToolTimeout
 from turnsmith.tools.step_result import MOST_TEXT
 from turnsmith.tools.tool import Tool
 
+_Place = tuple[str, asyncio.AbstractEventLoop]
+_rooms: dict[_Place, tuple[int, asyncio.Semaphore]] = {}
+"""How many sessions a server that had no room for one has, and the turns of those who play there."""
 _FIRST_RETRY_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
@@ -84,6 +87,7 @@ class OpenEnvEnvironment(BaseEnvironment):
         self.action_schema: dict[str, Any] = {}
         self._session: Any = None
         self._socket: Any = None
+        self._turn: asyncio.Semaphore | None = None
 
     async def reset(self, seed: int = 0, task: Mapping[str, Any] | None = None) -> Any:
         """Open a session, waiting until the server has room for one."""
@@ -93,10 +97,12 @@ class OpenEnvEnvironment(BaseEnvironment):
         if self.action_field is None:
             self.action_field = _text_field(self.action_schema)
         data = {"seed": seed, **self.reset_arguments, **(task or {})}
-        answer = await self._open(data)
+        place = (self.url, asyncio.get_running_loop())
+        answer = await self._open(data) if place not in _rooms else {"code": CAPACITY, "max_sessions": _rooms[place][0]}
         if answer.get("code") == CAPACITY:
             full = Bottleneck(f"one of {answer.get('max_sessions', 'the')} sessions of {self.url}", _MORE_SESSIONS)
             async with waiting(full):
+                await self._take_turn(place, int(answer.get("max_sessions") or 1))
                 answer = await self._wait_for_room(data)
         if "code" in answer:
             raise self._fault("did not start an episode", answer)
@@ -176,6 +182,9 @@ class OpenEnvEnvironment(BaseEnvironment):
                 await asyncio.wait_for(socket.close(), _CLOSE_SECONDS)
         if session is not None:
             await session.close()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.release()
 
     async def _get_action_schema(self) -> dict[str, Any]:
         try:
@@ -183,7 +192,7 @@ class OpenEnvEnvironment(BaseEnvironment):
                 answer.raise_for_status()
                 return _action_schema(json.loads(await _body(answer)))
         except (_aiohttp().ClientError, OSError, ValueError, RecursionError) as error:
-            raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error!r}") from error
+            raise EnvironmentFailure(f"{self.url} does not answer as an OpenEnv server: {error}") from error
 
     async def _list_tools(self) -> list[tuple[ToolDefinition, bool]]:
         is_call = is_tool_call(self.action_schema)
@@ -198,13 +207,20 @@ class OpenEnvEnvironment(BaseEnvironment):
         fault = _FAULTS.get(str(answer.get("kind")), EnvironmentFailure)
         return fault(f"{self.url} {what}: {answer['code']}: {answer.get('message')}")
 
+    async def _take_turn(self, place: _Place, sessions: int) -> None:
+        """Wait until those before have closed their sessions: asking the server again and again takes seconds."""
+        if self._turn is None:
+            turn = _rooms.setdefault(place, (sessions, asyncio.Semaphore(sessions)))[1]
+            await turn.acquire()
+            self._turn = turn
+
     async def _wait_for_room(self, data: dict[str, Any]) -> dict[str, Any]:
         pause = _FIRST_RETRY_SECONDS
         while True:
-            await asyncio.sleep(pause)
             answer = await self._open(data)
             if answer.get("code") != CAPACITY:
                 return answer
+            await asyncio.sleep(pause)
             pause = min(2 * pause, _RETRY_SECONDS)
 
     async def _open(self, data: dict[str, Any]) -> dict[str, Any]:
