@@ -77,6 +77,7 @@ FAULTS: list[tuple[type, str, str, str]] = [
     (zoo.Tells, "answer-shown", "failed", "of 8 starts show the right one and go on"),
     (zoo.GoesOn, "endless", "warning", "go on after their solution"),
     (zoo.KeepsCount, "reset-again", "warning", "begins otherwise: '1: "),
+    (zoo.DrawsFromASet, "reset-again", "failed", "The same seed begins otherwise in another process: "),
     (zoo.PaysTheEnd, "steps-unneeded", "failed", "only its last step gets 1"),
     (
         zoo.NamesTarget,

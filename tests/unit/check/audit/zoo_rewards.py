@@ -64,6 +64,13 @@ class FirstLine(Sum):
         return float(action.split("\n")[0].strip() == self.right)
 
 
+class DrawsFromASet(Sum):
+    """Other questions in another process: the order of a set of texts differs there."""
+
+    def reset(self, seed: int = 0) -> str:
+        return f"{super().reset(seed)} {' '.join({str(number) for number in range(40)})}"
+
+
 class AnyNumber(Sum):
     """Pays if one of the numbers in the text is right."""
 
