@@ -7,20 +7,32 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
+from turnsmith.check.audit.solutions import (
+    EDITS,
+    LOOK_TWICE,
+    answer_of_another,
+    asks_for,
+    if_changed,
+    look_twice,
+    surrounded,
+    with_form,
+    with_its_choice,
+    without_form,
+    written,
+)
 from turnsmith.check.audit.tracing import CALL, Trace, form_of, literals, patterns, runs_a_call, trace
-from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write, in_form, mark_of, with_choice
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, in_form
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
 from turnsmith.env.adapters.scorers import NO_REWARD
 from turnsmith.errors import InternalError, TurnsmithError
-from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Outcome, Trajectory
 
 _FEW = 3
@@ -30,8 +42,6 @@ EPSILON = 1e-9
 _SHRINKS = 120
 _TIMES = 5
 NO_TIME = "There was no time to play them (--seconds)."
-REVERSED = "its steps in reverse"
-LOOK_TWICE = "a look-up made twice"
 _CODE = (
     "__import__('os').mkdir('{}')",
     "(lambda: __import__('os').mkdir('{}'))()",
@@ -209,12 +219,12 @@ class Search:
             await self._around_the_solution()
         seen = await self._traces()
         words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
-        written = await ideas(self.subject, list(self.tasks[:_FEW]))
+        thought_of = await ideas(self.subject, list(self.tasks[:_FEW]))
         await self._search(
             [
                 *(
                     say(f"the model's idea {n + 1}", lambda task, one=one: one.get(task.number))
-                    for n, one in enumerate(written)
+                    for n, one in enumerate(thought_of)
                 ),
                 *rules(self.tasks, words, self.form),
                 *in_turns(self.tasks, self.form),
@@ -250,7 +260,7 @@ class Search:
             found = dict.fromkeys(form for one in seen for pattern in patterns(one.codes) if (form := form_of(pattern)))
             if form := await self._paid_form([*found, *FORMS]):
                 self.form, self.as_given = form, self.solved
-                self.tasks = [_in_form(task, form) for task in self.tasks]
+                self.tasks = [with_form(task, form) for task in self.tasks]
                 self.solved = await self.play(oracle, self.tasks)
         self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
         top, least = self.top or 0.0, self.bottom if self.as_given is None else self.as_given.mean
@@ -259,7 +269,7 @@ class Search:
         if self.wrong is not None and self.wrong.mean < (self.top or 0.0):
             self.bottom = max(self.bottom, self.wrong.mean)
         for step in (1, 2, 3) if self.is_single else ():
-            played = await self.play(lambda task, step=step: _answer_of_another(task, step), self.tasks)
+            played = await self.play(lambda task, step=step: answer_of_another(task, step), self.tasks)
             self.crossed += [played] if played is not None else []
 
     async def _paid_form(self, forms: Sequence[str]) -> str:
@@ -268,11 +278,11 @@ class Search:
         best, most = "", self.solved.mean if self.solved is not None else 0.0
         forms = sorted(forms, key=lambda form: not asks_for(form, self.tasks))  # of equals, the first is taken
         for form in forms:
-            brief = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks[:1])
+            brief = await self.play(lambda task, form=form: oracle(with_form(task, form)), tasks[:1])
             self.was_cut = self.was_cut or time.monotonic() > self._end
             if brief is None or brief.mean <= most + EPSILON:
                 continue
-            played = await self.play(lambda task, form=form: oracle(_in_form(task, form)), tasks)
+            played = await self.play(lambda task, form=form: oracle(with_form(task, form)), tasks)
             if played is not None and played.mean > most + EPSILON:
                 best, most = form, played.mean
         return best
@@ -306,20 +316,20 @@ class Search:
     async def _around_the_solution(self) -> None:
         if any(len(task.solution or ("",)) > 1 for task in self.tasks):
             for name, edit in EDITS.items():
-                await self._keep(self.edited, name, lambda task, edit=edit: _if_changed(task, edit))
-            await self._keep(self.honest, LOOK_TWICE, lambda task: _if_changed(task, _look_twice))
+                await self._keep(self.edited, name, lambda task, edit=edit: if_changed(task, edit))
+            await self._keep(self.honest, LOOK_TWICE, lambda task: if_changed(task, look_twice))
             return
-        bare = [_bare(task, self.form) for task in self.tasks]
+        bare = [without_form(task, self.form) for task in self.tasks]
         few = [task for task in bare if task.is_text and task.solution][: self.subject.episodes]
         for name, player in hedges(lambda task: task.others, self.form).items():
             await self._keep(self.hedged, name, player, few)
         for name, write in NEAR.items():
-            await self._keep(self.near, name, lambda task, write=write: _written(task, write, self.form), few)
+            await self._keep(self.near, name, lambda task, write=write: written(task, write, self.form), few)
         for name, write in WITHIN.items():
-            await self._keep(self.honest, name, lambda task, write=write: _written(task, write, self.form), few)
-        await self._keep(self.honest, CHOICE, lambda task: _chosen(task, self.form), few)
+            await self._keep(self.honest, name, lambda task, write=write: written(task, write, self.form), few)
+        await self._keep(self.honest, CHOICE, lambda task: with_its_choice(task, self.form), few)
         for name, write in AROUND.items():
-            await self._keep(self.honest, name, lambda task, write=write: _surrounded(task, write, self.form), few)
+            await self._keep(self.honest, name, lambda task, write=write: surrounded(task, write, self.form), few)
 
     async def _keep(
         self,
@@ -418,77 +428,3 @@ def reward_bounds(subject: Subject) -> tuple[float, float] | None:
     if subject.reward_fn is not None or len(specs) > 1:
         return None
     return getattr(specs[0].load(), "reward_range", None)
-
-
-def says_the_answer(task: Task, episode: Trajectory) -> bool:
-    """Whether the actions are the right answer, however it is written; of several, whether all are among them."""
-    right = {normal(text) for text in task.solution or ()}
-    return bool(right) and right <= {normal(action) for action in episode.actions}
-
-
-def _answer_of_another(task: Task, step: int) -> Policy | None:
-    return in_order([task.others[(task.number + step) % len(task.others)]]) if task.others else None
-
-
-def asks_for(form: str, tasks: Sequence[Task]) -> bool:
-    """Whether the prompts tell the model to write its answer in this form."""
-    mark = mark_of(form)
-    return bool(mark) and all(mark in task.opening for task in tasks if task.opening)
-
-
-def _in_form(task: Task, form: str) -> Task:
-    solution = task.solution and tuple(in_form(form, text) for text in task.solution)
-    return replace(task, solution=solution, others=tuple(in_form(form, text) for text in task.others))
-
-
-def _bare(task: Task, form: str) -> Task:
-    """A task with its answers as they are without the form."""
-    if not form:
-        return task
-    before, _, after = form.partition("X")
-
-    def take(text: str) -> str:
-        return text.removeprefix(before).removesuffix(after)
-
-    return replace(
-        task, solution=task.solution and tuple(map(take, task.solution)), others=tuple(map(take, task.others))
-    )
-
-
-def _written(task: Task, write: Write, form: str) -> Policy | None:
-    solution = (task.solution or ("",))[0]
-    changed = write(solution)
-    return None if changed in ("", solution) else in_order([in_form(form, changed)])
-
-
-def _chosen(task: Task, form: str) -> Policy | None:
-    solution = (task.solution or ("",))[0]
-    changed = with_choice(solution, task.opening)
-    return None if changed == solution else in_order([in_form(form, changed)])
-
-
-def _surrounded(task: Task, write: Write, form: str) -> Policy:
-    return in_order([write(in_form(form, (task.solution or ("",))[0]))])
-
-
-def _if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Policy | None:
-    changed = tuple(edit(task.solution)) if task.solution and len(task.solution) > 1 else ()
-    return None if not changed or changed == task.solution else in_order(changed)
-
-
-EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {
-    "only its last step": lambda steps: steps[-1:],
-    "without its first step": lambda steps: steps[1:],
-    "without its last step": lambda steps: steps[:-1],
-    REVERSED: lambda steps: steps[::-1],
-    "its first step again and again": lambda steps: steps[:1],
-    "all but its last step, and then the last of these again and again": lambda steps: steps[:-1],
-}
-"""What is left of a solution of several actions."""
-_LOOKS = re.compile(r"\b(?:get|list|search|find|look|read|show|view|check|fetch|describe|query|count)", re.IGNORECASE)
-
-
-def _look_twice(steps: Sequence[str]) -> Sequence[str]:
-    """The solution with its first look-up made twice, which changes nothing."""
-    place = next((place for place, step in enumerate(steps) if _LOOKS.search(step.replace("_", " "))), None)
-    return steps if place is None else [*steps[: place + 1], *steps[place:]]

@@ -62,18 +62,20 @@ async def trace(subject: Subject, task: Task, actions: Sequence[str]) -> Trace:
         codes.add(frame.f_code)
         return on_line
 
-    host, before = open_host(replace(spec.environment, isolation="loop")), sys.gettrace()
-    try:
-        await host.reset(start.seed, start.task)
-        folders = user_folders(host.environment)
-        tools = EpisodeTools(host, spec.tools, subject.parser or FunctionCallingParser()) or None
-        sys.settrace(on_call)
-        for action in actions:
-            if (await apply_action(action, host, tools)).done:
-                break
-    finally:
-        sys.settrace(before)
-        await host.close()
+    before = sys.gettrace()
+    for is_traced in (False, True):  # a scorer may import its packages when it is called, which takes minutes if traced
+        host = open_host(replace(spec.environment, isolation="loop"))
+        try:
+            await host.reset(start.seed, start.task)
+            folders = user_folders(host.environment)
+            tools = EpisodeTools(host, spec.tools, subject.parser or FunctionCallingParser()) or None
+            sys.settrace(on_call if is_traced else before)
+            for action in actions:
+                if (await apply_action(action, host, tools)).done:
+                    break
+        finally:
+            sys.settrace(before)
+            await host.close()
     return Trace(tuple(lines), frozenset(codes))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from turnsmith.check.audit.evidence import evidence
-from turnsmith.check.audit.search import EPSILON, LOOK_TWICE, NO_TIME, PlayedTasks, Search, asks_for, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
 from turnsmith.check.audit.settings import wrong_setting
+from turnsmith.check.audit.solutions import LOOK_TWICE, asks_for
 from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
 from turnsmith.check.environment.oracle import oracle
 from turnsmith.check.environment.subject import Subject, environment_check

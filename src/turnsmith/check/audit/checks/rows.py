@@ -6,7 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from turnsmith.check.audit.search import EPSILON, Search, says_the_answer, search
+from turnsmith.check.audit.search import EPSILON, Search, search
+from turnsmith.check.audit.solutions import says_the_answer
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding

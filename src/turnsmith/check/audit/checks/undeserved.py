@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.rules import NONSENSE
-from turnsmith.check.audit.search import EPSILON, NO_TIME, REVERSED, PlayedTasks, Search, says_the_answer, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
+from turnsmith.check.audit.solutions import REVERSED, says_the_answer
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding

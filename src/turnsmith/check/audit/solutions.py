@@ -1,0 +1,96 @@
+"""Ways to play a task that start from its solution: written otherwise, in the form that pays, or with other steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from turnsmith.check.audit.writings import Write, in_form, mark_of, with_choice
+from turnsmith.check.environment.oracle import Task, in_order
+from turnsmith.check.environment.subject import Policy
+from turnsmith.rollout.unskilled import normal
+from turnsmith.trajectory import Trajectory
+
+REVERSED = "its steps in reverse"
+LOOK_TWICE = "a look-up made twice"
+
+
+def says_the_answer(task: Task, episode: Trajectory) -> bool:
+    """Whether the actions are the right answer, however it is written; of several, whether all are among them."""
+    right = {normal(text) for text in task.solution or ()}
+    return bool(right) and right <= {normal(action) for action in episode.actions}
+
+
+def answer_of_another(task: Task, step: int) -> Policy | None:
+    """Say the right answer of another start."""
+    return in_order([task.others[(task.number + step) % len(task.others)]]) if task.others else None
+
+
+def asks_for(form: str, tasks: Sequence[Task]) -> bool:
+    """Whether the prompts tell the model to write its answer in this form."""
+    mark = mark_of(form)
+    return bool(mark) and all(mark in task.opening for task in tasks if task.opening)
+
+
+def with_form(task: Task, form: str) -> Task:
+    """A task with its answers in a form."""
+    solution = task.solution and tuple(in_form(form, text) for text in task.solution)
+    return replace(task, solution=solution, others=tuple(in_form(form, text) for text in task.others))
+
+
+def without_form(task: Task, form: str) -> Task:
+    """A task with its answers as they are without the form."""
+    if not form:
+        return task
+    before, _, after = form.partition("X")
+
+    def take(text: str) -> str:
+        return text.removeprefix(before).removesuffix(after)
+
+    return replace(
+        task, solution=task.solution and tuple(map(take, task.solution)), others=tuple(map(take, task.others))
+    )
+
+
+def written(task: Task, write: Write, form: str) -> Policy | None:
+    """Say the right answer written in another way, in its form; None where that does not apply."""
+    solution = (task.solution or ("",))[0]
+    changed = write(solution)
+    return None if changed in ("", solution) else in_order([in_form(form, changed)])
+
+
+def with_its_choice(task: Task, form: str) -> Policy | None:
+    """Say the letter of the right choice with the text that the question has for it."""
+    solution = (task.solution or ("",))[0]
+    changed = with_choice(solution, task.opening)
+    return None if changed == solution else in_order([in_form(form, changed)])
+
+
+def surrounded(task: Task, write: Write, form: str) -> Policy:
+    """Say the right answer in its form with something around it."""
+    return in_order([write(in_form(form, (task.solution or ("",))[0]))])
+
+
+def if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Policy | None:
+    """Play a changed solution of several actions; None if the change leaves it as it is."""
+    changed = tuple(edit(task.solution)) if task.solution and len(task.solution) > 1 else ()
+    return None if not changed or changed == task.solution else in_order(changed)
+
+
+EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {
+    "only its last step": lambda steps: steps[-1:],
+    "without its first step": lambda steps: steps[1:],
+    "without its last step": lambda steps: steps[:-1],
+    REVERSED: lambda steps: steps[::-1],
+    "its first step again and again": lambda steps: steps[:1],
+    "all but its last step, and then the last of these again and again": lambda steps: steps[:-1],
+}
+"""What is left of a solution of several actions."""
+_LOOKS = re.compile(r"\b(?:get|list|search|find|look|read|show|view|check|fetch|describe|query|count)", re.IGNORECASE)
+
+
+def look_twice(steps: Sequence[str]) -> Sequence[str]:
+    """The solution with its first look-up made twice, which changes nothing."""
+    place = next((place for place, step in enumerate(steps) if _LOOKS.search(step.replace("_", " "))), None)
+    return steps if place is None else [*steps[: place + 1], *steps[place:]]
