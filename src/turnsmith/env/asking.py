@@ -14,6 +14,8 @@ from typing import Any
 from turnsmith.concurrency.clocks import paused
 from turnsmith.errors import EnvironmentFailure
 
+NO_EPISODE = "no episode is being played"
+
 Messages = list[dict[str, str]]
 Asker = Callable[[str, Messages], Awaitable[str]]
 """Gets the player's name and the conversation as that player sees it, and returns what the player says."""
@@ -81,7 +83,7 @@ async def _answer(asker: Asker, player: str, messages: Any) -> str:
 def _current(player: str) -> tuple[Asker, asyncio.AbstractEventLoop]:
     current = _asker.get()
     if current is None:
-        raise EnvironmentFailure(f"The environment asks the player {player!r}, but no episode is being played.")
+        raise EnvironmentFailure(f"The environment asks the player {player!r}, but {NO_EPISODE}.")
     return current
 
 

@@ -248,8 +248,7 @@ class Search:
         played = [await self.play(lambda task, text=text: in_order([text]), self.tasks) for text in NONSENSE]
         self.nothing = [one for one in played if one is not None and one.rewards]
         self.bottom = max((one.mean for one in self.nothing), default=0.0)
-        episodes = [episode for one in self.nothing for _, episode in one.counted]
-        self.is_single = all(len(one.actions) <= 1 and one.outcome is not Outcome.TURN_LIMIT for one in episodes)
+        self.is_single = all(map(_end_at_once, self.nothing))
 
     async def _find_form(self) -> None:
         """The form in which right answers are paid, and what wrong ones get."""
@@ -263,6 +262,8 @@ class Search:
                 self.tasks = [with_form(task, form) for task in self.tasks]
                 self.solved = await self.play(oracle, self.tasks)
         self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
+        if self.wrong is not None:
+            self.is_single = self.is_single and _end_at_once(self.wrong)
         top, least = self.top or 0.0, self.bottom if self.as_given is None else self.as_given.mean
         beyond = 0.0 if self.wrong is None else self.wrong.mean - least
         self.is_blind = top > least + EPSILON and beyond > _BLIND * (top - least)
@@ -428,3 +429,8 @@ def reward_bounds(subject: Subject) -> tuple[float, float] | None:
     if subject.reward_fn is not None or len(specs) > 1:
         return None
     return getattr(specs[0].load(), "reward_range", None)
+
+
+def _end_at_once(played: PlayedTasks) -> bool:
+    """Whether the episodes are one turn."""
+    return all(len(one.actions) <= 1 and one.outcome is not Outcome.TURN_LIMIT for _, one in played.counted)

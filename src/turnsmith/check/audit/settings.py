@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from turnsmith.check.audit.search import Search
+from turnsmith.check.audit.writings import FORMS, in_form
 from turnsmith.check.environment.oracle import in_order
 from turnsmith.check.finding import Finding
 from turnsmith.env.adapters.question_answer import ANSWERS, QuestionAnswer, column_of
@@ -38,7 +39,8 @@ async def wrong_setting(found: Search) -> Finding | None:
     texts = [str(column_of(row, named)) if named else str(answer) for row in rows]
     if sum(map(len, texts)) / len(texts) > _LONG:
         short = next((one[1] for pattern in _FINAL if (one := re.search(pattern, texts[0], re.DOTALL))), "")
-        if short and not await _paid(found, [short]):
+        tells_apart = found.top is not None and found.top > found.bottom
+        if short and tells_apart and not await _paid(found, [short, *(in_form(form, short) for form in FORMS)]):
             saw = f"The answers of the rows are whole explanations, of {len(texts[0])} characters in the first: its \
 end, {short[:60]!r}, gets nothing."
             return Finding(

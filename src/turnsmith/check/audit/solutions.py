@@ -12,7 +12,7 @@ from turnsmith.check.environment.subject import Policy
 from turnsmith.rollout.unskilled import normal
 from turnsmith.trajectory import Trajectory
 
-REVERSED = "its steps in reverse"
+LAST_STEP = "only its last step"
 LOOK_TWICE = "a look-up made twice"
 
 
@@ -67,9 +67,11 @@ def with_its_choice(task: Task, form: str) -> Policy | None:
     return None if changed == solution else in_order([in_form(form, changed)])
 
 
-def surrounded(task: Task, write: Write, form: str) -> Policy:
+def surrounded(task: Task, write: Write, form: str) -> Policy | None:
     """Say the right answer in its form with something around it."""
-    return in_order([write(in_form(form, (task.solution or ("",))[0]))])
+    right = in_form(form, (task.solution or ("",))[0])
+    changed = write(right)
+    return None if changed == right else in_order([changed])
 
 
 def if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Policy | None:
@@ -79,10 +81,10 @@ def if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Po
 
 
 EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {
-    "only its last step": lambda steps: steps[-1:],
+    LAST_STEP: lambda steps: steps[-1:],
     "without its first step": lambda steps: steps[1:],
     "without its last step": lambda steps: steps[:-1],
-    REVERSED: lambda steps: steps[::-1],
+    "its steps in reverse": lambda steps: steps[::-1],
     "its first step again and again": lambda steps: steps[:1],
     "all but its last step, and then the last of these again and again": lambda steps: steps[:-1],
 }

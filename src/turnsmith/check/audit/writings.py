@@ -104,7 +104,7 @@ SPACES, BLANK = "spaces around it", "an empty line before it"
 SENTENCE, PARAGRAPH = "a sentence after it", "a paragraph of 400 characters after it"
 CHOICE = "the text of the choice after its letter"
 AROUND: Mapping[str, Write] = {
-    SPACES: lambda text: f"  {text}  ",
+    SPACES: lambda text: text if "\n" in text else f"  {text}  ",  # a program's spaces mean something
     BLANK: lambda text: f"\n\n{text}",
     "a new line after it": lambda text: f"{text}\n",
     "Windows line ends": lambda text: f"{text}\r\n",
@@ -159,14 +159,16 @@ def _last_number(change: Callable[[str], str]) -> Write:
     return write
 
 
+_WORD = 5
+"""Halves of what is shorter may be the answer without its brackets."""
 NEAR: Mapping[str, Write] = {
     "the number plus one": _last_number(_one_off),
     "the number with another sign": _last_number(lambda text: text[1:] if text.startswith("-") else f"-{text}"),
     "the number with a digit more": _last_number(lambda text: "7.".join(f"{text}.".split(".")[:2]).rstrip(".")),
     "the number with a digit before it": _last_number(lambda text: re.sub("^-?", r"\g<0>4", text)),
     "ten times the number": _last_number(lambda text: f"{float(text) * 10:g}"),
-    "its first half": lambda text: text if _NUMBER.search(text) else text[: len(text) // 2],
-    "its last half": lambda text: text if _NUMBER.search(text) else text[len(text) // 2 :],
+    "its first half": lambda text: text if _NUMBER.search(text) or len(text) < _WORD else text[: len(text) // 2],
+    "its last half": lambda text: text if _NUMBER.search(text) or len(text) < _WORD else text[len(text) // 2 :],
     "its first character": lambda text: text[:1],
     "a letter before it": lambda text: f"x{text}" if text.isalpha() else text,
     "a letter after it": lambda text: f"{text}x" if text.isalpha() else text,

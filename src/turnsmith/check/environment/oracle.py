@@ -9,6 +9,7 @@ from typing import Any
 
 from turnsmith.check.environment.subject import Policy, Subject
 from turnsmith.check.environment.template_facts import write_call
+from turnsmith.env.asking import NO_EPISODE
 from turnsmith.env.host import open_host
 from turnsmith.errors import EnvironmentFailure
 from turnsmith.inference.chat import Chat
@@ -85,6 +86,10 @@ async def _solve(subject: Subject, start: EpisodeStart) -> tuple[list[str], bool
             except EnvironmentFailure:  # told when the solution is played
                 break
         return texts, is_text
+    except EnvironmentFailure as error:
+        if NO_EPISODE in str(error):  # it asks another player, and only an episode has them
+            return None
+        raise
     finally:
         await host.close()
 

@@ -14,6 +14,7 @@ from turnsmith.check.environment.overlap import disturbed_in, settled
 from turnsmith.check.environment.subject import CannotPlay, EnvironmentCheck, Subject
 from turnsmith.check.finding import Finding, Result, Skipped
 from turnsmith.concurrency.loop_thread import LoopThread
+from turnsmith.env.asking import NO_EPISODE
 from turnsmith.env.isolation.pool import close_workers
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import InternalError
@@ -78,6 +79,8 @@ async def _run(check: EnvironmentCheck, subject: Subject) -> Finding:
     except Skipped as reason:
         return Finding("skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
+        if NO_EPISODE in str(error):
+            return Finding("skipped", "The environment asks another player, and the check plays without an episode.")
         return Finding.of_error(error)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnsmith.concurrency.clocks import Bottleneck, Clock, Wait, paused
-from turnsmith.env.asking import current_asker
+from turnsmith.env.asking import NO_EPISODE, current_asker
 from turnsmith.env.isolation import messages as m
 from turnsmith.env.isolation.launch import WorkerProcess, describe_exit, tell_of_limit, tell_of_wear
 from turnsmith.env.isolation.settings import Isolation
@@ -244,7 +244,7 @@ class Connection:
         try:
             with paused():
                 if asker is None:
-                    raise EnvironmentFailure("it has no players")
+                    raise EnvironmentFailure(NO_EPISODE)
                 text = await asker(asked.player, asked.messages)
         except Exception as error:
             pending = self._pending.get(asked.call)

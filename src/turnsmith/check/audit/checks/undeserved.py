@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.rules import NONSENSE
 from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
-from turnsmith.check.audit.solutions import REVERSED, says_the_answer
+from turnsmith.check.audit.solutions import LAST_STEP, says_the_answer
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -218,7 +218,7 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
     if not found.edited or found.solved is None:
         return Finding("skipped", "Solutions have one action.")
     before_the_end = found.share(found.bottom + _before_the_end(found.solved))
-    deserved = {name: 0.0 if name == "only its last step" else before_the_end for name in found.edited}
+    deserved = {name: 0.0 if name == LAST_STEP else before_the_end for name in found.edited}
     shares = {name: _share(found, played) - deserved[name] for name, played in found.edited.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] < _MUCH:
@@ -228,7 +228,8 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
     saw = f"Of a solution, {best} gets {played.mean:.3g}; all of it gets {found.top:.3g}, no skill {found.bottom:.3g}."
     fix = "Pay for the state that is reached, not for a text at the end; pay once for each thing that is achieved."
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
-    is_sure = shares[best] >= _TOO_MUCH and best != REVERSED  # the order of some steps means nothing
+    # A solution may have a step too many, and the order of some means nothing; its last step alone is no solution.
+    is_sure = (best == LAST_STEP and shares[best] >= _TOO_MUCH) or played.mean > (found.top or 0.0) + EPSILON
     return Finding("failed" if is_sure else "warning", saw, fix, played.best, shown)
 
 
