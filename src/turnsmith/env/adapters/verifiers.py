@@ -73,9 +73,8 @@ def _tasks(name: str, settings: str) -> list[Any]:
         kind, environment = loaders.taskset_class(name), loaders.environment_class(name)
         taskset = kind(loaders.taskset_config_type(name)(id=name, **json.loads(settings)))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        told = (
-            "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors()) if hasattr(error, "errors") else error
-        )
+        errors: Any = getattr(error, "errors", None)  # pydantic's
+        told = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in errors()) if errors is not None else error
         raise ConfigError(
             f"verifiers:{name} cannot be made with these settings, environment.NAME=...: {told}"
         ) from error
