@@ -29,7 +29,8 @@ with --rehearse, run what you will queue on a cluster scaled to this machine;
 with --plan, forecast memory and time of a run. One of them at a time.
 
 ENVIRONMENT is given as for `turnsmith train`. Without --model, checks that need
-one are skipped. Exits with 1 if a check failed or none could be run; warnings do not count."""
+one are skipped. Exits with 1 if a check failed, or if none could be run;
+warnings do not count."""
 
 _EXAMPLES = """\
 examples:

@@ -161,9 +161,10 @@ def _last_number(change: Callable[[str], str]) -> Write:
 
 _WORD = 5
 """Halves of what is shorter may be the answer without its brackets."""
+_negated = _last_number(lambda text: text[1:] if text.startswith("-") else f"-{text}")
 NEAR: Mapping[str, Write] = {
     "the number plus one": _last_number(_one_off),
-    "the number with another sign": _last_number(lambda text: text[1:] if text.startswith("-") else f"-{text}"),
+    "the number with another sign": lambda text: _negated(text) if len(_NUMBER.findall(text)) == 1 else text,
     "the number with a digit more": _last_number(lambda text: "7.".join(f"{text}.".split(".")[:2]).rstrip(".")),
     "the number with a digit before it": _last_number(lambda text: re.sub("^-?", r"\g<0>4", text)),
     "ten times the number": _last_number(lambda text: f"{float(text) * 10:g}"),

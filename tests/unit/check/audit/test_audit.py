@@ -72,6 +72,7 @@ FAULTS: list[tuple[type, str, str, str]] = [
     (zoo.Marked, "right-unpaid", "failed", "get 0, but 1 if they are written as '#### "),
     (zoo.Marked, "writing", "warning", "a paragraph of 400 characters after it"),
     (zoo.Evaluates, "answer-run", "failed", "__import__('os').mkdir('/tmp/made-0')"),
+    (zoo.RunsPrograms, "answer-run", "warning", "it made the folder"),
     (zoo.CallsFormulas, "answer-run", "failed", "'id(7919)' was run where it is scored: its function was called"),
     (zoo.Raises, "answer-raises", "failed", "ValueError"),
     (zoo.Tells, "answer-shown", "failed", "of 8 starts show the right one and go on"),

@@ -366,6 +366,21 @@ def in_target(solution_str: str, ground_truth: dict[str, list[str]]) -> float:
     return float(solution_str.strip() in ground_truth["target"])
 
 
+class RunsPrograms(Sum):
+    """Runs the program that it asks for, with the rights of the trainer."""
+
+    def pay(self, action: str) -> float:
+        names: dict[str, Any] = {}
+        try:
+            exec(action, names)  # noqa: S102
+        except (NameError, SyntaxError, OSError, AttributeError):
+            return 0.0
+        return float(str(names.get("answer")) == self.right)
+
+    def solve(self) -> Any:
+        return f"one = {self.right}\nanswer = one"
+
+
 class CallsFormulas(Sum):
     """Evaluates what looks like a formula."""
 

@@ -45,7 +45,8 @@ async def check_answers_are_not_run(subject: Subject) -> Finding:
     what = "its function was called" if CALL in found.executed else "it made the folder"
     saw = f"The answer {found.executed!r} was run where it is scored: {what}."
     fix = "Parse answers without evaluating them (`ast.literal_eval`, not `eval`), or in a sandbox."
-    return Finding("failed", saw, fix)
+    programs = any("\n" in text for task in found.tasks for text in task.solution or ())  # to be run, but not like this
+    return Finding("warning" if programs else "failed", saw, fix)
 
 
 @environment_check("answer-raises", "scoring does not raise", audit=True)
