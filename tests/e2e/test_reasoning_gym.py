@@ -34,6 +34,14 @@ ARITHMETIC = ("basic_arithmetic", "chain_sum", "decimal_arithmetic", "fraction_s
 COUNTING = ("count_bits", "countdown", "leg_counting", "letter_counting", "number_sorting", "prime_factorization")
 OTHERS = ("base_conversion", "binary_matrix", "calendar_arithmetic", "course_schedule", "family_relationships")
 WORDS = ("knights_knaves", "sentence_reordering", "spell_backward")
+KNOWN = {
+    "binary_matrix": {"answer-run"},
+    "countdown": {"answer-run"},
+    "knights_knaves": {"skill-unneeded"},  # the example of the question is right in half of them
+    "number_sorting": {"near-paid"},
+    "prime_factorization": {"answer-raises"},
+}
+"""True findings: see benchmarks/public_findings."""
 PLAYED = (*ARITHMETIC, *COUNTING, *OTHERS, *WORDS)
 
 
@@ -68,14 +76,13 @@ def audited(name: str, **settings: Any) -> Subject:
 @pytest.mark.parametrize("name", PLAYED)
 async def test_the_audit_raises_no_alarm_where_only_the_right_answer_is_paid(name: str) -> None:
     checked = audited(name, exact=True)
-    found = {check.name: await check.function(checked) for check in AUDIT}
-    assert not {name: one.saw for name, one in found.items() if one.status in ("warning", "failed")}
+    found = {check.code: await check.function(checked) for check in AUDIT}
+    alarms = {code: one.saw for code, one in found.items() if one.status in ("warning", "failed")}
+    assert alarms.keys() <= KNOWN.get(name, set()), alarms
 
 
-async def test_the_audit_finds_that_a_text_which_contains_the_answer_is_paid() -> None:
-    finding = await check_hedges_are_not_paid(audited("leg_counting"))
-    assert finding.status == "warning"
-    assert "A right answer with wrong answers" in finding.saw
+async def test_a_part_of_the_reward_for_a_text_that_contains_the_answer_is_no_finding() -> None:
+    assert (await check_hedges_are_not_paid(audited("leg_counting"))).status == "passed"
 
 
 async def test_the_audit_finds_it_in_the_scorer_of_the_package_itself() -> None:
