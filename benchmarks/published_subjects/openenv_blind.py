@@ -13,6 +13,7 @@ from typing import Any
 
 from published_subjects import Subject
 from published_subjects.container_blind import HOME, Notebook
+from published_subjects.shared_blind import call_in
 from turnsmith import BaseEnvironment, ToolDefinition
 
 # What is asked, what is there before, how it is checked, and a command that does it.
@@ -59,7 +60,7 @@ class Sandboxed(BaseEnvironment):
         return f"{asked} The files are in {HOME}. Submit 'done' as the final answer when it is done."
 
     def step(self, action: str) -> Any:
-        call = _call_in(action)
+        call = call_in(action)
         if call is None:
             return "Use a tool.", 0.0, False, {}
         said = self.desk.step(self.actions.CallToolAction(tool_name=call["name"], arguments=call["arguments"]))
@@ -83,15 +84,6 @@ class Terminus(Sandboxed):
     module, kind, name = "terminus_env", "_env_environment", "TerminusEnvironment"
     shell = "terminal"
     submit = MappingProxyType({"name": "terminal", "arguments": {"final_answer": "done"}})
-
-
-def _call_in(action: str) -> dict[str, Any] | None:
-    """A call of a tool, which comes as JSON."""
-    try:
-        call = json.loads(action)
-    except ValueError:
-        return None
-    return call if isinstance(call, dict) and call.keys() == {"name", "arguments"} else None
 
 
 def _reward(desk: Sandboxed, shell_command: str) -> float:

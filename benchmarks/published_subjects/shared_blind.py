@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 from collections.abc import Callable
@@ -185,3 +186,12 @@ def in_main_thread(function: Callable[[], Any]) -> Any:
     if not is_fine:
         raise RuntimeError(result)
     return result
+
+
+def call_in(action: str) -> dict[str, Any] | None:
+    """A call of a tool, which comes as JSON."""
+    try:
+        call = json.loads(action)
+    except ValueError:
+        return None
+    return call if isinstance(call, dict) and call.keys() == {"name", "arguments"} else None

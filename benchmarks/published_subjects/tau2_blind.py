@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from published_subjects import Subject
+from published_subjects.shared_blind import call_in
 from turnsmith import BaseEnvironment, ToolDefinition
 
 PEOPLE = ("Lena Moss", "Omar Diaz", "Ruth Klein", "Jon Abara", "Mei Tan", "Paul Novak")
@@ -214,7 +215,7 @@ class Desk(BaseEnvironment):
         return str(self.desk.get_policy())
 
     def step(self, action: str) -> Any:
-        tau2, call = project(), _call_in(action)
+        tau2, call = project(), call_in(action)
         if call is None:
             self.messages.append(tau2.message.AssistantMessage(role="assistant", content=action or "..."))
             return self.hear("Thank you. ###STOP###"), self.evaluate(), True, {}
@@ -266,15 +267,6 @@ class Shop(Desk):
 
     def requests(self) -> list[dict[str, Any]]:
         return _shop_tasks()
-
-
-def _call_in(action: str) -> dict[str, Any] | None:
-    """A call of a tool, which comes as JSON."""
-    try:
-        call = json.loads(action)
-    except ValueError:
-        return None
-    return call if isinstance(call, dict) and call.keys() == {"name", "arguments"} else None
 
 
 def _reward(desk: Desk, actions: list[Any]) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from types import ModuleType
 from typing import Any
 
 from published_subjects import Subject
+from published_subjects.shared_blind import call_in
 from turnsmith import BaseEnvironment, ToolDefinition
 
 POLICY = (
@@ -61,7 +61,7 @@ class Retail(BaseEnvironment):
     def step(self, action: str) -> Any:
         from tau_bench.types import RESPOND_ACTION_NAME, Action
 
-        call = _call_in(action)
+        call = call_in(action)
         name, arguments = (call["name"], call["arguments"]) if call else (RESPOND_ACTION_NAME, {"content": action})
         returned = self.game.step(Action(name=name, kwargs=arguments))
         return returned.observation, returned.reward, returned.done, {}
@@ -69,15 +69,6 @@ class Retail(BaseEnvironment):
     def solve(self) -> list[Any]:
         calls = [{"name": action.name, "arguments": action.kwargs} for action in self.game.task.actions]
         return [*calls, f"All of this is done. {' '.join(self.game.task.outputs)}".strip()]
-
-
-def _call_in(action: str) -> dict[str, Any] | None:
-    """A call of a tool, which comes as JSON."""
-    try:
-        call = json.loads(action)
-    except ValueError:
-        return None
-    return call if isinstance(call, dict) and call.keys() == {"name", "arguments"} else None
 
 
 def _saying_the_texts_is_enough() -> bool:

@@ -177,3 +177,11 @@ def test_it_is_trained_in(tmp_path: Path) -> None:
     settings = ("inference.max_tokens=4", "inference.max_turns=20", "environment.max_steps=20")
     records = assert_two_steps_train(environment, tmp_path, *settings)
     assert all(record["grad_norm"] > 0 for record in records)
+
+
+def test_a_module_may_register_it() -> None:
+    names = ("gymnasium:FrozenLake-v1", "gymnasium:gymnasium.envs:FrozenLake-v1")
+    plain, named = (EnvironmentSpec.of(name, EnvironmentConfig()).build() for name in names)
+    assert named.reset(seed=3) == plain.reset(seed=3)
+    with pytest.raises(ConfigError, match="Gymnasium cannot make"):
+        EnvironmentSpec.of("gymnasium:no_such_module:FrozenLake-v1", EnvironmentConfig()).build()

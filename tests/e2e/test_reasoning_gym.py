@@ -68,6 +68,13 @@ def test_the_right_answer_gets_everything_and_any_other_does_not(name: str) -> N
     assert random.getstate() == state, "it draws from a generator of its own"
 
 
+def test_several_tasks_are_played_as_one() -> None:
+    datasets = [{"name": "leg_counting", "weight": 2}, {"name": "gcd", "weight": 1, "config": {"min_numbers": 2}}]
+    environment = build("composite", datasets=datasets)
+    assert len({environment.reset(seed=seed) for seed in range(8)}) == 8
+    assert environment.step(f"Answer: {environment.solve()}")[1] == 1.0
+
+
 def audited(name: str, **settings: Any) -> Subject:
     spec = EnvironmentSpec.of(f"reasoning_gym:{name}", EnvironmentConfig(isolation="thread", **settings))
     return Subject(environment=spec, config=ConfigStore(), episodes=4)

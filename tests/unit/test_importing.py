@@ -52,6 +52,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_module_is_imported_alone_if_its_package_needs_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heavy" / "scores").mkdir(parents=True)
+    (tmp_path / "heavy" / "__init__.py").write_text("import no_such_package_of_anybody\n")
+    (tmp_path / "heavy" / "scores" / "__init__.py").write_text("")
+    (tmp_path / "heavy" / "scores" / "sums.py").write_text("def score(): return 7\n")
+    (tmp_path / "heavy" / "scores" / "torn.py").write_text("import no_such_package_of_anybody\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"Importing heavy\.scores\.torn failed: No module named 'no_such_package"):
+        import_object("heavy.scores.torn:score")
+    assert not [name for name in sys.modules if name.startswith("heavy")], "nothing is left behind"
+    assert import_object("heavy.scores.sums:score")() == 7
+    for name in [name for name in sys.modules if name.startswith("heavy")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_the_folder_is_for_this_process_and_those_it_starts(folder: Path) -> None:
     assert sys.path[0] == str(folder)
     assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(folder)

@@ -77,7 +77,7 @@ def _add_options_of_kinds(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         metavar="S",
         type=float,
-        help="longest time of all checks, from the first opening on; the search takes half (default: 50)",
+        help="longest time of the checks without a model, from the first opening on; the search has half (default: 50)",
     )
     attempts = "lines of `answer` or `actions`, `right`, and `seed` or `row`: are they paid as they deserve?"
     audit.add_argument("--attempts", metavar="FILE", help=attempts)

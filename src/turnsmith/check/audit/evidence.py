@@ -8,13 +8,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from turnsmith.check.audit.search import Search
+from turnsmith.check.audit.search import EPSILON, Search
 from turnsmith.check.audit.tracing import deciding_line, trace
-from turnsmith.check.environment.oracle import Task
+from turnsmith.check.environment.oracle import Task, in_order
+from turnsmith.check.environment.subject import Subject
 from turnsmith.check.finding import Shown
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import TurnsmithError
+
+_SHRINKS = 120
 
 
 async def evidence(found: Search, task: Task, actions: Sequence[str], other: Sequence[str], *, less: bool) -> Shown:
@@ -27,13 +30,38 @@ async def evidence(found: Search, task: Task, actions: Sequence[str], other: Seq
         other: What earns something else, and decides otherwise in the scorer's code.
         less: Whether `actions` should earn less than they do, as what is paid without being deserved; else more.
     """
-    [episode] = await found.subject.play(lambda turn, prompt: actions[min(turn, len(actions) - 1)], [task.start])
+    [episode] = await found.subject.play(in_order(actions), [task.start])
     earned, right = episode.total_reward, found.top
     line = ""
     with suppress(TurnsmithError, OSError, ValueError):
         line = deciding_line(*[await trace(found.subject, task, one) for one in (actions, other)])
     test = pasted_test(found.subject.environment.each()[0], task, actions, earned, less=less)
     return Shown(tuple(actions), task.start.seed, earned, right, line, test)
+
+
+async def shortest(subject: Subject, task: Task, actions: Sequence[str], least: float) -> tuple[str, ...]:
+    """The shortest texts, made by leaving out parts of these, that get at least this reward."""
+    kept, tries = tuple(actions), 0
+
+    async def pays(candidate: Sequence[str]) -> bool:
+        nonlocal tries
+        tries += 1
+        played = await subject.play(in_order(candidate), [task.start])
+        return played[0].is_counted and played[0].total_reward >= least - EPSILON
+
+    for place, text in enumerate(kept):
+        size = max(1, len(text) // 2)
+        while size and tries < _SHRINKS:
+            start = 0
+            while start < len(kept[place]) and tries < _SHRINKS:
+                shorter = kept[place][:start] + kept[place][start + size :]
+                candidate = (*kept[:place], shorter, *kept[place + 1 :])
+                if await pays(candidate):
+                    kept = candidate
+                else:
+                    start += size
+            size //= 2
+    return kept
 
 
 def pasted_test(spec: EnvironmentSpec, task: Task, actions: Sequence[str], earned: float, *, less: bool) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from turnsmith.check.audit.code_answers import answer_that_is_run
 from turnsmith.check.audit.ideas import ideas
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.solutions import (
@@ -26,8 +25,8 @@ from turnsmith.check.audit.solutions import (
     without_form,
     written,
 )
-from turnsmith.check.audit.tracing import CALL, Trace, form_of, literals, patterns, runs_a_call, trace
-from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, in_form
+from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
@@ -39,15 +38,8 @@ _FEW = 3
 """Starts on which every rule is tried; those that pay there are played on all."""
 _PAYS, _HARDLY, _BLIND = 0.2, 0.15, 0.95
 EPSILON = 1e-9
-_SHRINKS = 120
 _TIMES = 5
 NO_TIME = "There was no time to play them (--seconds)."
-_CODE = (
-    "__import__('os').mkdir('{}')",
-    "(lambda: __import__('os').mkdir('{}'))()",
-    "$(mkdir {})",
-    "`mkdir {}`",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +109,13 @@ class Search:
     """Whether an episode is one answer."""
     was_cut: bool = False
     """Whether there was no time to look for the form in which right answers are paid."""
-    tried_code: int = 0
-    """Answers that are code."""
-    executed: str = ""
-    """An answer that was run as code."""
+    executed: str | None = None
+    """An answer that was run as code; empty if none was, None if none could be tried."""
     bottom: float = 0.0
     """What no skill gets: the most of nonsense and of wrong answers."""
     tried: int = 0
     ended: int = 0
     """Episodes that the environment itself ended."""
-    seconds: float = 0.0
     candidates: Sequence[Rule] = ()
     """The rules without skill."""
     error: Exception | None = None
@@ -197,14 +186,13 @@ class Search:
         episodes = await asyncio.gather(*(self.subject.play(policy, [task.start]) for task, policy in able))
         played = PlayedTasks([task for task, _ in able], [episode for [episode] in episodes])
         self.tried += len(able)
-        self.ended += sum(one.outcome is Outcome.COMPLETED for one in played.episodes)
+        self.ended += sum(one.outcome in (Outcome.COMPLETED, Outcome.TRUNCATED) for one in played.episodes)
         self.raised += [episode for episode in played.episodes if not episode.is_counted]
         return played
 
     async def run(self, seconds: float) -> Search:
         """Try everything, in an order in which what matters most comes first."""
-        began = time.monotonic()
-        self._end = began + seconds
+        self._end = time.monotonic() + seconds
         self.declared = reward_bounds(self.subject)
         self.tasks = await find_tasks(self.subject, 2 * self.subject.episodes)
         opened = time.monotonic()
@@ -230,7 +218,6 @@ class Search:
                 *in_turns(self.tasks, self.form),
             ]
         )
-        self.seconds = time.monotonic() - began
         return self
 
     def _leave_out_the_unscored(self) -> None:
@@ -239,7 +226,7 @@ class Search:
         scored = [pair for pair in pairs if NO_REWARD not in (pair[1].error or "")]
         if not self.unscored or not scored:
             return
-        self.subject.left_out.extend(task.start.task for task, episode in pairs if episode in self.unscored)
+        self.subject.unscored.extend(task.start.task for task, episode in pairs if episode in self.unscored)
         self.tasks, self.raised = [task for task, _ in scored], []
         self.solved = PlayedTasks(self.tasks, [episode for _, episode in scored])
 
@@ -344,23 +331,16 @@ class Search:
             into[name] = played
 
     async def _try_code(self) -> None:
-        """Answers that make a folder if somebody runs them."""
-        with tempfile.TemporaryDirectory(prefix="turnsmith-audit-") as folder:
-            # A scorer that looks whether a formula may be evaluated counts the letters, with those of the right answer.
-            task = min(self.tasks, key=lambda one: len(set(re.findall("[a-z]", " ".join(one.solution or ())))))
-            for form in dict.fromkeys((self.form, "", "\\boxed{X}")):
-                for number, code in enumerate(_CODE):
-                    place, before = Path(folder) / f"made-{number}", len(self.raised)
-                    answer = in_form(form, code.format(place))
-                    played = await self.play(say("code", lambda task, answer=answer: answer).policy, [task])
-                    self.tried_code += played is not None
-                    del self.raised[before:]
-                    if place.exists():
-                        self.executed = answer.replace(folder, "/tmp")
-                        return
-                if task.is_text and await runs_a_call(self.subject, task, in_form(form, CALL)):
-                    self.executed = in_form(form, CALL)
-                    return
+        # A scorer that looks whether a formula may be evaluated counts the letters, with those of the right answer.
+        task = min(self.tasks, key=lambda one: len(set(re.findall("[a-z]", " ".join(one.solution or ())))))
+        before = len(self.raised)
+
+        async def play(answer: str) -> bool:
+            return await self.play(lambda _: in_order([answer]), [task]) is not None
+
+        forms = list(dict.fromkeys((self.form, "", "\\boxed{X}")))
+        self.executed = await answer_that_is_run(self.subject, task, forms, play)
+        del self.raised[before:]
 
     async def _repeat(self) -> None:
         """Play the same actions several times."""
@@ -374,30 +354,6 @@ class Search:
         later = await find_tasks(self.subject, 10 * self.subject.episodes)
         rule = next((one for one in self.candidates if one.name == name), None)
         return None if rule is None else await self.play(rule.policy, later[2 * self.subject.episodes :])
-
-    async def shortest(self, task: Task, actions: Sequence[str], least: float) -> tuple[str, ...]:
-        """The shortest texts, made by leaving out parts of these, that get at least this reward."""
-        kept, tries = tuple(actions), 0
-
-        async def pays(candidate: Sequence[str]) -> bool:
-            nonlocal tries
-            tries += 1
-            played = await self.subject.play(in_order(candidate), [task.start])
-            return played[0].is_counted and played[0].total_reward >= least - EPSILON
-
-        for place, text in enumerate(kept):
-            size = max(1, len(text) // 2)
-            while size and tries < _SHRINKS:
-                start = 0
-                while start < len(kept[place]) and tries < _SHRINKS:
-                    shorter = kept[place][:start] + kept[place][start + size :]
-                    candidate = (*kept[:place], shorter, *kept[place + 1 :])
-                    if await pays(candidate):
-                        kept = candidate
-                    else:
-                        start += size
-                size //= 2
-        return kept
 
 
 async def search(subject: Subject) -> Search:

@@ -23,14 +23,10 @@ from turnsmith.check.finding import Finding, Result
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.env.host import open_host
 from turnsmith.env.spec import EnvironmentSpec
-from turnsmith.errors import TurnsmithError
 from turnsmith.rollout.attempt import in_mix
 from turnsmith.rollout.turn import EpisodeTools, apply_action
 from turnsmith.tools.parsing import FunctionCallingParser
 
-_NUMBER = 7919
-CALL = f"id({_NUMBER})"
-"""Code so short that scorers of formulas take it for one."""
 _MOST_LINES = 200_000
 _MOST_LITERALS, _LONGEST = 40, 60
 _LIBRARIES = {"builtins", "numpy", "torch", "datasets", "pandas", "pyarrow", "pydantic"}
@@ -48,6 +44,19 @@ class Trace:
 
 async def trace(subject: Subject, task: Task, actions: Sequence[str]) -> Trace:
     """Play these actions in this thread, and note the lines of the user's package."""
+    await play_here(subject, task, actions)
+    return await _play(subject, task, actions, is_traced=True)
+
+
+async def play_here(subject: Subject, task: Task, actions: Sequence[str]) -> None:
+    """Play these actions in this thread, once for a subject: what a scorer imports when it is called takes minutes if
+    it is traced.
+    """
+    if play_here not in subject.played:
+        subject.played[play_here] = await _play(subject, task, actions, is_traced=False)
+
+
+async def _play(subject: Subject, task: Task, actions: Sequence[str], *, is_traced: bool) -> Trace:
     start, spec, _ = in_mix(task.start, subject.rollout())
     lines, codes, folders = list[tuple[str, int]](), set[CodeType](), tuple[str, ...]()
 
@@ -62,39 +71,19 @@ async def trace(subject: Subject, task: Task, actions: Sequence[str]) -> Trace:
         codes.add(frame.f_code)
         return on_line
 
-    before = sys.gettrace()
-    for is_traced in (False, True):  # a scorer may import its packages when it is called, which takes minutes if traced
-        host = open_host(replace(spec.environment, isolation="loop"))
-        try:
-            await host.reset(start.seed, start.task)
-            folders = user_folders(host.environment)
-            tools = EpisodeTools(host, spec.tools, subject.parser or FunctionCallingParser()) or None
-            sys.settrace(on_call if is_traced else before)
-            for action in actions:
-                if (await apply_action(action, host, tools)).done:
-                    break
-        finally:
-            sys.settrace(before)
-            await host.close()
-    return Trace(tuple(lines), frozenset(codes))
-
-
-async def runs_a_call(subject: Subject, task: Task, action: str) -> bool:
-    """Whether `CALL`, which stands in this action, is called when it is scored."""
-    called, before = list[FrameType](), sys.getprofile()
-
-    def note(frame: FrameType, event: str, function: Any) -> None:
-        if event == "c_call" and function is id and _NUMBER in frame.f_code.co_consts:
-            called.append(frame)
-
-    sys.setprofile(note)
+    host, before = open_host(replace(spec.environment, isolation="loop")), sys.gettrace()
     try:
-        await trace(subject, task, [action])
-    except (TurnsmithError, OSError, ValueError):
-        pass
+        await host.reset(start.seed, start.task)
+        folders = user_folders(host.environment)
+        tools = EpisodeTools(host, spec.tools, subject.parser or FunctionCallingParser()) or None
+        sys.settrace(on_call if is_traced else before)
+        for action in actions:
+            if (await apply_action(action, host, tools)).done:
+                break
     finally:
-        sys.setprofile(before)
-    return bool(called)
+        sys.settrace(before)
+        await host.close()
+    return Trace(tuple(lines), frozenset(codes))
 
 
 def user_folders(made: Any) -> tuple[str, ...]:

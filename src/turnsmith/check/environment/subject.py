@@ -73,7 +73,7 @@ class Subject(EpisodeParts):
     episodes: int = 8
     """How many starts a check looks at, unless it needs more."""
     seed: int = 0
-    left_out: list[Any] = field(default_factory=list[Any], repr=False, compare=False)
+    unscored: list[Any] = field(default_factory=list[Any], repr=False, compare=False)
     """Rows that the reward does not score, of which the search says so."""
     played: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
     """What checks have played, by the function that plays it, so that others can use it: see `once` and `known`."""
@@ -90,7 +90,7 @@ class Subject(EpisodeParts):
 
     def starts(self, count: int | None = None) -> list[EpisodeStart]:
         """The first starts of training."""
-        rows = [row for row in self.tasks or () if row not in self.left_out]
+        rows = [row for row in self.tasks or () if row not in self.unscored] if self.unscored else self.tasks
         return [
             EpisodeStart(
                 f"check-{number}",

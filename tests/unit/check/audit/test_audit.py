@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import pytest
 from tests.unit.check.audit import zoo_rewards as zoo
 
 from turnsmith.check.audit.checks import AUDIT
+from turnsmith.check.audit.writings import NEAR, WITHIN
 from turnsmith.check.environment import subject as subject_module
 from turnsmith.check.environment.oracle import find_tasks
 from turnsmith.check.environment.subject import Subject
@@ -269,6 +271,42 @@ async def test_an_episode_whose_turn_did_not_come_is_played_again(monkeypatch: p
     monkeypatch.setattr(subject_module, "run_attempt", overloaded_at_first)
     [episode] = await subject(zoo.Sum).play(["7"], [EpisodeStart("e", "e", 3)])
     assert (episode.outcome, len(tried)) == (Outcome.COMPLETED, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"), [(zoo.Truncates, "endless"), (zoo.Program, "writing"), (zoo.Sum, "more-than-right")]
+)
+async def test_what_is_meant_is_no_finding(environment: type, code: str) -> None:
+    findings = await audited(environment, success_reward=0.5 if environment is zoo.Sum else None)
+    assert findings[code].status == "passed", findings[code].saw
+
+
+async def test_an_object_that_no_other_process_can_make_is_not_said_to_be_the_same_there() -> None:
+    class Held(zoo.Sum):
+        lock = threading.Lock()
+
+    told = (await audited(Held))["reset-again"]
+    assert (told.status, "it cannot be made" in told.saw) == ("passed", True), told.saw
+    assert "in a new process." in (await audited(zoo.Sum))["reset-again"].saw
+
+
+async def test_an_environment_that_nothing_ends_and_nobody_solves_is_not_judged() -> None:
+    class Waits(BaseEnvironment):
+        def reset(self) -> str:
+            return "Go left, right, up or down."
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            return "That is not an action.", 0.0, False, {}
+
+    longer = EnvironmentConfig(isolation="loop", max_steps=50)
+    assert (await audited(Waits, settings=longer))["endless"].status == "skipped"
+
+
+@pytest.mark.parametrize("text", ["a=1, b=2", "x**2 + 3*x", "-0.5", "(A)"])
+def test_what_only_looks_like_a_near_miss_is_left_as_it_is(text: str) -> None:
+    moved = ("its parts in another order", "one of its parts twice", "its last half")
+    assert [NEAR[name](text) for name in moved] == [text] * 3
+    assert WITHIN["a thousands separator"](text) == text
 
 
 async def test_without_an_oracle_nothing_is_judged_that_cannot_be() -> None:

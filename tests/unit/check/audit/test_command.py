@@ -105,6 +105,19 @@ def test_what_goes_only_with_an_audit_is_told(game: Path, capsys: pytest.Capture
     assert "--attempts goes with --audit" in capsys.readouterr().err
 
 
+def test_a_class_for_trl_needs_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "counting.py"
+    file.write_text(
+        "class Counter:\n    def reset(self, **row):\n        self.count = 0\n        return 'Make 3.'\n\n"
+        '    def add(self, number: int) -> str:\n        """Add a number."""\n        self.count += number\n'
+        "        return str(self.count)\n\n\n"
+        "def score(environments, **row):\n    return [float(one.count == 3) for one in environments]\n"
+    )
+    words = ["--reward", f"{file}:score", "--audit", "environment.isolation=loop"]
+    assert main(["check", f"{file}:Counter", *words]) == 0
+    assert "checks ran, none failed" in capsys.readouterr().out
+
+
 _SLOW_STEP = """
     def step(self, action):
         time.sleep(0.01)

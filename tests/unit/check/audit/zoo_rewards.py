@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from turnsmith.env.base import BaseEnvironment
+from turnsmith.tools.step_result import StepResult
 from turnsmith.trajectory import Trajectory
 
 
@@ -364,6 +365,23 @@ def skips(completions: list[str], solution: list[str], **kwargs: Any) -> list[fl
 
 def in_target(solution_str: str, ground_truth: dict[str, list[str]]) -> float:
     return float(solution_str.strip() in ground_truth["target"])
+
+
+class Truncates(Sum):
+    """Never says that the task is over; the environment's own limit ends the episode."""
+
+    def step(self, action: str) -> Any:
+        return StepResult("again", self.pay(action), truncated=True)
+
+
+class Program(Sum):
+    """The answer is a program, in which spaces mean something."""
+
+    def solve(self) -> Any:
+        return f"one = {self.right}\nanswer = one"
+
+    def pay(self, action: str) -> float:
+        return float(action.strip("\r\n") == self.solve())
 
 
 class RunsPrograms(Sum):

@@ -431,34 +431,54 @@ def test_a_process_that_has_ended_has_no_open_files() -> None:
     assert limits._entries(os.getpid(), "fd") > 2  # pyright: ignore[reportPrivateUsage]
 
 
+ASKING = """
+from turnsmith import BaseEnvironment
+
+
+class First(BaseEnvironment):
+    reward_range = (0.0, 1.0)
+
+    def reset(self, seed=0):
+        return f"{seed}: " + self.ask("opponent", "A number.")
+
+    def step(self, action):
+        return "", float(action.strip() == "7"), True, {}
+
+    def solve(self):
+        return "7"
+
+
+class Then(BaseEnvironment):
+    def reset(self, seed=0):
+        return "Say a number."
+
+    def step(self, action):
+        return self.ask("opponent", "And you?"), 1.0, True, {}
+
+
+def five(messages):
+    return "5"
+"""
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Path:
+    file = tmp_path / "asking.py"
+    file.write_text(ASKING)
+    return file
+
+
 def test_what_asks_another_player_in_reset_is_audited_as_far_as_an_episode_goes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asking: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "first.py"
-    file.write_text(
-        "from turnsmith import BaseEnvironment\n\n\nclass First(BaseEnvironment):\n    reward_range = (0.0, 1.0)\n\n"
-        "    def reset(self, seed=0):\n        return f'{seed}: ' + self.ask('opponent', 'A number.')\n\n"
-        "    def step(self, action):\n        return '', float(action.strip() == '7'), True, {}\n\n"
-        "    def solve(self):\n        return '7'\n\n\ndef five(messages):\n    return '5'\n"
-    )
-    words = [
-        f"players.opponent=scripted:{file}:five",
-        "environment.isolation=process",
-        "environment.isolation_workers=1",
-    ]
-    assert main(["check", f"{file}:First", "--audit", *words]) == 0
+    words = [f"players.opponent=scripted:{asking}:five", "environment.isolation=process"]
+    assert main(["check", f"{asking}:First", "--audit", *words]) == 0
     assert "none failed" in capsys.readouterr().out
 
 
 def test_a_game_whose_other_player_is_not_named_is_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asking: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "duel.py"
-    file.write_text(
-        "from turnsmith import BaseEnvironment\n\n\nclass Duel(BaseEnvironment):\n    def reset(self, seed=0):\n"
-        "        return 'Say a number.'\n\n    def step(self, action):\n"
-        "        return self.ask('opponent', 'And you?'), 1.0, True, {}\n"
-    )
-    assert main(["check", f"{file}:Duel", "environment.isolation=thread"]) == 2
+    assert main(["check", f"{asking}:Then", "environment.isolation=thread"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "The environment asks the player 'opponent', and the settings do not say who plays it: set players." in told

@@ -6,7 +6,7 @@ says is so, and may be meant.
 
 from __future__ import annotations
 
-from turnsmith.check.audit.checks import attempts, episodes, right, rows, undeserved
+from turnsmith.check.audit.checks import attempts, episodes, resets, right, rows, undeserved
 from turnsmith.check.environment.subject import EnvironmentCheck
 
 AUDIT: tuple[EnvironmentCheck, ...] = (
@@ -24,7 +24,7 @@ AUDIT: tuple[EnvironmentCheck, ...] = (
     episodes.check_answer_is_not_shown,
     rows.check_missing_answers,
     episodes.check_starts,
-    episodes.check_reset_again,
+    resets.check_reset_again,
     episodes.check_episodes_end,
     attempts.check_attempts,
     attempts.check_answers_of_the_model,

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
-import inspect
-import os
-import pickle
 import statistics
-import subprocess
-import sys
-from collections.abc import Awaitable
-from contextlib import suppress
-from typing import Any
 
+from turnsmith.check.audit.code_answers import CALL
 from turnsmith.check.audit.search import NO_TIME, search
-from turnsmith.check.audit.tracing import CALL
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.env.adapters.reasoning_gym import SCORER_ERROR
-from turnsmith.env.asking import NO_EPISODE
-from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.trajectory import Outcome, Trajectory
 
 _NOISY = 0.25
 """The standard deviation of one episode's rewards, as a share of what separates right from wrong."""
-_SECONDS = 20.0
-"""Longest time of a new process that opens one episode."""
 _LIMITS = (Outcome.TURN_LIMIT, Outcome.TOKEN_LIMIT, Outcome.TIME_LIMIT)
 
 
@@ -38,7 +24,7 @@ async def check_answers_are_not_run(subject: Subject) -> Finding:
     A scorer that runs what the model writes does whatever the model writes, with your rights.
     """
     found = await search(subject)
-    if not found.executed and not found.tried_code:
+    if found.executed is None:
         return Finding("skipped", NO_TIME)
     if not found.executed:
         return Finding("passed", "Answers that are code were not run.")
@@ -161,87 +147,3 @@ async def check_episodes_end(subject: Subject) -> Finding:
         saw = f"Only limits end episodes: none of {found.tried} was ended by the environment, nor was the solution."
         return Finding("warning", saw, "Return done=True where the task is over.", every[:2])
     return Finding("passed", "Episodes are ended by the environment.")
-
-
-@environment_check("reset-again", "an object can be reset again", audit=True)
-async def check_reset_again(subject: Subject) -> Finding:
-    """Reset one object twice from the same seed, with an action in between, and one in a new process of Python.
-
-    Trainers that keep their objects would train on what the last episode left. What differs from one process to the
-    next, as the order of a set of texts does, makes the episodes of a group begin otherwise.
-    """
-    spec = subject.environment.each()[0]
-    if subject.is_agent or "://" in str(spec.target) or subject.environment.each()[1:]:
-        return Finding("skipped", "It is an agent, a mix, or on another machine.")
-    task = next(iter(subject.tasks), None) if subject.tasks else None
-    try:
-        openings = await asyncio.to_thread(_reset_twice, spec, subject.seed + 3, task)
-    except Exception as error:  # (what an environment raises)
-        if NO_EPISODE in str(error):
-            raise
-        return Finding("warning", f"A second reset of one object raised {type(error).__name__}: {error}", _RESET_FIX)
-    if openings is None:
-        return Finding("skipped", "Its `reset` is async.")
-    first, second = openings
-    if first != second:
-        saw = f"A second reset of one object from the same seed begins otherwise: {_difference(first, second)}."
-        return Finding("warning", saw, _RESET_FIX)
-    elsewhere = await asyncio.to_thread(_open_elsewhere, spec, subject.seed + 3, task)
-    if elsewhere not in (None, first):
-        saw = f"The same seed begins otherwise in another process: {_difference(first, elsewhere or '')}."
-        return Finding("failed", saw, "Sort sets before anything is drawn from them, and use no `hash` of a text.")
-    return Finding("passed", "Resets from the same seed begin in the same way, in one object and in a new process.")
-
-
-def _difference(first: str, second: str) -> str:
-    place = next((n for n, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
-    return f"{first[place : place + 60]!r}, then {second[place : place + 60]!r}"
-
-
-_ELSEWHERE = """
-import pickle, sys
-sys.path[:0], spec, seed, task = pickle.load(sys.stdin.buffer)
-from turnsmith.check.audit.checks.episodes import first_opening
-sys.stdout.write(chr(0) + first_opening(spec.build(), seed, task))
-"""
-
-
-def _open_elsewhere(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> str | None:
-    """The opening in a new process with other hashes of texts; None if it cannot be made there."""
-    with suppress(Exception):
-        given, other = pickle.dumps((sys.path, spec, seed, task)), os.environ | {"PYTHONHASHSEED": "7"}
-        command = [sys.executable, "-c", _ELSEWHERE]
-        done = subprocess.run(command, input=given, capture_output=True, env=other, timeout=_SECONDS, check=True)
-        return done.stdout.decode().rpartition(chr(0))[2]
-    return None
-
-
-def first_opening(made: Any, seed: int, task: dict[str, Any] | None) -> str:
-    """What `reset` returns."""
-    given = {"seed": seed, "task": copy.deepcopy(task)}
-    return str(
-        made.reset(**{name: one for name, one in given.items() if name in inspect.signature(made.reset).parameters})
-    )
-
-
-_RESET_FIX = "Let `reset` set everything anew, generators of random numbers too; or make a new object each time."
-
-
-async def _await(returned: Awaitable[Any]) -> Any:
-    return await returned
-
-
-def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> tuple[str, str] | None:
-    made = spec.build()
-    try:
-        if inspect.iscoroutinefunction(made.reset):
-            return None
-        first = first_opening(made, seed, task)
-        with suppress(Exception):  # told by the checks that play
-            returned = made.step("qwzx")
-            if inspect.isawaitable(returned):
-                asyncio.run(_await(returned))
-        return first, first_opening(made, seed, task)
-    finally:
-        with suppress(Exception):
-            made.close()

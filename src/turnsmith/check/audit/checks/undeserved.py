@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from turnsmith.check.audit.evidence import evidence
+from turnsmith.check.audit.evidence import evidence, shortest
 from turnsmith.check.audit.rules import NONSENSE
 from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
 from turnsmith.check.audit.solutions import LAST_STEP, says_the_answer
@@ -57,7 +57,7 @@ async def _paid(found: Search, name: str, played: PlayedTasks, shares: Mapping[s
     task, episode = max(played.counted, key=lambda pair: pair[1].total_reward)
     actions = episode.actions
     if found.is_single and len(actions) == 1:
-        actions = list(await found.shortest(task, actions, episode.total_reward))
+        actions = list(await shortest(found.subject, task, actions, episode.total_reward))
     also = [one for one, share in shares.items() if one != name and share >= _MUCH]
     saw = (
         f"Paid {played.mean:.3g} on average without being right: {name}. A right answer gets {found.top:.3g}, no skill "
