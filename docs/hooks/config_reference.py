@@ -56,8 +56,8 @@ def config_reference() -> str:
 
 
 def _section(name: str, kind: Any) -> str:
-    if name in ("players", "verl"):
-        return f"## `{name}`\n\n{_docstrings(ConfigStore)[name]}\n\n{_NOTES[name]}"
+    if name in ("players", "verl", "verl_unchecked"):
+        return f"## `{name}`\n\n{_docstrings(ConfigStore)[name]}\n\n{_NOTES.get(name, '')}"
     summary = (inspect.getdoc(kind) or "").splitlines()[0]
     rows = [_row(name, kind, field) for field in get_type_hints(kind)]
     return "\n".join([f"## `{name}`\n\n{summary}\n", *rows, ""]) + (f"\n{_NOTES[name]}" if name in _NOTES else "")

@@ -61,7 +61,6 @@ class ImportName(str):
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
-Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 Backend = Literal["auto", "transformers", "vllm", "sglang", "openai"]
 ToolFormat = Literal["function_calling", "json", "react", "native", "text"]
 Estimator = Literal[
@@ -74,6 +73,7 @@ LossAggregation = Literal[
 ]
 RolloutCorrection = Literal["auto", "none", "token", "sequence"]
 LearningRateSchedule = Literal["constant", "cosine"]
+Offload = Literal["none", "optimizer", "all"]
 Schedule = Literal["sync", "colocate_async", "separate_async"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
@@ -126,9 +126,11 @@ class ModelConfig(_Section):
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     device: Device = "auto"
     """`auto`: `cuda` if there is a GPU."""
-    attn_implementation: Attention = "auto"
-    """How the trainer computes attention, by transformers' names. `auto`: `flash_attention_2` on a GPU if the package
-    flash-attn is installed where you start the run, else `sdpa`, which is PyTorch's own and pads episodes."""
+    attn_implementation: str = "auto"
+    """How the trainer computes attention: `packed_sdpa` (PyTorch's own, episode by episode, without padding), `sdpa`
+    or `eager`, which pad episodes, `flash_attention_2`, or another name that transformers knows. `auto`: on a GPU
+    `flash_attention_2` if the package flash-attn is installed where you start the run, else `packed_sdpa` for models
+    that were compared with it; `sdpa` on a CPU."""
     tensor_parallel_size: Annotated[int, AtLeast(1)] = 1
     """GPUs over which the rollout engine shards the model."""
     sequence_parallel_size: Annotated[int, AtLeast(1)] = 1
@@ -183,8 +185,9 @@ class InferenceConfig(_Section):
     """Nucleus sampling: sample from the smallest set of tokens with this probability mass; 1: from all."""
     top_k: int = -1
     """Sample from the k most likely tokens; -1: from all."""
-    gpu_memory_utilization: float = 0.5
-    """Fraction of each GPU's memory for the rollout engine (on a CPU, see `cpu_cache_gib`)."""
+    gpu_memory_utilization: Annotated[float | None, Between(0, 1)] = None
+    """Fraction of each GPU's memory for the rollout engine (on a CPU, see `cpu_cache_gib`). None: 0.5 on GPUs that also
+    train, 0.85 on those that only generate."""
     cpu_cache_gib: float = 1.0
     """Size of vLLM's KV cache on a CPU, in GiB."""
     max_concurrency: Annotated[int, AtLeast(1)] = 256
@@ -205,8 +208,8 @@ class TrainingConfig(_Section):
     credit: Credit = "episode"
     """What one advantage covers: `episode` (all tokens of an episode), `turn` (each turn, by the rewards from it on),
     or `anchored` (turns that began from the same observation are compared, as in GiGPO)."""
-    learning_rate: Annotated[float, Between(0, 1, "1e-6 is usual for all weights")] = 1e-6
-    """Learning rate of the optimizer (AdamW)."""
+    learning_rate: Annotated[float | None, Between(0, 1, "1e-6 is usual for all weights")] = None
+    """Learning rate of the optimizer (AdamW). None: 1e-6 for all weights, 1e-5 for a LoRA adapter."""
     critic_learning_rate: Annotated[float, Between(0, 1)] = 1e-5
     """Learning rate of the critic, when there is one."""
     batch_size: Annotated[int, AtLeast(1)] = 32
@@ -221,7 +224,14 @@ class TrainingConfig(_Section):
     """Episodes per gradient update; None: the whole batch."""
     micro_batch_size: Annotated[int, AtLeast(1)] = 8
     """Limit on episodes per forward pass of one rank; smaller needs less memory. Reduced to a divisor of the rank's
-    share of a mini-batch."""
+    share of a mini-batch. Where `micro_batch_tokens` holds, it has no effect."""
+    micro_batch_tokens: Annotated[int | None, AtLeast(0)] = None
+    """Limit on tokens per forward pass of one rank, in place of `micro_batch_size`: at least those of the longest
+    episode. None: on GPUs 16,384, or the longest episode if that is longer; on a CPU `micro_batch_size` holds, as it
+    does with 0."""
+    offload: Offload = "none"
+    """What the trainer keeps in the machine's memory while a GPU does not need it: the `optimizer`'s state, or `all`,
+    weights too. Slower, for models that would not fit; GPUs only."""
     updates_per_batch: Annotated[int, AtLeast(1)] = 1
     """Passes of the optimizer over one batch (PPO epochs)."""
     num_epochs: Annotated[int, AtLeast(1)] = 1
@@ -449,6 +459,10 @@ class CheckpointConfig(_Section):
     """Name of the run's folder; None: made from the environment and the time."""
     save_interval: Annotated[int, AtLeast(0)] = 1
     """Save a checkpoint every N epochs, at the end, and when an evaluation is the best so far; 0: never."""
+    save_minutes: Annotated[float | None, AtLeast(0)] = None
+    """Save after the first step that ends so many minutes after the last checkpoint, instead of every `save_interval`
+    epochs. 0: by epochs. None: 30 on GPUs, where a checkpoint of a large model takes minutes; 0 on a CPU, with players
+    that are `self`, and if `save_interval` is 0."""
     keep_last_n: Annotated[int, AtLeast(0)] = 2
     """Checkpoints to keep besides the best; 0: all."""
     save_model: bool = True
@@ -533,6 +547,9 @@ class ConfigStore(_Section):
     verl: dict[str, Any] = field(default_factory=dict)
     """Settings of verl itself by dotted name, for what has no setting above. A name that verl does not have, or that
     turnsmith sets itself, is an error."""
+    verl_unchecked: dict[str, Any] = field(default_factory=dict)
+    """The same without any check and after all others, also over what turnsmith sets: what that breaks shows in the
+    run."""
 
 
 # The names that other tools have for our settings: whoever types one is told ours. From TRL, verl, verifiers and

@@ -24,7 +24,7 @@ from turnsmith.records.yaml_text import YamlProblem, parse_yaml
 
 logger = logging.getLogger(__name__)
 _SCRIPT = "scripted:"
-_OPEN_SECTIONS = ("environment", "players", "verl")
+_OPEN_SECTIONS = ("environment", "players", "verl", "verl_unchecked")
 _EARLIER: dict[str, tuple[str, Any]] = {
     "environment.isolation_token_file": ("environment.token_file", ""),
     "environment.threads": ("", 0),
@@ -174,8 +174,8 @@ def _set(config: ConfigStore, section: str, name: str, value: Any) -> None:
     """Set one setting, validated; `name` may be dotted in the two open sections."""
     if f"{section}.{name}" in _EARLIER:  # in an open section as well: files of earlier versions have it
         raise ConfigError(_unknown(f"{section}.{name}"))
-    if section == "verl":
-        config.verl.update(_flatten(name, value))
+    if section in ("verl", "verl_unchecked"):
+        getattr(config, section).update(_flatten(name, value))
     elif section == "environment":
         _set_environment(config.environment, name, value)
     elif section == "players":

@@ -10,6 +10,7 @@
     ├── EngineFailure            the inference engine could not generate
     ├── TextRefused              a text would become control tokens of the model
     ├── TrainingFailure          the run stopped before its last step
+    │   └── UpdateOutOfMemory    a GPU was out of memory while it trained
     ├── Preempted                a scheduler asked the run to stop; it can be resumed
     ├── SandboxFailure           the sandbox for model-written code could not start
     ├── RecordError              a run folder is missing, damaged or in an unknown format
@@ -121,6 +122,15 @@ class TrainingFailure(TurnsmithError):
         ... except TrainingFailure as error:
         ...     print("resume it later:", error)
         resume it later: The run stopped at step 12: the disk is full.
+    """
+
+
+class UpdateOutOfMemory(TrainingFailure):
+    """A GPU was out of memory while it trained, so that smaller micro-batches help.
+
+    Example:
+        >>> isinstance(UpdateOutOfMemory("A GPU is out of memory."), TrainingFailure)
+        True
     """
 
 

@@ -202,6 +202,8 @@ OBSERVED = {
     "training.group_size": Seen(4, key(f"{ROLLOUT}.n")),
     "training.filter_groups": Seen(True, plan(lambda it: it.filtered_group_size)),
     "training.mini_batch_size": Seen(16, key(f"{ACTOR}.ppo_mini_batch_size")),
+    "training.micro_batch_tokens": Seen(8000, key("actor_rollout_ref.actor.ppo_max_token_len_per_gpu")),
+    "training.offload": Seen("all", refusal),  # On a CPU; of GPUs test_to_verl.py has it.
     "training.micro_batch_size": Seen(4, key(f"{ACTOR}.ppo_micro_batch_size_per_gpu")),
     "training.updates_per_batch": Seen(2, key(f"{ACTOR}.ppo_epochs")),
     "training.num_epochs": Seen(3, last_step),
@@ -240,6 +242,7 @@ OBSERVED = {
     "checkpoint.output_dir": Seen("elsewhere", lambda config: folder(config).parent),
     "checkpoint.run_name": Seen("mine", lambda config: folder(config).name),
     "checkpoint.save_interval": Seen(3, plan(lambda it: CheckpointPolicy.of(it.config))),
+    "checkpoint.save_minutes": Seen(5.0, plan(lambda it: CheckpointPolicy.of(it.config))),
     "checkpoint.keep_last_n": Seen(5, plan(lambda it: CheckpointPolicy.of(it.config))),
     "checkpoint.grace_seconds": Seen(9.0, lambda config: load(folder(config) / "config.yaml").checkpoint.grace_seconds),
     "checkpoint.save_model": Seen(False, plan(lambda it: CheckpointPolicy.of(it.config))),
@@ -256,6 +259,9 @@ OBSERVED = {
     "logging.project": Seen("letters", key("trainer.project_name")),
     "logging.warnings": Seen(["statistics:mean"], lambda config: load(folder(config) / "config.yaml").logging.warnings),
     "players": Seen({"user": "frozen"}, rollout(lambda it: it.players.settings)),
+    "verl_unchecked": Seen(
+        {"trainer.v1.trainer_mode": "mine"}, lambda config: verl_config(config).get("trainer.v1.trainer_mode")
+    ),
     "verl": Seen({"trainer.critic_warmup": 5}, lambda config: verl_config(config).get("trainer.critic_warmup")),
 }
 

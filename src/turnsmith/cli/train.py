@@ -102,11 +102,11 @@ def _print_settings(config: ConfigStore) -> None:
     from turnsmith.config_sources import to_dict
     from turnsmith.records.yaml_text import dump_yaml
     from turnsmith.trainer.config.check import verl_config
-    from turnsmith.trainer.config.log_probs import log_prob_words
+    from turnsmith.trainer.config.log_probs import forward_words
     from turnsmith.trainer.driver.preflight import dry_run_table
 
     settings = dump_yaml(to_dict(config))
     verl = OmegaConf.to_yaml(verl_config(config), resolve=True)
-    asked = "".join(f"# {line}\n" for line in [*dry_run_table(config).splitlines(), log_prob_words(config)])
+    asked = "".join(f"# {line}\n" for line in [*dry_run_table(config).splitlines(), forward_words(config)])
     text = f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}"
     print_line(text.removesuffix("\n"), sys.stdout)

@@ -8,6 +8,13 @@ from pathlib import Path
 
 from turnsmith.importing import installed_version
 
+PACKED_SDPA = "packed_sdpa"
+"""Our own attention for a trainer that concatenates episodes, by the name that transformers knows it by."""
+
+
+ALONE_ON_GPU = 0.85
+"""The share of a GPU's memory for an engine that shares it with no trainer."""
+
 
 def auto_device() -> str:
     """`cuda` if this process can see an NVIDIA GPU, else `cpu`.
@@ -54,11 +61,12 @@ def auto_attention(device: str, dtype: str) -> str:
 
     Example:
         >>> auto_attention("cpu", "float32"), auto_attention("cuda", "float32")
-        ('sdpa', 'sdpa')
+        ('sdpa', 'packed_sdpa')
     """
+    if device == "cpu":  # there, a prompt that several episodes share is computed once instead
+        return "sdpa"
     # Flash attention computes in half precision only.
-    can_use_flash = device != "cpu" and dtype != "float32" and has_flash_attention()
-    return "flash_attention_2" if can_use_flash else "sdpa"
+    return "flash_attention_2" if dtype != "float32" and has_flash_attention() else PACKED_SDPA
 
 
 def has_flash_attention() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError, TrainingFailure
+from turnsmith.errors import ConfigError, TrainingFailure, UpdateOutOfMemory
 from turnsmith.inference.models import BUILT_MODELS, cache_folder
 from turnsmith.records.checkpoints import read_state
 from turnsmith.records.files import using
@@ -22,6 +22,7 @@ from turnsmith.tools.parsing import ActionParser
 from turnsmith.tools.registry import ToolRegistry
 from turnsmith.trainer.checkpoints.contents import check_fit, find_checkpoint
 from turnsmith.trainer.config.check import check, check_horizon, run_header, verl_config
+from turnsmith.trainer.config.layout import half_micro_batch
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Epochs, Tasks, steps_in_epoch
 from turnsmith.trainer.display import ProgressView
 from turnsmith.trainer.driver.ending import ignore_preemption, preemptible, record_end, to_training_failure
@@ -108,10 +109,13 @@ made of whole groups. Set batch_size to 24 or 32.
         self._view = ProgressView()
         if sentence := self.parts.validation.warning(config):
             self._view.note(sentence)
+        if config.verl_unchecked:
+            self._view.note(f"Nothing checks {', '.join(config.verl_unchecked)} (verl_unchecked).")
         self._steps_made = 0
         self._epochs = Epochs()
         self._stopped: StoppedRun | None = None  # the run to resume, until it has been started
         self._is_training = False
+        self._is_halved = False  # whether micro-batches were halved after a GPU was out of memory
 
     @classmethod
     def resume(
@@ -211,6 +215,8 @@ made of whole groups. Set batch_size to 24 or 32.
                 callback.on_train_end(self)
         except BaseException as error:
             self._is_training = False
+            if isinstance(error, UpdateOutOfMemory) and self._rewind_with_half_micro_batches():
+                return self.fit()
             ignore_preemption()
             self._view.finish(record_end(error, self.run))
             self.cleanup()
@@ -219,6 +225,25 @@ made of whole groups. Set batch_size to 24 or 32.
         if not is_whole:
             self.cleanup()  # the step that was under way is gone; only `resume` begins it again
         return self.metrics_history
+
+    def _rewind_with_half_micro_batches(self) -> bool:
+        """Rewind to the last checkpoint, with smaller micro-batches; False if that was done before, or can't be."""
+        half = None if self._is_halved else half_micro_batch(self.config)
+        if half is None:
+            return False
+        failed = self._steps_made + 1
+        self.cleanup()
+        dataset = self.parts.dataset
+        given = {**self.parts.parts(), "environment": self.parts.environment, "validation": self.parts.validation}
+        self._stopped = reopen(self._folder().path, given | {"curriculum": dataset.curriculum}, [half])
+        self.config, self._lock, self._is_halved = self._stopped.config, self._stopped.lock, True
+        self._steps_made, self._epochs = self._stopped.step, self._stopped.recipe.epochs
+        self._show(
+            EventKind.WARNING,
+            f"A GPU was out of memory in step {failed}. The run goes on after step {self._steps_made} with {half}; it "
+            "will stop if that is not enough.",
+        )
+        return True
 
     def check(self, say: Callable[[str], None]) -> None:
         """Make the checks of `training.check`, which `fit` makes before it starts Ray, and say what they find.
@@ -362,7 +387,9 @@ made of whole groups. Set batch_size to 24 or 32.
             assert self._session is not None
             return self._session.wait(reference, self._show, grace)
         except RayError as error:
-            raise to_training_failure(error, self._folder(), self._steps_made) from None
+            watchdog = None if self._session is None else self._session.watchdog
+            phase = "" if watchdog is None else watchdog.phase
+            raise to_training_failure(error, self._folder(), self._steps_made, phase) from None
 
     def _show(self, kind: EventKind, content: Any) -> None:
         if kind == EventKind.PHASE:

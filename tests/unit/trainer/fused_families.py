@@ -1,7 +1,8 @@
-"""verl's training worker with its plain and its fused log-probs, for tiny random models of many families, on two ranks
-with FSDP2: `python -m tests.unit.trainer.fused_families FOLDER TOKENIZER FAMILY ...`
+"""verl's training worker with padded episodes and plain log-probs, with packed episodes, and as on a GPU (packed,
+fused, micro-batches by tokens), for tiny random models of many families, on two ranks with FSDP2:
+`python -m tests.unit.trainer.fused_families FOLDER TOKENIZER FAMILY ...`
 
-Prints, for each family with all weights trained and with LoRA, how far the two are from each other.
+Prints, for each family with all weights trained and with LoRA, how far the others are from the first.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ from verl.workers.utils.losses import ppo_loss
 
 from turnsmith import ConfigStore
 from turnsmith.trainer.config.check import verl_config
+from turnsmith.trainer.config.log_probs import PACKED_FAMILIES
 
 RANKS = 2
+PATHS = ("plain", "packed", "gpu")
+TOKENS = 90
+"""Of a micro-batch on the path of a GPU; the longest episode has 49, and all of them 276."""
 WITHOUT_SDPA = {"gpt_oss"}
 WITHOUT_LORA = {"phimoe", "glm4_moe", "dots1", "minimax_m2", "deepseek_v3"}
 """PEFT cannot train the router or the experts of these, with either kind of log-probs."""
@@ -74,7 +79,9 @@ SIZES: dict[str, Any] = {
 
 
 def tiny_model(family: str) -> Any:
-    """A random model of the family, with no norm of 1 and no bias of 0."""
+    """A random model of the family, with no norm of 1 and no bias of 0; `smollm2` is a llama whose head is tied."""
+    tied = {"tie_word_embeddings": True} if family == "smollm2" else {}
+    family = "llama" if tied else family
     usual: Any = AutoConfig.for_model(family)
     sizes = {name: value for name, value in SIZES.items() if getattr(usual, name, None) is not None}
     unset = ("head_dim", "num_key_value_heads", "num_experts_per_tok", "n_routed_experts", "n_shared_experts")
@@ -85,7 +92,7 @@ def tiny_model(family: str) -> Any:
         sizes["layer_types"] = usual.layer_types[-2:]
     torch.manual_seed(0)
     model: Any = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(family, **sizes), attn_implementation=attention(family)
+        AutoConfig.for_model(family, **sizes, **tied), attn_implementation=attention(family, "plain")
     )
     with torch.no_grad():
         for weight in model.parameters():
@@ -93,20 +100,29 @@ def tiny_model(family: str) -> Any:
     return model
 
 
-def attention(family: str) -> str:
-    return "eager" if family in WITHOUT_SDPA else "sdpa"
+def attention(family: str, path: str) -> str:
+    if family in WITHOUT_SDPA:
+        return "eager"
+    return "packed_sdpa" if path != "plain" and family in {*PACKED_FAMILIES, "smollm2"} else "sdpa"
 
 
-def worker(folder: Path, lora: int, *, fused: bool) -> Any:
+def worker(folder: Path, lora: int, path: str) -> Any:
     """verl's worker, as a run of ours would have it."""
     config = ConfigStore()
     config.model.local_path, config.model.device, config.model.lora_rank = str(folder), "cpu", lora
-    config.model.attn_implementation = attention(folder.name)  # type: ignore[assignment]
+    config.model.attn_implementation = attention(folder.name, path)
+    if path == "gpu":
+        config.inference.max_prompt_tokens, config.inference.max_episode_tokens = 40, 9
+        config.training.micro_batch_tokens = TOKENS
     config.training.entropy_coef, config.ray.gpus_per_node = 0.01, RANKS
     theirs = copy.deepcopy(verl_config(config, model_path=str(folder), run_dir="unused", steps=1).actor_rollout_ref)
     theirs.actor.optim.total_training_steps = 1
-    theirs.model.use_fused_kernels = fused  # not by a setting of ours, which is refused where this would show
+    theirs.model.use_fused_kernels = path == "gpu"  # not by a setting of ours, which is refused where this would show
     actor, model = (omega_conf_to_dataclass(part) for part in (theirs.actor, theirs.model))
+    # As verl's worker of actor and rollout does before it makes this one.
+    actor.engine.use_dynamic_bsz = actor.use_dynamic_bsz
+    actor.engine.max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    actor.engine.infer_max_token_len_per_gpu = theirs.rollout.log_prob_max_token_len_per_gpu
     parts = {"model_config": model, "engine_config": actor.engine, "optimizer_config": actor.optim}
     made: Any = TrainingWorker(
         TrainingWorkerConfig(model_type="language_model", checkpoint_config=actor.checkpoint, **parts)
@@ -116,13 +132,14 @@ def worker(folder: Path, lora: int, *, fused: bool) -> Any:
     return made
 
 
-def numbers(folder: Path, lora: int, *, fused: bool) -> dict[str, torch.Tensor]:
-    """Log-probs and entropy of all response tokens, and the gradient of an update with two micro-batches."""
-    made = worker(folder, lora, fused=fused)
-    assert (getattr(made.engine.module, "_verl_fused_kernels_backend", None) == "torch") is fused
+def numbers(folder: Path, lora: int, path: str) -> dict[str, torch.Tensor]:
+    """Log-probs and entropy of all response tokens, and the gradient of an update with several micro-batches."""
+    made = worker(folder, lora, path)
+    assert (getattr(made.engine.module, "_verl_fused_kernels_backend", None) == "torch") is (path == "gpu")
     data = batch(concatenated=False)
     tu.assign_non_tensor(data, temperature=0.7, global_token_num=data["input_ids"].offsets().diff().tolist())
-    data.pop("use_remove_padding")  # the worker says, as whether log-probs are fused
+    for name in ("use_remove_padding", *(("use_dynamic_bsz",) if path == "gpu" else ())):
+        data.pop(name)  # the worker says, as whether log-probs are fused
     data["advantages"] = data["advantages"] * (1 + made.rank)  # each rank has a gradient of its own
     asked = data.copy()
     tu.assign_non_tensor(asked, compute_loss=False)
@@ -146,19 +163,24 @@ def numbers(folder: Path, lora: int, *, fused: bool) -> dict[str, torch.Tensor]:
 
 
 def family_differences(folder: Path, tokenizer: Path, family: str, rank: int) -> dict[str, dict[str, float]]:
-    """With all weights trained and with LoRA, the largest difference of each number."""
+    """With all weights trained and with LoRA, the largest difference of each number from the plain path's."""
     if rank == 0:
         shutil.copytree(tokenizer, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
         tiny_model(family).save_pretrained(folder)
     torch.distributed.barrier()
     # In this order: verl's fused forward replaces that of the model's class.
-    ranks_of = {"full": 0} if family in WITHOUT_LORA else {"full": 0, "lora": 4}
-    plain, fused = ([numbers(folder, size, fused=used) for size in ranks_of.values()] for used in (False, True))
+    kind: Any = type(tiny_model(family))
+    usual = kind.forward
+    ranks_of = {"full": 0} if family in WITHOUT_LORA or "TURNSMITH_NO_LORA" in os.environ else {"full": 0, "lora": 4}
+    made = {path: [numbers(folder, size, path) for size in ranks_of.values()] for path in PATHS}
     found: dict[str, dict[str, float]] = {}
-    for name, one, other in zip(ranks_of, plain, fused, strict=True):
-        found[name] = {key: float((one[key] - other[key]).abs().max()) for key in ("log_probs", "entropy")}
-        norm = one["gradient"].norm()
-        found[name] |= {"gradient": float((one["gradient"] - other["gradient"]).norm() / norm), "norm": float(norm)}
+    for path in PATHS[1:]:
+        for name, one, other in zip(ranks_of, made["plain"], made[path], strict=True):
+            far = {key: float((one[key] - other[key]).abs().max()) for key in ("log_probs", "entropy")}
+            norm = one["gradient"].norm()
+            far |= {"gradient": float((one["gradient"] - other["gradient"]).norm() / norm), "norm": float(norm)}
+            found[f"{name} {path}"] = far
+    kind.forward = usual
     return found
 
 

@@ -15,6 +15,7 @@ from turnsmith.inference.models import resolve
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.layout import resolve_attention
 from turnsmith.trainer.config.to_verl import keys_we_set
+from turnsmith.trainer.verl.packed_attention import register
 
 MODELS = ("actor_rollout_ref.model", "critic.model")
 
@@ -40,6 +41,7 @@ def flash_attn(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_a_model_loads_on_a_gpu_machine_without_flash_attn() -> None:
     import transformers
 
+    register()
     keys = keys_we_set(settings("model.device=cuda"))
     for model in MODELS:
         # As verl's HFModelConfig loads it, with its default.
@@ -52,8 +54,8 @@ def test_a_model_loads_on_a_gpu_machine_without_flash_attn() -> None:
     ("overrides", "there", "attention"),
     [
         (["model.device=cuda"], True, "flash_attention_2"),
-        (["model.device=cuda"], False, "sdpa"),
-        (["model.device=cuda", "model.dtype=float32"], True, "sdpa"),  # flash attention has no float32
+        (["model.device=cuda"], False, "packed_sdpa"),
+        (["model.device=cuda", "model.dtype=float32"], True, "packed_sdpa"),  # flash attention has no float32
         (["model.device=cpu"], True, "sdpa"),
         (["ray.address=auto"], True, "flash_attention_2"),
         (["model.device=cuda", "model.attn_implementation=eager"], True, "eager"),
@@ -71,7 +73,7 @@ def test_auto_takes_flash_attention_where_it_can(
     for model in MODELS:
         assert keys[f"+{model}.override_config.attn_implementation"] == attention
         # Episodes that are concatenated without padding would see each other with any other attention.
-        assert keys[f"{model}.use_remove_padding"] is (attention == "flash_attention_2")
+        assert keys[f"{model}.use_remove_padding"] is (attention in ("flash_attention_2", "packed_sdpa"))
 
 
 @pytest.mark.parametrize(

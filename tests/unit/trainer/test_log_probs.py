@@ -12,7 +12,15 @@ from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.check import run_header, verl_config
-from turnsmith.trainer.config.log_probs import FUSED, FUSED_FAMILIES, fused_key, plain_because
+from turnsmith.trainer.config.log_probs import (
+    FUSED,
+    FUSED_FAMILIES,
+    PACKED_FAMILIES,
+    forward_keys,
+    padded_because,
+    plain_because,
+)
+from turnsmith.trainer.config.to_verl import attention_keys
 
 MODEL = "actor_rollout_ref.model"
 LEFT_OUT = "which verl's fused forward leaves out"
@@ -82,9 +90,20 @@ def test_a_gpu_run_without_flash_attn_takes_fused_log_probs_where_the_family_all
     of_model, reason = REAL[name]
     config = settings(tmp_path, of_model)
     assert plain_because(config) == reason
-    assert fused_key(config) == {FUSED: reason == ""}
     said = f"plain log-probs: {reason}" if reason else "fused log-probs"
+    padded = padded_because(config)
+    assert bool(padded) is (of_model["model_type"] not in PACKED_FAMILIES)
+    assert forward_keys(config) == {FUSED: reason == ""} | (attention_keys("sdpa") if padded else {})
+    said += f", padded episodes: {padded}" if padded else ""
     assert run_header(config, "Game").endswith(f" · vllm on cuda, {said}")
+
+
+def test_packed_attention_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+    config = settings(tmp_path, {"model_type": "qwen3_next"}, "model.attn_implementation=packed_sdpa")
+    with pytest.raises(
+        ConfigError, match=r"packed_sdpa: models of type qwen3_next were not compared with it\. Use sdpa"
+    ):
+        verl_config(config)
 
 
 def test_verl_is_given_the_choice(tmp_path: Path) -> None:
@@ -105,7 +124,7 @@ def test_what_the_user_sets_wins(value: bool, device: str, tmp_path: Path) -> No
 def test_elsewhere_log_probs_are_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(tmp_path, {"model_type": "qwen3"}, "model.device=cpu")
     assert plain_because(config).startswith("on a CPU, ")
-    assert fused_key(config) == {FUSED: False}
+    assert forward_keys(config) == {FUSED: False}
     assert run_header(config, "Game").endswith(" · transformers on cpu")
     monkeypatch.setattr("turnsmith.inference.auto.has_flash_attention", lambda: True)
     config = settings(tmp_path, {"model_type": "qwen3"})

@@ -24,6 +24,7 @@ from turnsmith.trainer.config.layout import (
     resolve_dtype,
     training_sampling,
 )
+from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.config.verl_settings import compose
 
 
@@ -190,9 +191,11 @@ def test_a_cpu_run_asks_for_nothing_that_needs_a_gpu(on_cpu: Any) -> None:
 
 def test_a_cpu_run_turns_off_what_only_gpus_have() -> None:
     keys = keys_of()
-    switched = {name: value for name, value in keys.items() if name in to_verl._cpu()}
-    assert [name for name, value in switched.items() if value] == ["actor_rollout_ref.rollout.enforce_eager"]
-    assert len(switched) == 11
+    switched = {name: value for name, value in keys.items() if name in to_verl._cpu(ConfigStore())}
+    rollout = "actor_rollout_ref.rollout"
+    assert [name for name, value in switched.items() if value is True] == [f"{rollout}.enforce_eager"]
+    assert switched[f"{rollout}.max_num_batched_tokens"] == 8192  # a prompt that is not split has to fit
+    assert len(switched) == 12
     assert keys["trainer.device"] == "cpu"
 
 
@@ -394,3 +397,37 @@ def test_transfer_queue_takes_more_than_100_000_episodes(on_cpu: Any) -> None:
     unit = StorageUnitData(size)
     unit.put_data({"uid": keys}, keys)
     assert unit.get_data(["uid"], keys[-1:]) == {"uid": keys[-1:]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("inference.max_episode_tokens=131072", {"rollout.max_num_batched_tokens": 8192}),
+        ("training.schedule=sync", {"rollout.gpu_memory_utilization": 0.5, "actor.use_dynamic_bsz": True}),
+        ("ray.rollout_nodes=1 training.schedule=separate_async", {"rollout.gpu_memory_utilization": 0.85}),
+        ("inference.gpu_memory_utilization=0.7", {"rollout.gpu_memory_utilization": 0.7}),
+        ("model.lora_rank=8", {"actor.optim.lr": 1e-5}),
+        ("training.learning_rate=2e-6", {"actor.optim.lr": 2e-6}),
+        (
+            "training.offload=optimizer",
+            {"actor.fsdp_config.optimizer_offload": True, "actor.fsdp_config.param_offload": False},
+        ),
+        ("training.offload=all", {"ref.fsdp_config.param_offload": True}),
+        (
+            "inference.max_episode_tokens=40000",
+            {"actor.ppo_max_token_len_per_gpu": 42048, "rollout.log_prob_max_token_len_per_gpu": 42048},
+        ),
+        (
+            "training.micro_batch_tokens=0 training.micro_batch_size=2",
+            {"actor.use_dynamic_bsz": False, "actor.ppo_micro_batch_size_per_gpu": 2},
+        ),
+    ],
+)
+def test_defaults_of_a_gpu(setting: str, expected: dict[str, object]) -> None:
+    keys = keys_we_set(apply_overrides(ConfigStore(), ["model.device=cuda", *setting.split()]))
+    assert {name: keys[f"actor_rollout_ref.{name}"] for name in expected} == expected
+
+
+def test_a_micro_batch_that_is_shorter_than_an_episode_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"micro_batch_tokens=4000 is less than the longest episode of 4096 tokens"):
+        check(apply_overrides(ConfigStore(), ["model.device=cuda", "training.micro_batch_tokens=4000"]))

@@ -11,7 +11,8 @@ import pytest
 
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
-from turnsmith.trainer.config.check import check
+from turnsmith.inference.models import resolve
+from turnsmith.trainer.config.check import check, verl_config
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.config.verl_settings import _overlap, known_names, verl_key_table, what_becomes_of
 
@@ -64,7 +65,8 @@ def test_what_is_passed_on_is_read() -> None:
 
 
 def test_every_row_of_the_table_is_about_a_setting_of_verl() -> None:
-    used = {what_becomes_of(name) for name in known_names()}
+    without_default = "actor_rollout_ref.actor.checkpoint.save_lora_only"  # a field that verl's YAML files do not list
+    used = {what_becomes_of(name) for name in (*known_names(), without_default)}
     rows = {(kind, row) for kind, names in verl_key_table().items() for row in names}
     assert rows <= used
 
@@ -83,6 +85,13 @@ def test_every_row_of_the_table_is_about_a_setting_of_verl() -> None:
         ("distillation.enabled", "has no effect: turnsmith starts no teacher"),
         ("trainer.balance_batch", "has no effect: verl's V1 trainer always balances"),
         ("critic.optim._target_", "names a class of verl's config"),
+        # They were passed on, and broke the run at its first checkpoint, batch or lost server.
+        ("actor_rollout_ref.actor.checkpoint.save_lora_only", "leaves out the weights"),
+        ("trainer.v1.sampler.custom_sampler.path", "replaces turnsmith's replay buffer"),
+        ("actor_rollout_ref.rollout.disaggregation.enabled", "starts servers of verl's that a run cannot lose"),
+        ("actor_rollout_ref.rollout.data_parallel_size", "makes servers that turnsmith does not count"),
+        ("actor_rollout_ref.rollout.expert_parallel_size", "makes servers that turnsmith does not count"),
+        ("actor_rollout_ref.actor.use_dynamic_bsz", "is set by turnsmith: use .*training.micro_batch_tokens"),
     ],
 )
 def test_a_setting_without_effect_is_refused_with_what_to_do_instead(name: str, sentence: str) -> None:
@@ -95,8 +104,8 @@ def test_a_setting_without_effect_is_refused_with_what_to_do_instead(name: str, 
 @pytest.mark.parametrize(
     "name",
     [
-        "actor_rollout_ref.actor.use_dynamic_bsz",
         "actor_rollout_ref.actor.fsdp_config.param_offload",
+        "actor_rollout_ref.rollout.max_num_batched_tokens",  # ours, but nothing relies on it
         "actor_rollout_ref.model.use_liger",
         "actor_rollout_ref.rollout.quantization",
         "+actor_rollout_ref.rollout.engine_kwargs.vllm.decode_context_parallel_size",
@@ -108,3 +117,17 @@ def test_a_setting_with_an_effect_is_passed_on(name: str) -> None:
     config = config_on("cuda")
     config.verl = {name: 1}
     check(config)
+
+
+def test_an_expert_is_never_blocked() -> None:
+    config = config_on("cuda")
+    config.verl_unchecked = {
+        "actor_rollout_ref.actor.use_dynamic_bsz": False,  # set by us
+        "actor_rollout_ref.rollout.disaggregation.enabled": True,  # refused
+        "actor_rollout_ref.model.of_a_fork": 7,  # not verl's
+    }
+    check(config)
+    theirs = verl_config(config, model_path=resolve("tiny"), run_dir="unused", steps=1)
+    assert theirs.actor_rollout_ref.actor.use_dynamic_bsz is False
+    assert theirs.actor_rollout_ref.rollout.disaggregation.enabled is True
+    assert theirs.actor_rollout_ref.model.of_a_fork == 7

@@ -18,7 +18,14 @@ from turnsmith.errors import ConfigError
 from turnsmith.inference.models.shape import ModelShape
 from turnsmith.records.yaml_text import parse_yaml
 from turnsmith.trainer.advantages import get_estimator
-from turnsmith.trainer.config.layout import RayDemand, check_layout, micro_batch_size, rollout_layout, trainer_ranks
+from turnsmith.trainer.config.layout import (
+    RayDemand,
+    check_layout,
+    gpu_share,
+    micro_batch_size,
+    rollout_layout,
+    trainer_ranks,
+)
 from turnsmith.trainer.config.log_probs import plain_because
 
 _TRAINING, _PREFILL, _READING, _LINK = 0.4, 0.5, 0.6, 0.5
@@ -110,7 +117,7 @@ def gpu_memory(
     kept = tokens * shape.layers * shape.hidden * _BF16  # with gradient checkpointing
     inside = tokens * _BF16 * (8 * shape.hidden + 4 * shape.intermediate) + 2 * layer
     update = state + kept + inside + _head(config, shape, tokens) + _CONTEXT
-    engine = config.inference.gpu_memory_utilization * size
+    engine = gpu_share(config) * size
     weights = _BF16 * shape.parameters / config.model.tensor_parallel_size
     cache = engine - weights - _CONTEXT
     one = _BF16 * shape.cache_values * (sample.prompt + sample.longest) / config.model.tensor_parallel_size

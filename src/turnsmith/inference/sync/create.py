@@ -11,7 +11,7 @@ from typing import Any
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.importing import import_object
-from turnsmith.inference.auto import auto_backend, auto_device
+from turnsmith.inference.auto import ALONE_ON_GPU, auto_backend, auto_device
 from turnsmith.inference.chat import read_template, set_template
 from turnsmith.inference.engines.openai_engine import OpenAIEngine
 from turnsmith.inference.engines.sglang_engine import SGLangEngine
@@ -118,7 +118,7 @@ def engine_settings(config: ConfigStore, backend: str) -> dict[str, Any]:
         settings |= {
             "tensor_parallel_size": model.tensor_parallel_size,
             "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
-            "gpu_memory_utilization": inference.gpu_memory_utilization,
+            "gpu_memory_utilization": inference.gpu_memory_utilization or ALONE_ON_GPU,
             "cpu_cache_gib": inference.cpu_cache_gib,
         }
     return settings

@@ -38,7 +38,7 @@ from turnsmith.trainer.checkpoints.hugging_face import (
     write_template,
     write_weights,
 )
-from turnsmith.trainer.config.layout import storage_units, trainer_ranks
+from turnsmith.trainer.config.layout import save_minutes, storage_units, trainer_ranks
 
 GROUPS_UNDER_WAY = "groups_under_way"
 """In the state of a checkpoint of an asynchronous run: how many groups were dispatched and not trained on yet."""
@@ -52,6 +52,8 @@ class CheckpointPolicy:
 
     every: int
     """Epochs between two checkpoints; 0: none."""
+    minutes: float
+    """Minutes between two checkpoints, in place of epochs; 0: by epochs."""
     keep_last_n: int
     with_model: bool
     trust_remote_code: bool
@@ -64,6 +66,7 @@ class CheckpointPolicy:
         checkpoint = config.checkpoint
         return cls(
             every=checkpoint.save_interval,
+            minutes=save_minutes(config),
             keep_last_n=checkpoint.keep_last_n,
             with_model=checkpoint.save_model,
             trust_remote_code=config.model.trust_remote_code,

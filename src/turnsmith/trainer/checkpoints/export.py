@@ -12,6 +12,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError, TurnsmithError
 from turnsmith.records.checkpoints import Warn, choose_checkpoint
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.trainer.config.layout import learning_rate
 
 
 def export_model(
@@ -115,7 +116,7 @@ def model_card(run: RunFolder, config: ConfigStore, step: int, *, adapter: bool 
 
 {"A LoRA adapter of" if adapter else "The model"} `{model}`, trained with reinforcement learning by turnsmith
 {__version__} in the environment `{environment}`: {training.adv_estimator}, {step} steps of {training.batch_size}
-episodes in groups of {training.group_size}, learning rate {training.learning_rate:g}, credit by {training.credit}.
+episodes in groups of {training.group_size}, learning rate {learning_rate(config):g}, credit by {training.credit}.
 What the reward does not measure was not trained: evaluate the model on what you need it for.
 """
     return told + (f"\n## On held-out starts\n\n{_table(rows)}\n" if rows else "")

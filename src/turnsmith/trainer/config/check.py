@@ -9,7 +9,7 @@ import importlib.util
 from typing import Any
 
 from turnsmith.config import ConfigStore, TrainingConfig
-from turnsmith.config_sources import to_dict
+from turnsmith.config_sources import from_dict, to_dict
 from turnsmith.errors import ConfigError, MissingDependency
 from turnsmith.importing import import_object, install_line
 from turnsmith.inference.auto import has_flash_attention
@@ -26,9 +26,9 @@ from turnsmith.trainer.config.layout import (
     resolve_device,
     resolve_dtype,
 )
-from turnsmith.trainer.config.log_probs import fused_key, log_prob_words
+from turnsmith.trainer.config.log_probs import forward_keys, forward_words
 from turnsmith.trainer.config.to_verl import keys_we_set
-from turnsmith.trainer.config.verl_settings import checked_verl_section, compose
+from turnsmith.trainer.config.verl_settings import checked_verl_section, compose, known_names
 
 
 def check(config: ConfigStore) -> None:
@@ -36,6 +36,8 @@ def check(config: ConfigStore) -> None:
     training = config.training
     to_dict(config)  # checks names, types and fixed choices
     read_template(config.model.chat_template)
+    if config.training.offload != "none" and resolve_device(config) == "cpu":
+        raise ConfigError("training.offload is for GPUs: a CPU trains in the machine's memory. Leave it out.")
     if config.model.local_path is None:
         check_name(config.model.model_name)
     get_estimator(training.adv_estimator).check_credit(training.credit)
@@ -61,6 +63,11 @@ def _check_players(config: ConfigStore) -> None:
         raise ConfigError(
             "A player is self, for which past checkpoints play: set checkpoint.save_interval and "
             "checkpoint.save_model=true, or let the first model play (frozen)."
+        )
+    if players.has_self and checkpoint.save_minutes:
+        raise ConfigError(
+            "checkpoint.save_minutes: past models of a player that is self are saved by epochs, so that a repeated run "
+            "has the same. Leave it out; checkpoint.save_interval says how many epochs are between them."
         )
 
 
@@ -184,14 +191,17 @@ def verl_config(
     check(config)
     overrides = checked_verl_section(config, keys_we_set)
     keys = keys_we_set(config, model_path=model_path, run_dir=run_dir, steps=steps)
-    return compose(keys | fused_key(config, model_path) | overrides)
+    unchecked = from_dict({"verl_unchecked": config.verl_unchecked}).verl_unchecked
+    new = {name: name if name in known_names() else f"+{name.removeprefix('+')}" for name in unchecked}
+    more = {new[name]: value for name, value in unchecked.items()}
+    return compose(keys | forward_keys(config, model_path) | overrides | more)
 
 
 def run_header(config: ConfigStore, environment: str) -> str:
     """One line that says what is trained, and how."""
     training, model = config.training, config.model.local_path or config.model.model_name
-    log_probs = f", {log_prob_words(config)}" if resolve_device(config) == "cuda" else ""
+    forward = f", {forward_words(config)}" if resolve_device(config) == "cuda" else ""
     return (
         f"{environment} · {model} · {training.adv_estimator}, {training.batch_size} episodes a step in "
-        f"groups of {training.group_size} · {resolve_backend(config)} on {resolve_device(config)}{log_probs}"
+        f"groups of {training.group_size} · {resolve_backend(config)} on {resolve_device(config)}{forward}"
     )

@@ -13,8 +13,9 @@ from math import lcm
 from turnsmith.config import ConfigStore
 from turnsmith.errors import ConfigError
 from turnsmith.importing import install_line
-from turnsmith.inference.auto import auto_attention, auto_backend, auto_device, auto_dtype
+from turnsmith.inference.auto import ALONE_ON_GPU, auto_attention, auto_backend, auto_device, auto_dtype
 from turnsmith.inference.engine import Sampling
+from turnsmith.rollout.players import Players
 
 
 def resolve_device(config: ConfigStore) -> str:
@@ -43,6 +44,33 @@ def resolve_attention(config: ConfigStore) -> str:
     return auto_attention(resolve_device(config), resolve_dtype(config)) if chosen == "auto" else chosen
 
 
+def gpu_share(config: ConfigStore) -> float:
+    """The fraction of a GPU's memory that a rollout engine takes.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.training.schedule = "separate_async"
+        >>> gpu_share(ConfigStore()), gpu_share(config)
+        (0.5, 0.85)
+    """
+    usual = ALONE_ON_GPU if config.training.schedule == "separate_async" else 0.5
+    return config.inference.gpu_memory_utilization or usual
+
+
+def learning_rate(config: ConfigStore) -> float:
+    """The learning rate of the model."""
+    return config.training.learning_rate or (1e-5 if config.model.lora_rank else 1e-6)
+
+
+def save_minutes(config: ConfigStore) -> float:
+    """Minutes between two checkpoints; 0: they are saved by epochs, or never."""
+    chosen, interval = config.checkpoint.save_minutes, config.checkpoint.save_interval
+    if chosen is not None:
+        return chosen
+    by_epochs = not interval or resolve_device(config) == "cpu" or Players.of(config.players).has_self
+    return 0.0 if by_epochs else _SAVE_MINUTES
+
+
 def training_sampling(config: ConfigStore) -> Sampling:
     """How to sample a turn in training."""
     inference = config.inference
@@ -56,6 +84,8 @@ def training_sampling(config: ConfigStore) -> Sampling:
     )
 
 
+_MICRO_BATCH_TOKENS = 16_384
+_SAVE_MINUTES = 30.0
 _CPUS_OF_A_RANK = 3
 """verl reserves this many CPUs of Ray with each GPU (`ResourcePoolManager.max_colocate_count`)."""
 _CPUS_OF_A_SERVER_GPU = 2
@@ -188,9 +218,52 @@ def micro_batch_size(config: ConfigStore) -> int:
     return next(size for size in range(min(training.micro_batch_size, share), 0, -1) if share % size == 0)
 
 
+def micro_batch_tokens(config: ConfigStore) -> int:
+    """Tokens per forward pass of one rank; 0: `micro_batch_size` holds instead.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.model.device, config.inference.max_episode_tokens = "cuda", 30_000
+        >>> micro_batch_tokens(config)  # those of the longest episode
+        32048
+    """
+    chosen = config.training.micro_batch_tokens
+    if chosen is not None or resolve_device(config) == "cpu":
+        return chosen or 0
+    return max(_MICRO_BATCH_TOKENS, longest_share(config))
+
+
+def half_micro_batch(config: ConfigStore) -> str | None:
+    """The setting with which a forward pass needs half the memory; None: it is as small as it can be.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.model.device = "cuda"
+        >>> half_micro_batch(config)
+        'training.micro_batch_tokens=8192'
+    """
+    tokens, episodes = micro_batch_tokens(config), micro_batch_size(config)
+    if tokens:
+        half = max(tokens // 2, longest_share(config))
+        return f"training.micro_batch_tokens={half}" if half < tokens else None
+    return f"training.micro_batch_size={episodes // 2}" if episodes > 1 else None
+
+
+def longest_share(config: ConfigStore) -> int:
+    """The tokens of the longest episode that one rank computes."""
+    inference = config.inference
+    return -(-(inference.max_prompt_tokens + inference.max_episode_tokens) // config.model.sequence_parallel_size)
+
+
 def check_layout(config: ConfigStore) -> None:
     """Raise a ConfigError for sizes that do not divide evenly over nodes and GPUs."""
     _check_sequence_parallel(config)
+    if 0 < micro_batch_tokens(config) < longest_share(config):
+        raise ConfigError(
+            f"training.micro_batch_tokens={config.training.micro_batch_tokens} is less than the longest episode of "
+            f"{longest_share(config)} tokens (inference.max_prompt_tokens plus max_episode_tokens): raise it, or lower "
+            "those."
+        )
     _check_tensor_parallel(config)
     ranks, training = trainer_ranks(config), config.training
     over = f"{ranks} ranks (ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})"
@@ -222,7 +295,7 @@ def _check_sequence_parallel(config: ConfigStore) -> None:
             f"model.sequence_parallel_size={size} does not divide the {trainer_ranks(config)} GPUs that train "
             f"(ray.num_nodes={config.ray.num_nodes} x ray.gpus_per_node={config.ray.gpus_per_node})."
         )
-    if resolve_attention(config) != "flash_attention_2":
+    if not resolve_attention(config).startswith("flash_attention"):
         raise ConfigError(
             f"model.sequence_parallel_size={size} needs flash attention, which is not installed or not chosen: "
             f"{install_line('flash-attn', '--no-build-isolation')}, or set model.attn_implementation=flash_attention_2 "

@@ -1,5 +1,6 @@
-"""How the trainer computes log-probs: with verl's fused kernels, which hold the logits of 512 tokens at a time, or from
-the logits of all tokens at once. Decided from the model's config.json, before anything starts.
+"""The trainer's forward pass, decided from the model's config.json before anything starts: log-probs by verl's fused
+kernels, which hold the logits of 512 tokens at a time, or from the logits of all tokens at once; and, without
+flash-attn, episodes one after the other or padded.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from urllib.request import Request, urlopen
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import from_dict
 from turnsmith.errors import ConfigError
+from turnsmith.inference.auto import PACKED_SDPA
 from turnsmith.inference.models import BUILT_MODELS
 from turnsmith.trainer.config.layout import resolve_attention, resolve_device
+from turnsmith.trainer.config.to_verl import attention_keys
 
 FUSED = "actor_rollout_ref.model.use_fused_kernels"
 _OPTIONS = "actor_rollout_ref.model.fused_kernel_options"
@@ -26,6 +29,10 @@ _FAMILIES = (
 )
 FUSED_FAMILIES = frozenset(_FAMILIES.split())
 """Types of models whose fused log-probs, entropy and gradients equal the plain ones: a test compares each of them."""
+
+PACKED_FAMILIES = FUSED_FAMILIES - {"gpt_oss", "ministral3", "nemotron", "qwen3_5_text", "qwen3_next"}
+"""Types of models whose attention `packed_sdpa` computes; of the others some have linear layers, which it does not keep
+apart, and some do not tell attention functions the positions."""
 
 _CHANGED_LOGITS = {
     "cohere": "scale",
@@ -47,9 +54,29 @@ _HEAD_ADAPTERS = tuple(f"actor_rollout_ref.model.{name}" for name in ("target_mo
 _ABOUT_ALL_LOGITS = ("entropy_checkpointing", "entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size")
 
 
-def fused_key(config: ConfigStore, model: str | None = None) -> dict[str, bool]:
-    """The setting of verl, for a model's folder or Hugging Face id (None: as the settings name it)."""
-    return {FUSED: not plain_because(config, model)}
+def forward_keys(config: ConfigStore, model: str | None = None) -> dict[str, Any]:
+    """The settings of verl, for a model's folder or Hugging Face id (None: as the settings name it)."""
+    keys: dict[str, Any] = {FUSED: not plain_because(config, model)}
+    return keys | (attention_keys("sdpa") if padded_because(config, model) else {})
+
+
+def padded_because(config: ConfigStore, model: str | None = None) -> str:
+    """Why `packed_sdpa` cannot compute attention, so that episodes are padded; empty if it can or is not chosen.
+
+    Raises:
+        ConfigError: The user's settings ask for it.
+    """
+    if resolve_attention(config) != PACKED_SDPA:
+        return ""
+    name = model or config.model.local_path or config.model.model_name
+    try:
+        family = str(_read(name).get("model_type"))
+        reason = "" if family in PACKED_FAMILIES else f"models of type {family} were not compared with it"
+    except (OSError, ValueError) as error:
+        reason = f"the config.json of {name} cannot be read here ({str(error).splitlines()[0]})"
+    if reason and config.model.attn_implementation == PACKED_SDPA:
+        raise ConfigError(f"model.attn_implementation={PACKED_SDPA}: {reason}. Use sdpa, which pads episodes.")
+    return reason
 
 
 def plain_because(config: ConfigStore, model: str | None = None) -> str:
@@ -72,10 +99,11 @@ def plain_because(config: ConfigStore, model: str | None = None) -> str:
     return reason
 
 
-def log_prob_words(config: ConfigStore, model: str | None = None) -> str:
+def forward_words(config: ConfigStore, model: str | None = None) -> str:
     """The choice in a few words, with its reason."""
-    reason = plain_because(config, model)
-    return f"plain log-probs: {reason}" if reason else "fused log-probs"
+    plain, padded = plain_because(config, model), padded_because(config, model)
+    words = f"plain log-probs: {plain}" if plain else "fused log-probs"
+    return words + (f", padded episodes: {padded}" if padded else "")
 
 
 def _reason(config: ConfigStore) -> str:

@@ -10,7 +10,10 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.trainer.advantages import get_estimator
 from turnsmith.trainer.config.layout import (
     episode_workers,
+    gpu_share,
+    learning_rate,
     micro_batch_size,
+    micro_batch_tokens,
     resolve_attention,
     resolve_backend,
     resolve_device,
@@ -35,7 +38,8 @@ def verl_keys(config: ConfigStore, *, model_path: str, run_dir: str, starts: str
     """Every key of verl that we set, by dotted name."""
     keys = _data(config, starts) | _model(config, model_path) | _actor(config) | _critic(config, model_path)
     keys |= _rollout(config) | _algorithm(config) | _trainer(config, run_dir, steps) | _schedule(config)
-    return keys | _attention(config) | (_cpu() if resolve_device(config) == "cpu" else {})
+    keys |= attention_keys(resolve_attention(config)) | _micro_batches(config)
+    return keys | (_cpu(config) if resolve_device(config) == "cpu" else {})
 
 
 def _data(config: ConfigStore, starts: str) -> dict[str, Any]:
@@ -72,7 +76,6 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
     actor: dict[str, Any] = {
         "strategy": "fsdp2",
         "ppo_mini_batch_size": prompts_per_mini_batch,
-        "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
         "ppo_epochs": training.updates_per_batch,
         "policy_loss.loss_mode": _POLICY_LOSSES.get(training.policy_loss, training.policy_loss),
         "clip_ratio": training.clip_ratio,
@@ -83,7 +86,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "entropy_coeff": training.entropy_coef,
         "use_kl_loss": training.use_kl_loss,
         "kl_loss_coef": training.kl_coef,
-        **_optimizer(config, training.learning_rate),
+        **_optimizer(config, learning_rate(config)),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
         # verl validates this one, and uses those in fsdp_config.
@@ -93,7 +96,6 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
     }
     keys = {_join("actor_rollout_ref.actor", name): value for name, value in actor.items()}
     keys["actor_rollout_ref.ref.strategy"] = "fsdp2"
-    keys["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = micro_batch_size(config)
     return keys | {_join("actor_rollout_ref.ref", name): value for name, value in _fsdp("fsdp_config", config).items()}
 
 
@@ -105,7 +107,6 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "strategy": "fsdp2",
         "model.path": model_path,
         "model.trust_remote_code": config.model.trust_remote_code,
-        "ppo_micro_batch_size_per_gpu": micro_batch_size(config),
         **_optimizer(config, training.critic_learning_rate),
         "grad_clip": training.max_grad_norm,
         "data_loader_seed": training.seed,
@@ -115,13 +116,34 @@ def _critic(config: ConfigStore, model_path: str) -> dict[str, Any]:
     return {_join("critic", name): value for name, value in critic.items()}
 
 
-def _attention(config: ConfigStore) -> dict[str, Any]:
-    """verl asks for flash_attention_2 everywhere, and concatenates episodes, which only flash attention keeps apart."""
-    chosen = resolve_attention(config)
+def attention_keys(chosen: str) -> dict[str, Any]:
+    """verl's settings for an attention of the trainer: it asks for flash_attention_2, and concatenates episodes.
+
+    transformers' own two keep concatenated episodes apart by a mask of all tokens squared.
+    """
     keys: dict[str, Any] = {}
     for model in ("actor_rollout_ref.model", "critic.model"):
         keys[f"+{model}.override_config.attn_implementation"] = chosen
-        keys[f"{model}.use_remove_padding"] = chosen == "flash_attention_2"
+        keys[f"{model}.use_remove_padding"] = chosen not in ("sdpa", "eager")
+    return keys
+
+
+def _micro_batches(config: ConfigStore) -> dict[str, Any]:
+    """How a rank's share is divided into forward passes: by episodes, or by tokens."""
+    episodes, tokens = micro_batch_size(config), micro_batch_tokens(config)
+    actor, ref, rollout = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout"))
+    keys: dict[str, Any] = {
+        f"{actor}.ppo_micro_batch_size_per_gpu": episodes,
+        f"{ref}.log_prob_micro_batch_size_per_gpu": episodes,
+        f"{rollout}.log_prob_micro_batch_size_per_gpu": episodes,
+        "critic.ppo_micro_batch_size_per_gpu": episodes,
+    }
+    for name in (f"{actor}.", f"{ref}.log_prob_", f"{rollout}.log_prob_", "critic."):
+        keys[f"{name}use_dynamic_bsz"] = tokens > 0
+    if tokens:
+        keys |= {f"{part}.log_prob_max_token_len_per_gpu": tokens for part in (ref, rollout)}
+        keys |= {f"{part}.ppo_max_token_len_per_gpu": tokens for part in (actor, "critic")}
+        keys["+critic.ppo_infer_max_token_len_per_gpu"] = tokens  # the one that verl's V1 trainer reads
     return keys
 
 
@@ -153,6 +175,8 @@ def _fsdp(place: str, config: ConfigStore) -> dict[str, Any]:
         f"{place}.seed": config.training.seed,
         f"{place}.ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
     }
+    if config.training.offload != "none":
+        keys |= {f"{place}.optimizer_offload": True, f"{place}.param_offload": config.training.offload == "all"}
     if dtype in _SHORT_DTYPES:
         mixed = {"param_dtype": _SHORT_DTYPES[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
         keys |= {f"{place}.dtype": dtype, f"+{place}.mixed_precision": mixed}
@@ -177,12 +201,11 @@ def _rollout(config: ConfigStore) -> dict[str, Any]:
         "dtype": resolve_dtype(config),
         "seed": config.training.seed,
         "tensor_model_parallel_size": config.model.tensor_parallel_size,
-        "gpu_memory_utilization": inference.gpu_memory_utilization,
+        "gpu_memory_utilization": gpu_share(config),
         "max_num_seqs": inference.max_concurrency,
         "max_model_len": inference.max_prompt_tokens + inference.max_episode_tokens,
-        "max_num_batched_tokens": max(8192, inference.max_prompt_tokens + inference.max_episode_tokens),
+        "max_num_batched_tokens": 8192,
         "calculate_log_probs": True,
-        "log_prob_micro_batch_size_per_gpu": micro_batch_size(config),
         "agent.default_agent_loop": AGENT_LOOP,
         "agent.num_workers": max(1, episode_workers(config)),
     }
@@ -270,7 +293,8 @@ def updates_per_step(config: ConfigStore) -> int:
     return mini_batches if training.schedule == "separate_async" else 1
 
 
-def _cpu() -> dict[str, Any]:
+def _cpu(config: ConfigStore) -> dict[str, Any]:
+    longest = config.inference.max_prompt_tokens + config.inference.max_episode_tokens
     return {
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
         "actor_rollout_ref.actor.use_torch_compile": False,
@@ -282,6 +306,7 @@ def _cpu() -> dict[str, Any]:
         "actor_rollout_ref.rollout.enforce_eager": True,
         # A split prompt whose sampling has a seed ends vLLM 0.27 on a CPU (tests/e2e/test_vllm_engine.py).
         "actor_rollout_ref.rollout.enable_chunked_prefill": False,
+        "actor_rollout_ref.rollout.max_num_batched_tokens": max(8192, longest),
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "+actor_rollout_ref.rollout.enable_sleep_mode": False,
     }

@@ -80,6 +80,8 @@ def known_names() -> tuple[str, ...]:
     return tuple(names)
 
 
+_MAY_BE_SET = frozenset(("actor_rollout_ref.rollout.max_num_batched_tokens",))
+"""Keys of ours that a run does not rely on."""
 OwnKeys = Callable[[ConfigStore], dict[str, Any]]
 """From our settings to every key of verl that turnsmith sets."""
 
@@ -94,7 +96,7 @@ def checked_verl_section(config: ConfigStore, own: OwnKeys) -> dict[str, Any]:
     set_by_us = own(config) if section else {}
     for name in section:
         ours = _overlap(name, set_by_us)
-        if ours:
+        if ours and ours not in _MAY_BE_SET:
             raise ConfigError(_overwritten(name, ours, fields_behind(ours, config, own)))
         kind, row = what_becomes_of(name.removeprefix("+"))
         if kind == "refused":
@@ -154,7 +156,7 @@ def _other_values(value: Any, kind: Any) -> list[Any]:
     if choices:
         return [choice for choice in choices if choice != value]
     if value is None:
-        return {bool: [True], int: [1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
+        return {bool: [True], int: [0, 1, 16], float: [0.5], str: ["another"]}[get_args(kind)[0]]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):

@@ -22,6 +22,7 @@ from turnsmith.errors import (
     RecordError,
     TrainingFailure,
     TurnsmithError,
+    UpdateOutOfMemory,
     internal_error_of,
     is_bug,
 )
@@ -145,10 +146,12 @@ _OUT_OF_REACH = frozenset(
     ("ActorUnavailableError", "NodeDiedError", "ObjectLostError", "RaySystemError", "RpcError", "WorkerCrashedError")
 )
 """Ray's errors by which a call fails when Ray's own processes are lost before the process that was called."""
+TRAINING_PHASES = frozenset(("old_log_prob", "values", "update_critic", "update_actor"))
+"""The phases of a run in which a GPU holds micro-batches."""
 _USED = re.compile(r"was (\S+GB) used / (\S+GB) limit")
 
 
-def to_training_failure(error: Exception, folder: RunFolder, step: int) -> TurnsmithError:
+def to_training_failure(error: Exception, folder: RunFolder, step: int, phase: str = "") -> TurnsmithError:
     """The error of a remote call after `step`, in one sentence; its full text goes to `error.log` of the run folder."""
     log, where = folder.path / "error.log", ""
     try:
@@ -180,7 +183,12 @@ def to_training_failure(error: Exception, folder: RunFolder, step: int) -> Turns
         reason = describe_os_error(cause).rstrip(".")
     else:
         reason = repr(cause) if cause is not None else str(error).strip().splitlines()[-1]
-    return TrainingFailure(f"The run stopped after step {step}: {reason}{where}.{resume_advice(folder)}")
+    kind = UpdateOutOfMemory if _is_of_gpu(cause or error) and phase in TRAINING_PHASES else TrainingFailure
+    return kind(f"The run stopped after step {step}: {reason}{where}.{resume_advice(folder)}")
+
+
+def _is_of_gpu(error: Any) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch")
 
 
 def _memory(error: Any) -> str | None:
@@ -188,10 +196,10 @@ def _memory(error: Any) -> str | None:
     kind = type(error)
     if kind.__name__ != "OutOfMemoryError":
         return None
-    if kind.__module__.startswith("torch"):
+    if _is_of_gpu(error):
         return (
-            "a GPU is out of memory; lower training.micro_batch_size or inference.gpu_memory_utilization "
-            "(`turnsmith check --plan` forecasts memory)"
+            "a GPU is out of memory; lower training.micro_batch_tokens or inference.gpu_memory_utilization, or set "
+            "training.offload (`turnsmith check --plan` forecasts memory)"
         )
     used = _USED.search(str(error))
     amount = f" ({used[1]} of {used[2]} used)" if used is not None else ""

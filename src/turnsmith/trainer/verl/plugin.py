@@ -35,10 +35,13 @@ def register_with_verl() -> None:
     if os.environ.get("TURNSMITH_RUN"):
         # Only for Ascend NPUs, but its import takes two seconds where vLLM is installed.
         sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
+        from turnsmith.trainer.verl import packed_attention
+
         enable_stack_dump("process that holds the model", is_guess=True)
         _load_value_heads_with_the_chosen_attention()
         _shard_a_fused_head_with_the_whole_model()
         _register_vllm()
+        packed_attention.register()
         _let_each_group_meet_in_its_own_file()
         if "ports" not in LOADED:
             from turnsmith.trainer.verl.transport import protect_http, protect_queue

@@ -50,6 +50,7 @@ class RecoveringTrainer(trainer_base.PPOTrainer):
     _pending: PendingCheckpoint | None = None
     """The checkpoint that was written in this step."""
     _checked_at = 0.0
+    _saved_at = time.monotonic()  # at first when this was imported, which is when the run began
     _asked: Sequence[Any] = ()
     _safe: tuple[int, dict[str, Any]] | None = None
     _version = 0
@@ -156,6 +157,13 @@ class RecoveringTrainer(trainer_base.PPOTrainer):
         return f"The state after step {step} was saved." if saved.is_set() else ""
 
     @property
+    def _is_due(self) -> bool:
+        """Whether a checkpoint is due by the clock or, where no time is set, by epochs."""
+        if self.saving.minutes:
+            return time.monotonic() - self._saved_at >= 60 * self.saving.minutes
+        return self.epochs.end_with(self.global_steps, self.saving.every)
+
+    @property
     def _is_last(self) -> bool:
         return self.global_steps >= self.total_training_steps
 
@@ -180,6 +188,7 @@ class RecoveringTrainer(trainer_base.PPOTrainer):
         finally:
             self.config.trainer.default_local_dir = usual
         pending.add_checksums(complete(pending.path, self.saving, self.state(), self.on_every_rank))
+        self._saved_at = time.monotonic()
         pending.seal(lambda sentence: self.emit(EventKind.WARNING, sentence))
         return pending
 

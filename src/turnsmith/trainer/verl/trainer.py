@@ -221,12 +221,14 @@ class EpisodeTrainer(RecoveringTrainer):
             return super()._update_actor(batch, metrics)
 
     def on_step_end(self) -> None:
-        """Send the new weights to the rollout servers, and save a checkpoint if one is due."""
+        """Save a checkpoint if one is due, and send the new weights to the rollout servers.
+
+        In this order: servers on the same GPUs sleep until they get weights, and writing shards needs memory there.
+        """
+        if self.saving.every and (self.stop_asked or self._is_last or self._is_due):
+            self._begin_checkpoint()
         self.emit(EventKind.PHASE, "sync_weights")
         self.sync_weights(super().on_step_end, self.global_steps)
-        asked, ends = self.stop_asked, self.epochs.end_with(self.global_steps, self.saving.every)
-        if self.saving.every and (asked or self._is_last or ends):
-            self._begin_checkpoint()
 
     @property
     def saves_late(self) -> bool:
