@@ -238,11 +238,12 @@ made of whole groups. Set batch_size to 24 or 32.
         self._stopped = reopen(self._folder().path, given | {"curriculum": dataset.curriculum}, [half])
         self.config, self._lock, self._is_halved = self._stopped.config, self._stopped.lock, True
         self._steps_made, self._epochs = self._stopped.step, self._stopped.recipe.epochs
-        self._show(
-            EventKind.WARNING,
+        sentence = (
             f"A GPU was out of memory in step {failed}. The run goes on after step {self._steps_made} with {half}; it "
-            "will stop if that is not enough.",
+            "will stop if that is not enough."
         )
+        self._folder().append_event(EventKind.WARNING, content=sentence)
+        self._show(EventKind.WARNING, sentence)
         return True
 
     def check(self, say: Callable[[str], None]) -> None:

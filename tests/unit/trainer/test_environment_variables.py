@@ -31,6 +31,18 @@ def test_what_the_user_has_set_stays(name: str, device: str, monkeypatch: pytest
     assert environment_variables(ConfigStore(), device)[name] == "mine"
 
 
+def test_what_nccl_and_the_hub_read_reaches_every_node_but_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "mine")
+    found = environment_variables(ConfigStore(), "cuda")
+    assert {name for name, value in found.items() if value == "mine"} == {
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "HF_HOME",
+        "HF_HUB_OFFLINE",
+    }
+
+
 @pytest.mark.parametrize("name", ["TURNSMITH_RUN", "TRANSFER_QUEUE_ENABLE", "VERL_PLATFORM", "VLLM_TARGET_DEVICE"])
 def test_what_a_run_cannot_do_without_is_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from turnsmith.config import ConfigStore
 from turnsmith.trainer import ray_shims
 from turnsmith.trainer.config.layout import RayDemand, resolve_backend
 from turnsmith.trainer.driver.ending import starting_ray
+
+_PASSED_ON = re.compile("(NCCL|HF)_(?!.*TOKEN)")
 
 
 def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
@@ -67,7 +70,9 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
             # A setting of ours; it would have no effect.
             "VLLM_CPU_KVCACHE_SPACE": str(max(1, round(config.inference.cpu_cache_gib))),
         }
-    return {name: os.environ.get(name, value) for name, value in defaults.items()} | needed
+    # How NCCL talks and where models are, but no secret: Ray shows the variables of a job to everybody on its cluster.
+    theirs = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
+    return theirs | {name: os.environ.get(name, value) for name, value in defaults.items()} | needed
 
 
 def private_variables(folder: str) -> dict[str, str]:

@@ -48,12 +48,13 @@ def packed_attention(
     """Causal attention within each episode; by the interface of transformers' attention functions."""
     lengths = lengths_of(position_ids)
     found: list[torch.Tensor] = []
-    for length, *parts in zip(lengths, *(each.split(lengths, dim=2) for each in (query, key, value)), strict=True):
+    rows = (each.split(lengths, dim=2) for each in (query, key, value))
+    for length, one, its_key, its_value in zip(lengths, *rows, strict=True):
         mask = None
         if sliding_window is not None and length > sliding_window:
             sees = torch.ones(length, length, dtype=torch.bool, device=query.device)
             mask = sees.tril().triu(1 - sliding_window)[None, None]
-        found.append(sdpa_attention_forward(module, *parts, mask, is_causal=True, **options)[0])
+        found.append(sdpa_attention_forward(module, one, its_key, its_value, mask, is_causal=True, **options)[0])
     return torch.cat(found, dim=1), None
 
 
