@@ -13,13 +13,14 @@ PLACES = (
     ("turnsmith play ", "unit"),
     ("turnsmith train .* --dry-run", "unit"),
     (
-        "turnsmith check .*--rehearse recipes/lora",
+        "turnsmith check .*--rehearse recipes/gpu",
         "not run: Qwen3-8B is on a hub; test_rehearse.py rehearses another",
     ),
+    ("turnsmith check --machine .*recipes/gpu", "not run: it trains on GPUs; test_selftest.py runs it on a CPU"),
     ("(uvx --from . )?turnsmith check ", "e2e"),
     ("turnsmith train .*(letters|counting).py", "nightly"),
     ("turnsmith train .*recipes/(agent|self_play)/", "nightly"),
-    ("turnsmith train .*recipes/lora/", "not run: it needs a GPU; `--dry-run` in unit"),
+    ("turnsmith train .*recipes/gpu/", "not run: it needs a GPU; `--dry-run` in unit"),
     (
         "turnsmith train .*recipes/(number_game|sums)/",
         "not run: half an hour; benchmarks/recipe.py runs it",

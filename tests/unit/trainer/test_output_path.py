@@ -1,7 +1,7 @@
 """What the trainer's output path needs at the default settings of a GPU, counted on tensors without content.
 
-From hidden states to log-probs, entropy and gradients, as verl computes them: with its fused kernels, and from all logits,
-which is what a GPU without flash-attn did before.
+From hidden states to log-probs, entropy and gradients, as verl computes them: with its fused kernels, and from all
+logits, which is what a GPU without flash-attn did before.
 """
 
 from __future__ import annotations
