@@ -43,15 +43,15 @@ TOLD_ELSEWHERE = {
     # The licence file in the wheel.
     "blobfile": "Unlicense",
     "humming-kernels": "Apache-2.0",
-    "mathruler": "Apache-2.0",
     "openai-harmony": "Apache-2.0",
+    "oss-harmony": "Apache-2.0",
     "prime-pydantic-config": "Apache-2.0",
-    "pyelftools": "LicenseRef-Public-Domain",
     "quack-kernels": "Apache-2.0",
     "sigstore-models": "MIT",
     "supervisor": "LicenseRef-BSD",
     "torch-memory-saver": "MIT",
     "torchao": "BSD-3-Clause",
+    "torchcodec": "BSD-3-Clause",
     # It contains nothing and asks for CUDA's packages, each of which says so.
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",
     # "NVIDIA Proprietary Software", in its metadata.

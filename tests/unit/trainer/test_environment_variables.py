@@ -17,6 +17,7 @@ from turnsmith.trainer.driver.local_ray import environment_variables
         ("NCCL_DEBUG", "cuda"),
         ("VLLM_LOGGING_LEVEL", "cuda"),
         ("VLLM_NO_USAGE_STATS", "cuda"),
+        ("VLLM_USE_V2_MODEL_RUNNER", "cuda"),
         ("TOKENIZERS_PARALLELISM", "cuda"),
         ("TQ_PERF_LOG_FLUSH_INTERVAL", "cuda"),
         ("MALLOC_ARENA_MAX", "cuda"),

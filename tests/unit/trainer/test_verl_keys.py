@@ -40,10 +40,12 @@ def left_to_users() -> list[str]:
 @cache
 def words_read(file: str) -> frozenset[str]:
     """The attributes and the strings that a file of verl reads; the fields of a dataclass are none."""
-    spec = importlib.util.find_spec("verl")
+    beside = file.removeprefix("../")  # of another package
+    package, _, path = beside.partition("/") if beside != file else ("verl", "", file)
+    spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations
-    tree = ast.parse((Path(spec.submodule_search_locations[0]) / file).read_text())
+    tree = ast.parse((Path(spec.submodule_search_locations[0]) / path).read_text())
     found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return frozenset(found.union(*(string.split(".") for string in strings if " " not in string)))

@@ -63,11 +63,11 @@ def judge_packages(requirements: Sequence[str], extra: str, installed: Mapping[s
     """Whether what an extra of turnsmith requires is installed, and other packages fit at least one extra.
 
     Example:
-        >>> needs = ["numpy>=2", 'torch==2.13.0; extra == "cpu"', 'torch==2.11.0; extra == "vllm"']
+        >>> needs = ["numpy>=2", 'torch==2.13.0; extra == "cpu"', 'torch==2.12.0; extra == "vllm"']
         >>> judge_packages(needs, "cpu", {"numpy": "2.1", "torch": "2.13.0+cpu"}).saw
         '2 packages of turnsmith[cpu]: torch 2.13.0+cpu'
         >>> judge_packages(needs, "vllm", {"numpy": "2.1", "torch": "2.13.0+cpu"}).saw
-        'torch is 2.13.0+cpu, but turnsmith[vllm] needs ==2.11.0.'
+        'torch is 2.13.0+cpu, but turnsmith[vllm] needs ==2.12.0.'
     """
     from packaging.requirements import Requirement
 

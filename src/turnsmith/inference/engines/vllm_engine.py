@@ -44,7 +44,7 @@ _CPU_ARGUMENTS = {
     "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
     # A turn recomputes the tokens of an incomplete block. vLLM's default is 128; 16 is slow for long sequences.
     "block_size": 32,
-    # On a CPU, vLLM 0.27 ends when a prompt with a seed is split over two steps: "CPU Generator does not use offset"
+    # On a CPU, vLLM 0.31 ends when a prompt with a seed is split over two steps: "CPU Generator does not use offset"
     # (tests/e2e/test_vllm_engine.py).
     "enable_chunked_prefill": False,
 }
@@ -260,8 +260,8 @@ def _final_only() -> Any:
 @contextmanager
 def _environment_variables(variables: dict[str, str]) -> Generator[None]:
     """Set environment variables that the user has not set, for the processes started in this context to inherit."""
-    # Without it vLLM logs every step of its start.
-    variables = {"VLLM_LOGGING_LEVEL": "WARNING", **variables}
+    # Without the first vLLM logs every step of its start; by the second a GPU gets the model runner that our tests run.
+    variables = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_USE_V2_MODEL_RUNNER": "0", **variables}
     new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:

@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer")
 
 
 async def answer_of(call: Coroutine[Any, Any, _Answer], has_ended: Callable[[], bool]) -> _Answer:
-    """Wait for the answer to a call. If the engine has ended, vLLM 0.27.1 itself would wait for ever.
+    """Wait for the answer to a call. If the engine has ended, vLLM 0.31 itself would wait for ever.
 
     Raises:
         EngineFailure: The engine has ended.

@@ -304,7 +304,7 @@ def _cpu(config: ConfigStore) -> dict[str, Any]:
         "critic.fsdp.use_torch_compile": False,
         "critic.model.enable_gradient_checkpointing": False,
         "actor_rollout_ref.rollout.enforce_eager": True,
-        # A split prompt whose sampling has a seed ends vLLM 0.27 on a CPU (tests/e2e/test_vllm_engine.py).
+        # A split prompt whose sampling has a seed ends vLLM 0.31 on a CPU (tests/e2e/test_vllm_engine.py).
         "actor_rollout_ref.rollout.enable_chunked_prefill": False,
         "actor_rollout_ref.rollout.max_num_batched_tokens": max(8192, longest),
         "actor_rollout_ref.rollout.free_cache_engine": False,

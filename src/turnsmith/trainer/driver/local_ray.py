@@ -31,6 +31,8 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARN",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
         "VLLM_DISABLE_COMPILE_CACHE": "1",
+        # vLLM's other model runner needs a GPU: the one that our tests run is the one that a GPU gets.
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
         # No package reports how it is used.
         "DO_NOT_TRACK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -25,7 +25,7 @@ from turnsmith.config_sources import apply_overrides
 
 STEP = {"step": 1, "grad_norm": 0.5, "policy_loss": 0.1, "rollout_diff/max": 1e-6, "time/step": 2.0}
 HERE = {"python": "3.11.9", "verl": "0.9.1", "torch": "2.13.0+cpu"}
-NEEDS = ["verl==0.9.1; extra == 'cpu'", "torch==2.13.0; extra == 'cpu'", "torch==2.11.0; extra == 'vllm'"]
+NEEDS = ["verl==0.9.1; extra == 'cpu'", "torch==2.13.0; extra == 'cpu'", "torch==2.12.0; extra == 'vllm'"]
 
 
 def steps(*overrides: str, **fault: float) -> Callable[[], Finding]:
@@ -51,8 +51,8 @@ FAULTS: dict[str, list[tuple[Callable[[], Finding], str]]] = {
     "packages": [
         (lambda: machine.judge_packages(NEEDS, "cpu", {**HERE, "verl": "0.9.0"}), r"verl is 0\.9\.0, but .* needs ==0"),
         (lambda: machine.judge_packages(NEEDS, "cpu", {"verl": "0.9.1"}), "torch is not installed, but turnsmith.cpu"),
-        (lambda: machine.judge_packages(NEEDS, "vllm", {"torch": "2.13.0"}), "but turnsmith.vllm. needs ==2.11.0"),
-        (lambda: machine.judge_packages(NEEDS, "mcp", {"torch": "2.9"}), r"torch is 2\.9, but turnsmith needs ==2\.11"),
+        (lambda: machine.judge_packages(NEEDS, "vllm", {"torch": "2.13.0"}), "but turnsmith.vllm. needs ==2.12.0"),
+        (lambda: machine.judge_packages(NEEDS, "mcp", {"torch": "2.9"}), r"torch is 2\.9, but turnsmith needs ==2\.12"),
     ],
     "nodes": [
         (

@@ -20,33 +20,23 @@ _LOOK_MILLISECONDS = 2
 
 
 def register_with_vllm() -> None:
-    """Make vLLM start sooner, accept new weights on a CPU, wait without spinning, and protect its workers' ports."""
+    """Make vLLM start sooner, accept new weights on a CPU, and wait without spinning."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         _keep_linear_weights()
         _wait_without_spinning()
-        _meet_in_a_file()
         fork_spawned_processes()
 
 
 def _wait_without_spinning() -> None:
     # While vLLM's worker computes a token, the engine core polls for the result for up to a second, and so takes a core
-    # from the worker. With a limit of 0 it sleeps until it is notified. vLLM 0.27.1 keeps one notification at a time,
+    # from the worker. With a limit of 0 it sleeps until it is notified. vLLM 0.31 keeps one notification at a time,
     # so it can miss one; it then sleeps until its own timeout, by default 5 s.
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.SpinCondition.__init__.__defaults__ = (0.0,)
     shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _LOOK_MILLISECONDS
-
-
-def _meet_in_a_file() -> None:
-    # Like the ranks of a run on one machine (`private_variables`); torch would open a port on every address.
-    from vllm.v1.executor import multiproc_executor
-
-    ranks = os.environ.get("DIST_INIT_METHOD", "")
-    if ranks.startswith("file://"):
-        multiproc_executor.get_distributed_init_method = lambda ip, port: f"{ranks}-vllm-{port}"
 
 
 def _keep_linear_weights() -> None:
