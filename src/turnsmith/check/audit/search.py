@@ -8,17 +8,22 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from turnsmith.check.audit.code_answers import answer_that_is_run
 from turnsmith.check.audit.ideas import ideas
+from turnsmith.check.audit.programs import CONFTESTS, SENSELESS, new_file, rewarding, senseless
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
 from turnsmith.check.audit.solutions import (
     EDITS,
     LOOK_TWICE,
+    RESPELLED,
+    REWARDING,
     answer_of_another,
     asks_for,
     if_changed,
     look_twice,
+    respelled,
     surrounded,
     with_form,
     with_its_choice,
@@ -26,7 +31,7 @@ from turnsmith.check.audit.solutions import (
     written,
 )
 from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
-from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
@@ -103,6 +108,10 @@ class Search:
     """Solutions of several actions, changed."""
     raised: list[Trajectory] = field(default_factory=list[Trajectory])
     """The episodes that ended in a fault."""
+    worst: tuple[Task, Trajectory] | None = None
+    """The episode with the lowest reward."""
+    words: Sequence[str] = ()
+    """The texts of the scorer's own code."""
     rounds: list[list[Trajectory]] = field(default_factory=list[list[Trajectory]])
     """The solutions of a few starts, or one text, played again and again."""
     is_single: bool = True
@@ -188,6 +197,8 @@ class Search:
         self.tried += len(able)
         self.ended += sum(one.outcome in (Outcome.COMPLETED, Outcome.TRUNCATED) for one in played.episodes)
         self.raised += [episode for episode in played.episodes if not episode.is_counted]
+        known = [*played.counted, *([self.worst] if self.worst else [])]
+        self.worst = min(known, key=lambda pair: pair[1].total_reward, default=None)
         return played
 
     async def run(self, seconds: float) -> Search:
@@ -203,10 +214,10 @@ class Search:
         await self._repeat()
         await self._find_form()
         await self._try_code()
+        seen = await self._traces()
+        self.words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
         if self.solved is not None:
             await self._around_the_solution()
-        seen = await self._traces()
-        words = list(dict.fromkeys(text for one in seen for text in literals(one.codes)))
         thought_of = await ideas(self.subject, list(self.tasks[:_FEW]))
         await self._search(
             [
@@ -214,7 +225,7 @@ class Search:
                     say(f"the model's idea {n + 1}", lambda task, one=one: one.get(task.number))
                     for n, one in enumerate(thought_of)
                 ),
-                *rules(self.tasks, words, self.form),
+                *rules(self.tasks, self.words, self.form),
                 *in_turns(self.tasks, self.form),
             ]
         )
@@ -305,10 +316,20 @@ class Search:
         if any(len(task.solution or ("",)) > 1 for task in self.tasks):
             for name, edit in EDITS.items():
                 await self._keep(self.edited, name, lambda task, edit=edit: if_changed(task, edit))
-            await self._keep(self.honest, LOOK_TWICE, lambda task: if_changed(task, look_twice))
+            await self._keep(self.edited, REWARDING, lambda task: if_changed(task, lambda s: rewarding(s, self.words)))
+            for name, edit in ((LOOK_TWICE, look_twice), (RESPELLED, respelled)):
+                await self._keep(self.honest, name, lambda task, edit=edit: if_changed(task, edit))
             return
         bare = [without_form(task, self.form) for task in self.tasks]
         few = [task for task in bare if task.is_text and task.solution][: self.subject.episodes]
+        programs: dict[str, Write] = {
+            **{name: lambda text, file=file: new_file(text, file) for name, file in CONFTESTS.items()},
+            **{name: lambda text, line=line: senseless(text, line) for name, line in SENSELESS.items()},
+        }
+        slow = len(programs) * len(few) * self._pace > (self._end - time.monotonic()) / 2
+        for name, write in programs.items():
+            player = partial(written, write=write, form=self.form)
+            await self._keep(self.unskilled, name, player, few[:2] if slow else few)
         for name, player in hedges(lambda task: task.others, self.form).items():
             await self._keep(self.hedged, name, player, few)
         for name, write in NEAR.items():

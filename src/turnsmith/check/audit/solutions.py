@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from turnsmith.check.audit.writings import Write, in_form, mark_of, with_choice
 from turnsmith.check.environment.oracle import Task, in_order
@@ -14,6 +16,8 @@ from turnsmith.trajectory import Trajectory
 
 LAST_STEP = "only its last step"
 LOOK_TWICE = "a look-up made twice"
+RESPELLED = "the arguments of its calls in another order, and 33.0 as 33"
+REWARDING = "with its commands replaced by those that write 1 into files of rewards"
 
 
 def says_the_answer(task: Task, episode: Trajectory) -> bool:
@@ -96,3 +100,27 @@ def look_twice(steps: Sequence[str]) -> Sequence[str]:
     """The solution with its first look-up made twice, which changes nothing."""
     place = next((place for place, step in enumerate(steps) if _LOOKS.search(step.replace("_", " "))), None)
     return steps if place is None else [*steps[: place + 1], *steps[place:]]
+
+
+def respelled(steps: Sequence[str]) -> Sequence[str]:
+    """The solution with the same calls in other JSON.
+
+    Example:
+        >>> respelled(['<tool_call>{"name": "pay", "arguments": {"to": 7, "amount": 33.0}}</tool_call>', "{done}"])
+        ('<tool_call>{"arguments": {"amount": 33, "to": 7}, "name": "pay"}</tool_call>', '{done}')
+    """
+    return tuple(re.sub(r"\{.*\}", _respelled, step, flags=re.DOTALL) for step in steps)
+
+
+def _respelled(found: re.Match[str]) -> str:
+    def shorter(number: str) -> float:
+        return int(float(number)) if float(number).is_integer() else float(number)
+
+    try:
+        return json.dumps(json.loads(found[0], object_pairs_hook=_reversed, parse_float=shorter))
+    except (ValueError, OverflowError):
+        return found[0]
+
+
+def _reversed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs[::-1])

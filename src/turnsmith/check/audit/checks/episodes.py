@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 
 from turnsmith.check.audit.code_answers import CALL
@@ -14,6 +15,7 @@ from turnsmith.trajectory import Outcome, Trajectory
 
 _NOISY = 0.25
 """The standard deviation of one episode's rewards, as a share of what separates right from wrong."""
+_CHOICE = re.compile(r"^\s*\(?[A-J][).:]\s+(\S.*?)\s*$", re.MULTILINE)
 _LIMITS = (Outcome.TURN_LIMIT, Outcome.TOKEN_LIMIT, Outcome.TIME_LIMIT)
 
 
@@ -109,6 +111,11 @@ async def check_starts(subject: Subject) -> Finding:
     """
     found = await search(subject)
     opened = [task for task in found.tasks if task.opening and task.solution]
+    for task in opened:
+        choices = _CHOICE.findall(task.opening)
+        if twice := next((text for text in choices if choices.count(text) > 1), ""):
+            saw = f"The question of seed {task.start.seed} has the choice {twice[:70]!r} twice."
+            return Finding("warning", saw, "Look at how choices are written: nobody can tell which of them is meant.")
     if not found.is_single or not opened:
         return Finding("skipped", "Episodes are more than one answer, or there is no `solve`.")
     answers: dict[str, dict[tuple[str, ...], Task]] = {}
@@ -138,7 +145,9 @@ async def check_episodes_end(subject: Subject) -> Finding:
         return Finding("skipped", "No episode of the search ended without a fault.")
     solved = found.solved.counted if found.solved is not None else []
     cut = [episode for _, episode in solved if episode.outcome in (Outcome.TRUNCATED, *_LIMITS)]
-    if going_on := [one for one in cut if any(one.rewards) and not any(one.rewards[-2:])]:
+    going_on = [one for one in cut if any(one.rewards) and not any(one.rewards[-2:])]
+    longer = [one for task, one in solved if one in cut and len(one.actions) > len(task.solution or ()) > 1]
+    if going_on := longer if len(longer) == len(solved) else going_on:
         saw = f"{len(going_on)} of {len(solved)} episodes go on after their solution, until a limit ends them."
         return Finding("warning", saw, "End the episode where the task is solved: return done=True.", going_on[:2])
     if not found.ended and not solved:

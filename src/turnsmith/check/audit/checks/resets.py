@@ -9,18 +9,24 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
+from turnsmith.check.environment.scripted import plausible_reply
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.env.asking import NO_EPISODE
 from turnsmith.env.isolation.serialization import define_spec
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError
+from turnsmith.tools.step_result import read_step
 
 _SECONDS = 20.0
 """Longest time of a new process that opens one episode."""
+_STEPS, _EPISODE = 40, 2.0
+"""Most actions of an episode that is repeated, and longest time in seconds."""
+_ENDED = ", and the episode ends"
 _FIX = "Let `reset` set everything anew, generators of random numbers too; or make a new object each time."
 _ELSEWHERE = """
 import pickle, sys
@@ -33,7 +39,7 @@ sys.stdout.write(chr(0) + first_opening(unpack_spec(definition).build(), seed, t
 
 @environment_check("reset-again", "an object can be reset again", audit=True)
 async def check_reset_again(subject: Subject) -> Finding:
-    """Reset one object twice from the same seed, with an action in between, and one in a new process of Python.
+    """Play the same actions in one object twice, in another one, and open an episode in a new process of Python.
 
     Trainers that keep their objects would train on what the last episode left. What differs from one process to the
     next, as the order of a set of texts does, makes the episodes of a group begin otherwise.
@@ -43,17 +49,21 @@ async def check_reset_again(subject: Subject) -> Finding:
         return Finding("skipped", "It is an agent, a mix, or on another machine.")
     task = next(iter(subject.tasks), None) if subject.tasks else None
     try:
-        openings = await asyncio.to_thread(_reset_twice, spec, subject.seed + 3, task)
+        episodes = await asyncio.to_thread(_reset_twice, spec, subject.seed + 3, task)
     except Exception as error:  # (what an environment raises)
         if NO_EPISODE in str(error):
             raise
         return Finding("warning", f"A second reset of one object raised {type(error).__name__}: {error}", _FIX)
-    if openings is None:
+    if episodes is None:
         return Finding("skipped", "Its `reset` is async.")
-    first, second = openings
+    (first, *said), (second, *again), (other, *others) = episodes
     if first != second:
         saw = f"A second reset of one object from the same seed begins otherwise: {_difference(first, second)}."
         return Finding("warning", saw, _FIX)
+    if other == first and said == others != again:  # else chance decides, or what objects share
+        turn = next(n for n, (one, later) in enumerate(zip(said, again, strict=True)) if one != later)
+        saw = f"The second episode of one object from the same seed differs in turn {turn + 1}: "
+        return Finding("warning", f"{saw}{_difference(said[turn], again[turn])}.", _FIX)
     elsewhere = await asyncio.to_thread(_open_elsewhere, spec, subject.seed + 3, task)
     if elsewhere is None:
         saw = "A second reset of one object begins in the same way; in a new process it cannot be made."
@@ -71,20 +81,36 @@ def first_opening(made: Any, seed: int, task: dict[str, Any] | None) -> str:
     return str(made.reset(**{name: value for name, value in given.items() if name in taken}))
 
 
-def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> tuple[str, str] | None:
-    made = spec.build()
+def _reset_twice(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> list[list[str]] | None:
+    """What two episodes of one object and one of another show, with the same actions."""
+    made, other = spec.build(), spec.build()
     try:
         if inspect.iscoroutinefunction(made.reset):
             return None
-        first = first_opening(made, seed, task)
-        with suppress(Exception):  # told by the checks that play
-            returned = made.step("qwzx")
-            if inspect.iscoroutine(returned):
-                asyncio.run(returned)
-        return first, first_opening(made, seed, task)
+        opening = first_opening(made, seed, task)
+        prefix = made.get_prompt_prefix() if hasattr(made, "get_prompt_prefix") else ""
+        seen, actions, end = [opening], list[str](), time.monotonic() + _EPISODE
+        while len(actions) < _STEPS and time.monotonic() < end:
+            actions.append(plausible_reply(len(actions), f"{opening}\n{prefix}\n{seen[-1]}"))
+            seen.append(_shown(made, actions[-1]))
+            if seen[-1].endswith(_ENDED):
+                break
+        again = [[first_opening(one, seed, task), *(_shown(one, act) for act in actions)] for one in (made, other)]
+        return [seen, *again]
     finally:
-        with suppress(Exception):
-            made.close()
+        for one in (made, other):
+            with suppress(Exception):
+                one.close()
+
+
+def _shown(made: Any, action: str) -> str:
+    """What a step returns, but the info; what it raises is told by the checks that play."""
+    try:
+        returned = made.step(action)
+        read = read_step("step", asyncio.run(returned) if inspect.iscoroutine(returned) else returned)
+    except Exception as error:  # (what an environment raises)
+        return f"{type(error).__name__}{_ENDED}"
+    return f"{read.observation} and {read.reward}{_ENDED if read.done else ''}"
 
 
 def _open_elsewhere(spec: EnvironmentSpec, seed: int, task: dict[str, Any] | None) -> str | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from turnsmith.check.audit.evidence import evidence
 from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
 from turnsmith.check.audit.settings import wrong_setting
-from turnsmith.check.audit.solutions import LOOK_TWICE, asks_for
+from turnsmith.check.audit.solutions import LOOK_TWICE, RESPELLED, asks_for
 from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
 from turnsmith.check.environment.oracle import oracle
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
 from turnsmith.env.adapters.question_answer import QuestionAnswer
 from turnsmith.trajectory import Trajectory
+
+_SCALE = 1.5
+"""Right answers whose rewards differ by more are of different scales."""
 
 
 @environment_check("right-unpaid", "right answers are paid", audit=True)
@@ -100,6 +103,12 @@ async def _unsolved(found: Search, solved: PlayedTasks) -> Finding:
         return Finding(
             "failed", saw, "Draw all that is random from the seed, and share nothing between episodes.", more
         )
+    least, most = min(solved.rewards, default=0.0), max(solved.rewards, default=0.0)
+    if not wrong and found.is_single and not found.is_noisy and most > _SCALE * least > 0:
+        saw = f"One right answer gets {least:.3g} and another {most:.3g}: rewards of starts differ in scale."
+        fix = "If it is not meant, divide by the most that a start can earn: else a few starts decide what is learned."
+        ordered = sorted((one for _, one in solved.counted), key=lambda one: one.total_reward)
+        return Finding("warning", saw, fix, [ordered[0], ordered[-1]])
     if not wrong:
         return Finding("passed", f"The solutions of {len(solved.episodes)} starts get {solved.mean:g} on average.")
     rewards = f"{min(solved.rewards):g} to {max(solved.rewards):g}"
@@ -161,6 +170,7 @@ def _serious(refused: list[str], taken: list[str]) -> list[str]:
     values = [name for name in SAME_VALUE if reads_values or "brackets" in name or "JSON" in name]
     wanted = [
         LOOK_TWICE,
+        RESPELLED,
         SPACES,
         BLANK,
         CHOICE,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence, shortest
+from turnsmith.check.audit.programs import CONFTESTS, EQUAL, SENSELESS
 from turnsmith.check.audit.rules import NONSENSE
 from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
-from turnsmith.check.audit.solutions import LAST_STEP, says_the_answer
+from turnsmith.check.audit.solutions import LAST_STEP, REWARDING, says_the_answer
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
 from turnsmith.check.finding import Finding
@@ -17,6 +19,7 @@ from turnsmith.trajectory import Trajectory
 _TOO_MUCH, _ALL = 0.75, 0.95
 """Shares of the way from no skill to a right answer. Half of it is no fault: a question may have two answers."""
 _MUCH, _SOME = 0.5, 0.4
+_FAR = 1000
 
 
 @environment_check("skill-unneeded", "no skill is not paid", audit=True)
@@ -66,7 +69,8 @@ async def _paid(found: Search, name: str, played: PlayedTasks, shares: Mapping[s
     saw += f" Also paid: {also[0]}{f' and {len(also) - 1} more' if len(also) > 1 else ''}." if also else ""
     fix = "Pay for what only a right answer has: compare the whole final answer."
     shown = await evidence(found, task, actions, ["qwzx"], less=True)
-    return Finding("failed" if shares[name] >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
+    is_sure = shares[name] >= _TOO_MUCH and name not in (EQUAL, *CONFTESTS)  # attacks on the grader's own process
+    return Finding("failed" if is_sure else "warning", saw, fix, played.best, shown)
 
 
 @environment_check("start-open", "no start pays for anything", audit=True)
@@ -82,11 +86,13 @@ async def check_no_start_is_open(subject: Subject) -> Finding:
         return Finding("skipped", "There is no `solve` to compare rewards with.")
     right = {task.number: one.total_reward for task, one in found.solved.counted}
     paid: dict[int, dict[str, tuple[Task, Trajectory]]] = {}
-    for task, one in (pair for played in (*found.nothing, *found.crossed) for pair in played.counted):
+    senseless = [found.unskilled[name] for name in SENSELESS if name in found.unskilled and name != EQUAL]
+    alone = {one.actions[0] for played in senseless for _, one in played.counted if one.actions}.union(NONSENSE)
+    for task, one in (pair for played in (*found.nothing, *found.crossed, *senseless) for pair in played.counted):
         enough = right.get(task.number, found.bottom) - EPSILON
         if enough > found.bottom and one.total_reward >= enough and not says_the_answer(task, one):
             paid.setdefault(task.number, {})[one.actions[0] if one.actions else ""] = (task, one)
-    starts = [some for some in paid.values() if len(some) > 1 or any(text in NONSENSE for text in some)]
+    starts = [some for some in paid.values() if len(some) > 1 or any(text in alone for text in some)]
     if not starts or 2 * len(starts) > len(right):  # where most are open, several answers are right
         return Finding("passed", f"{len(paid)} of {len(right)} starts pay for a wrong answer.")
     (text, (task, episode)), *more = starts[0].items()
@@ -124,6 +130,8 @@ async def check_nothing_is_paid_more(subject: Subject) -> Finding:
             )
             shown = await evidence(found, task, episode.actions, [""], less=episode.total_reward > high)
             return Finding("failed", saw, "Cut rewards off, or declare the range that they have.", [episode], shown)
+    if (far := await _far_below(found)) is not None:
+        return far
     if unknown := found.why_unknown():
         return Finding("skipped", unknown)
     right = {task.number: episode.total_reward for task, episode in found.solved.counted} if found.solved else {}
@@ -138,6 +146,19 @@ async def check_nothing_is_paid_more(subject: Subject) -> Finding:
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
     fix = "Let nothing be paid more than the task solved: look at what this episode is paid for."
     return Finding("failed", saw, fix, [episode], shown)
+
+
+async def _far_below(found: Search) -> Finding | None:
+    """The lowest reward of all, if the others are nothing beside it."""
+    usual = [abs(reward) for played in (*found.every(), *found.nothing) for reward in played.rewards]
+    if found.worst is None or -found.worst[1].total_reward < _FAR * max(1.0, statistics.median(usual)):
+        return None
+    task, episode = found.worst
+    saw = f"{episode.actions[-1][:70]!r} gets {episode.total_reward:.3g}; half of all rewards are within "
+    saw += f"{statistics.median(usual):.3g} of 0."
+    shown = await evidence(found, task, episode.actions, [""], less=False)
+    fix = "Give the reward a lower limit: one such episode decides the update of its whole batch."
+    return Finding("warning", saw, fix, [episode], shown)
 
 
 @environment_check("hedge-paid", "several answers at once are not paid", audit=True)
@@ -218,7 +239,7 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
     if not found.edited or found.solved is None:
         return Finding("skipped", "Solutions have one action.")
     before_the_end = found.share(found.bottom + _before_the_end(found.solved))
-    deserved = {name: 0.0 if name == LAST_STEP else before_the_end for name in found.edited}
+    deserved = {name: 0.0 if name in (LAST_STEP, REWARDING) else before_the_end for name in found.edited}
     shares = {name: _share(found, played) - deserved[name] for name, played in found.edited.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] < _MUCH:
@@ -229,7 +250,9 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
     fix = "Pay for the state that is reached, not for a text at the end; pay once for each thing that is achieved."
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
     # A solution may have a step too many, and the order of some means nothing; its last step alone is no solution.
-    is_sure = (best == LAST_STEP and shares[best] >= _TOO_MUCH) or played.mean > (found.top or 0.0) + EPSILON
+    is_sure = (best in (LAST_STEP, REWARDING) and shares[best] >= _TOO_MUCH) or played.mean > (
+        found.top or 0.0
+    ) + EPSILON
     return Finding("failed" if is_sure else "warning", saw, fix, played.best, shown)
 
 
