@@ -20,7 +20,7 @@ CONSTANTS = {
     "silence": "",
     "a full stop": ".",
     **{f"the constant {word!r}": word for word in ("yes", "no", "True", "False", "A", "B", "C", "D", "E")},
-    **{f"the constant {number}": number for number in ("0", "1", "2", "-1", "10", "100")},
+    **{f"the constant {number}": number for number in ("0", "1", "2", "-1", "10", "100", "1000000000", "-1000000000")},
     **{f"the constant {text!r}": text for text in ("None", "nan", "inf", "[]", "{}", "null", "-", "I don't know")},
     "usual marks of an answer with nothing in them": _EMPTY_FORMAT,
     "a long text that says nothing": "Let me think about this step by step, carefully and in detail. " * (_LONG // 50),

@@ -10,28 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from turnsmith.check.audit import solutions
 from turnsmith.check.audit.code_answers import answer_that_is_run
 from turnsmith.check.audit.ideas import ideas
-from turnsmith.check.audit.programs import CONFTESTS, SENSELESS, new_file, rewarding, senseless
+from turnsmith.check.audit.programs import HOSTILE, SENSELESS, rewarding
 from turnsmith.check.audit.rules import NONSENSE, Rule, hedges, in_turns, rules, say
-from turnsmith.check.audit.solutions import (
-    EDITS,
-    LOOK_TWICE,
-    RESPELLED,
-    REWARDING,
-    answer_of_another,
-    asks_for,
-    if_changed,
-    look_twice,
-    respelled,
-    surrounded,
-    with_form,
-    with_its_choice,
-    without_form,
-    written,
-)
 from turnsmith.check.audit.tracing import Trace, form_of, literals, patterns, trace
-from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, Write
+from turnsmith.check.audit.writings import AROUND, CHOICE, FORMS, NEAR, WITHIN, with_choice
 from turnsmith.check.environment.oracle import Task, find_tasks, in_order, oracle
 from turnsmith.check.environment.subject import CannotPlay, Policy, Subject
 from turnsmith.check.finding import Skipped
@@ -82,6 +67,8 @@ class Search:
 
     subject: Subject
     tasks: Sequence[Task] = ()
+    bare: Sequence[Task] = ()
+    """The tasks with their solutions as they are given, without a form."""
     declared: tuple[float, float] | None = None
     """Lowest and highest reward of an episode, as the environment declares them."""
     solved: PlayedTasks | None = None
@@ -205,7 +192,7 @@ class Search:
         """Try everything, in an order in which what matters most comes first."""
         self._end = time.monotonic() + seconds
         self.declared = reward_bounds(self.subject)
-        self.tasks = await find_tasks(self.subject, 2 * self.subject.episodes)
+        self.tasks = self.bare = await find_tasks(self.subject, 2 * self.subject.episodes)
         opened = time.monotonic()
         self.solved = await self.play(oracle, self.tasks)
         self._leave_out_the_unscored()
@@ -238,7 +225,8 @@ class Search:
         if not self.unscored or not scored:
             return
         self.subject.unscored.extend(task.start.task for task, episode in pairs if episode in self.unscored)
-        self.tasks, self.raised = [task for task, _ in scored], []
+        self.tasks = self.bare = [task for task, _ in scored]
+        self.raised = []
         self.solved = PlayedTasks(self.tasks, [episode for _, episode in scored])
 
     async def _find_bottom(self) -> None:
@@ -257,7 +245,7 @@ class Search:
             found = dict.fromkeys(form for one in seen for pattern in patterns(one.codes) if (form := form_of(pattern)))
             if form := await self._paid_form([*found, *FORMS]):
                 self.form, self.as_given = form, self.solved
-                self.tasks = [with_form(task, form) for task in self.tasks]
+                self.tasks = [solutions.with_form(task, form) for task in self.tasks]
                 self.solved = await self.play(oracle, self.tasks)
         self.wrong = await self.play(lambda task: in_order(task.others[:1]) if task.others else None, self.tasks)
         if self.wrong is not None:
@@ -268,20 +256,20 @@ class Search:
         if self.wrong is not None and self.wrong.mean < (self.top or 0.0):
             self.bottom = max(self.bottom, self.wrong.mean)
         for step in (1, 2, 3) if self.is_single else ():
-            played = await self.play(lambda task, step=step: answer_of_another(task, step), self.tasks)
+            played = await self.play(lambda task, step=step: solutions.answer_of_another(task, step), self.tasks)
             self.crossed += [played] if played is not None else []
 
     async def _paid_form(self, forms: Sequence[str]) -> str:
         """The form in which solutions get most, if that is more than they get as they are; otherwise empty."""
         tasks = [task for task in self.tasks if task.is_text and len(task.solution or ()) == 1][:_FEW]
         best, most = "", self.solved.mean if self.solved is not None else 0.0
-        forms = sorted(forms, key=lambda form: not asks_for(form, self.tasks))  # of equals, the first is taken
+        forms = sorted(forms, key=lambda form: not solutions.asks_for(form, self.tasks))
         for form in forms:
-            brief = await self.play(lambda task, form=form: oracle(with_form(task, form)), tasks[:1])
+            brief = await self.play(lambda task, form=form: oracle(solutions.with_form(task, form)), tasks[:1])
             self.was_cut = self.was_cut or time.monotonic() > self._end
             if brief is None or brief.mean <= most + EPSILON:
                 continue
-            played = await self.play(lambda task, form=form: oracle(with_form(task, form)), tasks)
+            played = await self.play(lambda task, form=form: oracle(solutions.with_form(task, form)), tasks)
             if played is not None and played.mean > most + EPSILON:
                 best, most = form, played.mean
         return best
@@ -314,31 +302,28 @@ class Search:
 
     async def _around_the_solution(self) -> None:
         if any(len(task.solution or ("",)) > 1 for task in self.tasks):
-            for name, edit in EDITS.items():
-                await self._keep(self.edited, name, lambda task, edit=edit: if_changed(task, edit))
-            await self._keep(self.edited, REWARDING, lambda task: if_changed(task, lambda s: rewarding(s, self.words)))
-            for name, edit in ((LOOK_TWICE, look_twice), (RESPELLED, respelled)):
-                await self._keep(self.honest, name, lambda task, edit=edit: if_changed(task, edit))
+            edits = {**solutions.EDITS, solutions.REWARDING: partial(rewarding, words=self.words)}
+            for into, some in ((self.edited, edits), (self.honest, solutions.HONEST_EDITS)):
+                for name, edit in some.items():
+                    await self._keep(into, name, lambda task, edit=edit: solutions.if_changed(task, edit))
             return
-        bare = [without_form(task, self.form) for task in self.tasks]
-        few = [task for task in bare if task.is_text and task.solution][: self.subject.episodes]
-        programs: dict[str, Write] = {
-            **{name: lambda text, file=file: new_file(text, file) for name, file in CONFTESTS.items()},
-            **{name: lambda text, line=line: senseless(text, line) for name, line in SENSELESS.items()},
-        }
+        few = [task for task in self.bare if task.is_text and task.solution][: self.subject.episodes]
+        programs = {**HOSTILE, **SENSELESS}
         slow = len(programs) * len(few) * self._pace > (self._end - time.monotonic()) / 2
-        for name, write in programs.items():
-            player = partial(written, write=write, form=self.form)
-            await self._keep(self.unskilled, name, player, few[:2] if slow else few)
         for name, player in hedges(lambda task: task.others, self.form).items():
             await self._keep(self.hedged, name, player, few)
-        for name, write in NEAR.items():
-            await self._keep(self.near, name, lambda task, write=write: written(task, write, self.form), few)
-        for name, write in WITHIN.items():
-            await self._keep(self.honest, name, lambda task, write=write: written(task, write, self.form), few)
-        await self._keep(self.honest, CHOICE, lambda task: with_its_choice(task, self.form), few)
+        for into, writes in ((self.unskilled, programs), (self.near, NEAR), (self.honest, WITHIN)):
+            for name, write in writes.items():
+                some = few[:2] if slow and into is self.unskilled else few
+                await self._keep(into, name, lambda task, write=write: solutions.written(task, write, self.form), some)
+
+        def with_its_choice(task: Task) -> Policy | None:
+            return solutions.written(task, lambda text: with_choice(text, task.opening), self.form)
+
+        await self._keep(self.honest, CHOICE, with_its_choice, few)
+        few = [solutions.with_form(task, self.form) for task in few]
         for name, write in AROUND.items():
-            await self._keep(self.honest, name, lambda task, write=write: surrounded(task, write, self.form), few)
+            await self._keep(self.honest, name, lambda task, write=write: solutions.written(task, write, ""), few)
 
     async def _keep(
         self,
@@ -383,6 +368,14 @@ async def search(subject: Subject) -> Search:
     if found.error is not None:
         error, found.error = found.error, Skipped("The search failed: see the first check of the reward.")
         raise error
+    return found
+
+
+async def comparable(subject: Subject) -> Search:
+    """The search, for a check that compares rewards with that of a right answer; it is skipped if none is known."""
+    found = await search(subject)
+    if unknown := found.why_unknown():
+        raise Skipped(unknown)
     return found
 
 

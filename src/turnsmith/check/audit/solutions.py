@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnsmith.check.audit.writings import Write, in_form, mark_of, with_choice
+from turnsmith.check.audit.writings import Write, in_form, mark_of
 from turnsmith.check.environment.oracle import Task, in_order
 from turnsmith.check.environment.subject import Policy
 from turnsmith.rollout.unskilled import normal
@@ -43,39 +43,11 @@ def with_form(task: Task, form: str) -> Task:
     return replace(task, solution=solution, others=tuple(in_form(form, text) for text in task.others))
 
 
-def without_form(task: Task, form: str) -> Task:
-    """A task with its answers as they are without the form."""
-    if not form:
-        return task
-    before, _, after = form.partition("X")
-
-    def take(text: str) -> str:
-        return text.removeprefix(before).removesuffix(after)
-
-    return replace(
-        task, solution=task.solution and tuple(map(take, task.solution)), others=tuple(map(take, task.others))
-    )
-
-
 def written(task: Task, write: Write, form: str) -> Policy | None:
     """Say the right answer written in another way, in its form; None where that does not apply."""
     solution = (task.solution or ("",))[0]
     changed = write(solution)
     return None if changed in ("", solution) else in_order([in_form(form, changed)])
-
-
-def with_its_choice(task: Task, form: str) -> Policy | None:
-    """Say the letter of the right choice with the text that the question has for it."""
-    solution = (task.solution or ("",))[0]
-    changed = with_choice(solution, task.opening)
-    return None if changed == solution else in_order([in_form(form, changed)])
-
-
-def surrounded(task: Task, write: Write, form: str) -> Policy | None:
-    """Say the right answer in its form with something around it."""
-    right = in_form(form, (task.solution or ("",))[0])
-    changed = write(right)
-    return None if changed == right else in_order([changed])
 
 
 def if_changed(task: Task, edit: Callable[[Sequence[str]], Sequence[str]]) -> Policy | None:
@@ -124,3 +96,7 @@ def _respelled(found: re.Match[str]) -> str:
 
 def _reversed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs[::-1])
+
+
+HONEST_EDITS: Mapping[str, Callable[[Sequence[str]], Sequence[str]]] = {LOOK_TWICE: look_twice, RESPELLED: respelled}
+"""Changes that leave a solution right."""

@@ -12,7 +12,7 @@ from turnsmith.check.environment.checks.repeats import check_briefly, check_inte
 from turnsmith.check.environment.opening import check_opening
 from turnsmith.check.environment.overlap import disturbed_in, settled
 from turnsmith.check.environment.subject import CannotPlay, EnvironmentCheck, Subject
-from turnsmith.check.finding import Finding, Result, Skipped
+from turnsmith.check.finding import Finding, Result
 from turnsmith.concurrency.loop_thread import LoopThread
 from turnsmith.env.asking import NO_EPISODE
 from turnsmith.env.isolation.pool import close_workers
@@ -76,8 +76,6 @@ async def _run(check: EnvironmentCheck, subject: Subject) -> Finding:
         return await check(subject)
     except (InternalError, CannotPlay):
         raise  # this says nothing about the environment
-    except Skipped as reason:
-        return Finding("skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (a check that breaks is a failed check)
         if NO_EPISODE in str(error):
             return Finding("skipped", "The environment asks another player, and the check plays without an episode.")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from turnsmith.check.finding import Check, Finding
+from turnsmith.check.finding import Check, Finding, Skipped
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.errors import ConfigError, EngineFailure, InternalError
@@ -189,8 +189,11 @@ class EnvironmentCheck(Check):
     """Whether `--rehearse` runs it: it takes seconds, and needs a tokenizer at most."""
 
     async def __call__(self, subject: Subject) -> Finding:
-        """Run the function, and raise what it raises."""
-        return await self.function(subject)
+        """Run the function, and raise what it raises, but that it is skipped."""
+        try:
+            return await self.function(subject)
+        except Skipped as reason:
+            return Finding("skipped", str(reason))
 
 
 def environment_check(code: str, name: str, **flags: bool) -> Callable[[CheckFunction], EnvironmentCheck]:

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.unit.check.audit import zoo_graders as graders
 from tests.unit.check.audit import zoo_rewards as zoo
 
 from turnsmith.check.audit.checks import AUDIT
@@ -89,6 +90,23 @@ FAULTS: list[tuple[type, str, str, str]] = [
         "Paid 1 on average without being right: number 3 of the question",
     ),
     (zoo.PaysEcho, "more-than-right", "failed", "up to 1.16, where the solution gets 1"),
+    (graders.Roots, "skill-unneeded", "failed", "a program that returns a hugely negative number"),
+    (graders.ExitStatus, "skill-unneeded", "failed", "a program that leaves with success"),
+    (
+        graders.OneOfEight,
+        "start-open",
+        "failed",
+        "1 of 8 starts pay for wrong answers like for right ones, 1: 'def root",
+    ),
+    (graders.Skipped, "skill-unneeded", "failed", "a program that has its tests skipped"),
+    (graders.ReadsLines, "skill-unneeded", "warning", "a patch whose conftest.py prints PASSED for each test"),
+    (graders.RewardFile, "steps-unneeded", "failed", "with its commands replaced by those that write 1"),
+    (graders.Ledger, "writing", "warning", "and 33.0 as 33: 8 of 8 get less"),
+    (graders.PaysEachTest, "right-unpaid", "warning", "One right answer gets 6 and another 15"),
+    (graders.Distance, "more-than-right", "warning", "1000000000' gets -1e+08"),
+    (graders.SameChoice, "starts", "warning", "The question of seed 0 has the choice 'benzopyrene' twice."),
+    (graders.KeepsItsWorld, "reset-again", "warning", "differs in turn 1: '1. and 0.0"),
+    (graders.NobodySaysSo, "endless", "warning", "8 of 8 episodes go on after their solution"),
     (zoo.ListAsText, "writing", "warning", "no spaces inside its brackets"),
 ]
 
@@ -146,7 +164,9 @@ async def test_a_bad_reward_function_is_found() -> None:
     assert finding.shown.actions == ("correct",)
 
 
-@pytest.mark.parametrize("sound", [zoo.Sum, zoo.Walk, *(getattr(examples, name) for name in examples.__all__)])
+@pytest.mark.parametrize(
+    "sound", [zoo.Sum, zoo.Walk, graders.Patches, *(getattr(examples, name) for name in examples.__all__)]
+)
 async def test_what_is_sound_raises_no_alarm(sound: type) -> None:
     findings = await audited(sound)
     assert not alarms(findings)

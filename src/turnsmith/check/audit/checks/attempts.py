@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnsmith.check.audit.search import Search, search
+from turnsmith.check.audit.search import Search, comparable
 from turnsmith.check.environment.oracle import in_order
 from turnsmith.check.environment.scripted import model_episodes, model_starts
 from turnsmith.check.environment.subject import Subject, environment_check
@@ -28,9 +28,7 @@ async def check_attempts(subject: Subject) -> Finding:
     """
     if not subject.attempts:
         return Finding("skipped", "Pass --attempts FILE: lines of a seed or row, actions, and whether they are right.")
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     wrong = list[tuple[Mapping[str, Any], Trajectory]]()
     for number, attempt in enumerate(subject.attempts):
         start, actions = read_attempt(subject, number, attempt)
@@ -41,10 +39,8 @@ async def check_attempts(subject: Subject) -> Finding:
     if not wrong:
         return Finding("passed", f"{len(subject.attempts)} attempts get what they deserve.")
     refused = sum(bool(attempt["right"]) for attempt, _ in wrong)
-    saw = (
-        f"{refused} attempts that are right are not paid, and {len(wrong) - refused} that are wrong are, of "
-        f"{len(subject.attempts)}. The first: {wrong[0][1].actions[-1][:70]!r} gets {wrong[0][1].total_reward:g}."
-    )
+    saw = f"{refused} attempts that are right are not paid, and {len(wrong) - refused} that are wrong are, of "
+    saw += f"{len(subject.attempts)}. The first: {wrong[0][1].actions[-1][:70]!r} gets {wrong[0][1].total_reward:g}."
     return Finding("failed", saw, "Look at these episodes.", [episode for _, episode in wrong[:_MOST_SHOWN]])
 
 
@@ -73,17 +69,13 @@ async def check_answers_of_the_model(subject: Subject) -> Finding:
     """
     if subject.engine is None:
         return Finding("skipped", "Needs the model: pass --model.")
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     episodes = await model_episodes(subject)
     refused = [one for one in episodes if one.is_counted and _says_it(found, subject, one)]
     if not refused:
         return Finding("passed", f"None of {len(episodes)} episodes of the model says the right answer in vain.")
-    saw = (
-        f"{len(refused)} of {len(episodes)} episodes of the model end with the right answer and are not paid. The "
-        f"first says {refused[0].actions[-1][-70:]!r}."
-    )
+    saw = f"{len(refused)} of {len(episodes)} episodes of the model end with the right answer and are not paid. The "
+    saw += f"first says {refused[0].actions[-1][-70:]!r}."
     fix = "Look whether they are right; if so, let the scorer read them."
     return Finding("warning", saw, fix, refused[:_MOST_SHOWN])
 

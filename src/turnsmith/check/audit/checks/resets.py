@@ -56,14 +56,13 @@ async def check_reset_again(subject: Subject) -> Finding:
         return Finding("warning", f"A second reset of one object raised {type(error).__name__}: {error}", _FIX)
     if episodes is None:
         return Finding("skipped", "Its `reset` is async.")
-    (first, *said), (second, *again), (other, *others) = episodes
-    if first != second:
-        saw = f"A second reset of one object from the same seed begins otherwise: {_difference(first, second)}."
+    used, again, other = episodes
+    turn = next((n for n, (one, later) in enumerate(zip(used, again, strict=True)) if one != later), None)
+    if turn is not None and (turn == 0 or used == other):  # else chance decides, or what objects share
+        where = f"differs in turn {turn}" if turn else "begins otherwise"
+        saw = f"A second episode of one object from the same seed {where}: {_difference(used[turn], again[turn])}."
         return Finding("warning", saw, _FIX)
-    if other == first and said == others != again:  # else chance decides, or what objects share
-        turn = next(n for n, (one, later) in enumerate(zip(said, again, strict=True)) if one != later)
-        saw = f"The second episode of one object from the same seed differs in turn {turn + 1}: "
-        return Finding("warning", f"{saw}{_difference(said[turn], again[turn])}.", _FIX)
+    first = used[0]
     elsewhere = await asyncio.to_thread(_open_elsewhere, spec, subject.seed + 3, task)
     if elsewhere is None:
         saw = "A second reset of one object begins in the same way; in a new process it cannot be made."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnsmith.check.audit.evidence import evidence
-from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, comparable, search
 from turnsmith.check.audit.settings import wrong_setting
 from turnsmith.check.audit.solutions import LOOK_TWICE, RESPELLED, asks_for
 from turnsmith.check.audit.writings import BLANK, CHOICE, PARAGRAPH, SAME_VALUE, SENTENCE, SPACES
@@ -36,17 +36,13 @@ async def check_right_is_paid(subject: Subject) -> Finding:
     if faults := [episode for episode in found.solved.episodes if not episode.is_counted]:
         return Finding("failed", f"The solution of {len(faults)} starts ends in a fault: {faults[0].error}", "", faults)
     if unwritten := _unwritten(found.solved):
-        saw = (
-            f"{len(unwritten)} of {len(found.solved.episodes)} solutions cannot be written: they have characters that "
-            "the tokenizer lacks, or more tokens than inference.max_tokens allows."
-        )
+        saw = f"{len(unwritten)} of {len(found.solved.episodes)} solutions cannot be written: they have characters "
+        saw += "that the tokenizer lacks, or more tokens than inference.max_tokens allows."
         return Finding("failed", saw, "Raise inference.max_tokens, or take another model.", unwritten)
     if found.form and found.as_given is not None and not asks_for(found.form, found.tasks):
         given, written = found.as_given.episodes[0], found.solved.episodes[0]
-        saw = (
-            f"Right answers as they are given, such as {given.actions[0]!r}, get {found.as_given.mean:g}, but "
-            f"{found.solved.mean:g} if they are written as {written.actions[0]!r}."
-        )
+        saw = f"Right answers as they are given, such as {given.actions[0]!r}, get {found.as_given.mean:g}, but "
+        saw += f"{found.solved.mean:g} if they are written as {written.actions[0]!r}."
         fix = "Tell the model in the prompt to write its answer so, or score it with a reward that reads it as given."
         shown = await evidence(found, found.tasks[0], given.actions, written.actions, less=False)
         return Finding("failed", saw, fix, [given, written], shown)
@@ -59,11 +55,9 @@ async def _blind(found: Search) -> Finding:
     task, wrong = found.wrong.counted[0]
     made = found.subject.environment.each()[0].build()
     scorers = made.scorers if isinstance(made, QuestionAnswer) else []
-    saw = (
-        f"The reward does not look at the answer: {wrong.actions[0][:70]!r} gets {wrong.total_reward:.3g} from a start "
-    )
-    saw += f"whose answer is {(task.solution or ('',))[0][:70]!r}; other starts' answers get {found.wrong.mean:.3g} on "
-    saw += f"average, a start's own {found.top:.3g}."
+    saw = f"The reward does not look at the answer: {wrong.actions[0][:70]!r} gets {wrong.total_reward:.3g} from a "
+    saw += f"start whose answer is {(task.solution or ('',))[0][:70]!r}; others get {found.wrong.mean:.3g} on average, "
+    saw += f"a start's own {found.top:.3g}."
     fix = "Compare the answer. If this is one of several rewards, check their sum: --reward for each."
     shown = await evidence(found, task, wrong.actions, [""], less=True)
     status = "failed" if any(scorer.takes_answer for scorer in scorers) else "warning"
@@ -113,10 +107,8 @@ async def _unsolved(found: Search, solved: PlayedTasks) -> Finding:
         return Finding("passed", f"The solutions of {len(solved.episodes)} starts get {solved.mean:g} on average.")
     rewards = f"{min(solved.rewards):g} to {max(solved.rewards):g}"
     most = f"where {highest:g} is the most" if found.declared else f"and no skill gets {found.bottom:g}"
-    saw = (
-        f"{len(wrong)} of {len(solved.episodes)} starts are not solved by their own solution: rewards of {rewards}, "
-        f"{most}."
-    )
+    saw = f"{len(wrong)} of {len(solved.episodes)} starts are not solved by their own solution: rewards of {rewards}, "
+    saw += f"{most}."
     fix = "Such a start cannot be solved, its answer is wrong, or the reward does not accept it: look at the episodes."
     fix += " Or reward_range declares too much." if found.declared else ""
     task, _ = wrong[0]
@@ -130,9 +122,7 @@ async def check_writing(subject: Subject) -> Finding:
 
     A reward that refuses right answers teaches a way of writing, and reports a model as worse than it is.
     """
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     if not found.honest or found.solved is None:
         several = any(len(task.solution or ()) > 1 for task in found.tasks)
         return Finding("skipped", "Solutions have several actions." if several else NO_TIME)

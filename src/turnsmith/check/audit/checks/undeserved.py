@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from turnsmith.check.audit.evidence import evidence, shortest
-from turnsmith.check.audit.programs import CONFTESTS, EQUAL, SENSELESS
+from turnsmith.check.audit.programs import HOSTILE, SENSELESS
 from turnsmith.check.audit.rules import NONSENSE
-from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, search
+from turnsmith.check.audit.search import EPSILON, NO_TIME, PlayedTasks, Search, comparable, search
 from turnsmith.check.audit.solutions import LAST_STEP, REWARDING, says_the_answer
 from turnsmith.check.environment.oracle import Task
 from turnsmith.check.environment.subject import Subject, environment_check
@@ -62,14 +62,12 @@ async def _paid(found: Search, name: str, played: PlayedTasks, shares: Mapping[s
     if found.is_single and len(actions) == 1:
         actions = list(await shortest(found.subject, task, actions, episode.total_reward))
     also = [one for one, share in shares.items() if one != name and share >= _MUCH]
-    saw = (
-        f"Paid {played.mean:.3g} on average without being right: {name}. A right answer gets {found.top:.3g}, no skill "
-        f"{found.bottom:.3g}."
-    )
+    saw = f"Paid {played.mean:.3g} on average without being right: {name}. A right answer gets {found.top:.3g}, no "
+    saw += f"skill {found.bottom:.3g}."
     saw += f" Also paid: {also[0]}{f' and {len(also) - 1} more' if len(also) > 1 else ''}." if also else ""
     fix = "Pay for what only a right answer has: compare the whole final answer."
     shown = await evidence(found, task, actions, ["qwzx"], less=True)
-    is_sure = shares[name] >= _TOO_MUCH and name not in (EQUAL, *CONFTESTS)  # attacks on the grader's own process
+    is_sure = shares[name] >= _TOO_MUCH and name not in HOSTILE
     return Finding("failed" if is_sure else "warning", saw, fix, played.best, shown)
 
 
@@ -79,14 +77,12 @@ async def check_no_start_is_open(subject: Subject) -> Finding:
 
     A start that is solved already, or whose answer is compared with nothing, pays whatever is said.
     """
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     if found.solved is None:
         return Finding("skipped", "There is no `solve` to compare rewards with.")
     right = {task.number: one.total_reward for task, one in found.solved.counted}
     paid: dict[int, dict[str, tuple[Task, Trajectory]]] = {}
-    senseless = [found.unskilled[name] for name in SENSELESS if name in found.unskilled and name != EQUAL]
+    senseless = [found.unskilled[name] for name in SENSELESS if name in found.unskilled]
     alone = {one.actions[0] for played in senseless for _, one in played.counted if one.actions}.union(NONSENSE)
     for task, one in (pair for played in (*found.nothing, *found.crossed, *senseless) for pair in played.counted):
         enough = right.get(task.number, found.bottom) - EPSILON
@@ -96,10 +92,8 @@ async def check_no_start_is_open(subject: Subject) -> Finding:
     if not starts or 2 * len(starts) > len(right):  # where most are open, several answers are right
         return Finding("passed", f"{len(paid)} of {len(right)} starts pay for a wrong answer.")
     (text, (task, episode)), *more = starts[0].items()
-    saw = (
-        f"{len(starts)} of {len(right)} starts pay for wrong answers like for right ones, {episode.total_reward:.3g}: "
-    )
-    saw += f"{text[:70]!r}{f', {more[0][0][:70]!r}' if more else ''} from seed {task.start.seed}."
+    saw = f"{len(starts)} of {len(right)} starts pay for wrong answers like for right ones, {episode.total_reward:.3g}"
+    saw += f": {text[:70]!r}{f', {more[0][0][:70]!r}' if more else ''} from seed {task.start.seed}."
     fix = "Such a start is solved before the model answers, or its answer is compared with nothing: look at it."
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
     return Finding("failed", saw, fix, [episode for some in starts for _, episode in some.values()], shown)
@@ -124,10 +118,8 @@ async def check_nothing_is_paid_more(subject: Subject) -> Finding:
         )
         if outside:
             task, episode = max(outside, key=lambda pair: abs(pair[1].total_reward))
-            saw = (
-                f"{len(outside)} of {len(every)} episodes get rewards outside of the declared range {low:g} to "
-                f"{high:g}, up to {episode.total_reward:g}."
-            )
+            saw = f"{len(outside)} of {len(every)} episodes get rewards outside of the declared range {low:g} to "
+            saw += f"{high:g}, up to {episode.total_reward:g}."
             shown = await evidence(found, task, episode.actions, [""], less=episode.total_reward > high)
             return Finding("failed", saw, "Cut rewards off, or declare the range that they have.", [episode], shown)
     if (far := await _far_below(found)) is not None:
@@ -139,10 +131,8 @@ async def check_nothing_is_paid_more(subject: Subject) -> Finding:
     if len(more) < 2:
         return Finding("passed", f"{len(every)} episodes get no more than a right answer.")
     task, episode = max(more, key=lambda pair: pair[1].total_reward - right[pair[0].number])
-    saw = (
-        f"{len(more)} of {len(every)} episodes get more than the solution of their start: up to "
-        f"{episode.total_reward:.3g}, where the solution gets {right[task.number]:.3g}."
-    )
+    saw = f"{len(more)} of {len(every)} episodes get more than the solution of their start: up to "
+    saw += f"{episode.total_reward:.3g}, where the solution gets {right[task.number]:.3g}."
     shown = await evidence(found, task, episode.actions, task.solution or (), less=True)
     fix = "Let nothing be paid more than the task solved: look at what this episode is paid for."
     return Finding("failed", saw, fix, [episode], shown)
@@ -167,9 +157,7 @@ async def check_hedges_are_not_paid(subject: Subject) -> Finding:
 
     A model that lists what could be right is paid for it, and never has to decide.
     """
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     if not found.hedged:
         return Finding("skipped", "Solutions have several actions, or all starts have the same answer.")
     shares = {name: _share(found, played) for name, played in found.hedged.items()}
@@ -183,10 +171,8 @@ async def check_hedges_are_not_paid(subject: Subject) -> Finding:
     best = max(ways, key=lambda name: shares[name])
     played = found.hedged[best]
     task, episode = max(played.counted, key=lambda pair: pair[1].total_reward)
-    saw = (
-        f"A right answer with {best} gets {played.mean:.3g}; a right answer alone gets {found.top:.3g}, no skill "
-        f"{found.bottom:.3g}."
-    )
+    saw = f"A right answer with {best} gets {played.mean:.3g}; a right answer alone gets {found.top:.3g}, no skill "
+    saw += f"{found.bottom:.3g}."
     fix = "Score one final answer, not a text that contains it."
     shown = await evidence(found, task, episode.actions, task.others[:1] or [""], less=True)
     return Finding("failed" if _fully_paid(found, played) >= _TOO_MUCH else "warning", saw, fix, played.best, shown)
@@ -198,9 +184,7 @@ async def check_near_is_not_paid(subject: Subject) -> Finding:
 
     What is paid as right though it is wrong sets the limit of what the model learns.
     """
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     if not found.near:
         return Finding("skipped", "Solutions have several actions." if found.edited else NO_TIME)
     shares = {name: _share(found, played) for name, played in found.near.items()}
@@ -233,9 +217,7 @@ async def check_steps_are_needed(subject: Subject) -> Finding:
 
     Where the last word alone is paid, the work before it is not learned; where a step can be repeated, that is.
     """
-    found = await search(subject)
-    if unknown := found.why_unknown():
-        return Finding("skipped", unknown)
+    found = await comparable(subject)
     if not found.edited or found.solved is None:
         return Finding("skipped", "Solutions have one action.")
     before_the_end = found.share(found.bottom + _before_the_end(found.solved))
