@@ -37,7 +37,7 @@ def subject(environment: Any, **changes: Any) -> Subject:
 
 async def audited(environment: Any, **changes: Any) -> dict[str, Finding]:
     checked = subject(environment, **changes)
-    return {check.code: await check.function(checked) for check in AUDIT}
+    return {check.code: await check(checked) for check in AUDIT}
 
 
 def alarms(findings: dict[str, Finding]) -> dict[str, str]:
@@ -118,7 +118,7 @@ async def test_a_bad_reward_is_found_by_the_check_that_is_for_it(
     fault: type, code: str, status: str, words: str
 ) -> None:
     [check] = [check for check in AUDIT if check.code == code]
-    finding = await check.function(subject(fault))
+    finding = await check(subject(fault))
     assert finding.status == status, finding.saw
     assert words in finding.saw
     assert finding.fix
