@@ -2,10 +2,11 @@
 
 The table is `published_faults.toml`: facts and links in our words, nothing of the projects' own code or text. One half,
 drawn by a seed, is the test set: nobody looks at how an audit does on it before the end. What had been looked at before
-the draw (`seen`) is in the other half.
+the draw (`seen`) is in the other half. A third set (`set = "fresh"`) was collected when both halves had been used: the
+rule by which it was chosen stands in the table before it, and the audit was run on it once.
 
     python -m benchmarks.published_faults                      # the table, by kind and by project
-    python -m benchmarks.published_faults --half work          # ids of one half
+    python -m benchmarks.published_faults --half work          # ids of one half, or of the set that is called fresh
     python -m benchmarks.published_faults --load gem-reset-seed --source DIR [--venv DIR]
     python -m benchmarks.published_faults --show gem-reset-seed --source DIR --venv DIR
     python -m benchmarks.published_faults --check gem-reset-seed --source DIR --venv DIR --results FILE
@@ -56,6 +57,7 @@ KINDS = (
     "non-determinism",
 )
 HALVES = ("work", "test")
+FRESH = "fresh"
 SEED = 39
 _DATA = (".json", ".txt", ".toml", ".yaml", ".yml", ".csv", ".html", ".dat")
 _IMPORT = """
@@ -97,6 +99,8 @@ class Fault:
     """The file is imported by itself: its package needs more than it does."""
     needs: tuple[str, ...] = ()
     seen: bool = False
+    set: str = ""
+    """Which later set it belongs to; empty: one of the two halves."""
     loadable: bool = False
     tried: bool = False
     subject: str = ""
@@ -123,7 +127,11 @@ def table() -> list[Fault]:
 
 
 def halves(faults: list[Fault], seed: int = SEED) -> dict[str, list[str]]:
-    """The ids of each half: half of each kind, the odd one in turn, and what was seen in the work half."""
+    """The ids of each half: half of each kind, the odd one in turn, and what was seen in the work half.
+
+    Faults of later sets are in neither.
+    """
+    faults = [fault for fault in faults if not fault.set]
     draw = random.Random(seed)
     drawn: dict[str, list[str]] = {half: [] for half in HALVES}
     odd = 0
@@ -262,7 +270,7 @@ def _print_table(faults: list[Fault]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--half", choices=HALVES, help="print the ids of this half")
+    parser.add_argument("--half", choices=(*HALVES, FRESH), help="print the ids of this half or set")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument(
         "--load", nargs="*", metavar="ID", help="import these before and after; without ids, all that can be"
@@ -275,7 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     faults = table()
     if options.half:
-        print(*halves(faults, options.seed)[options.half], sep="\n")
+        fresh = sorted(fault.id for fault in faults if fault.set == FRESH)
+        print(*(halves(faults, options.seed) | {FRESH: fresh})[options.half], sep="\n")
         return 0
     wanted = next((one for one in (options.load, options.show, options.check) if one is not None), None)
     if wanted is None:

@@ -48,12 +48,23 @@ def test_the_halves_are_the_same_for_a_seed_and_have_each_kind(published):
     halves = published.halves(faults)
     assert halves == published.halves(list(reversed(faults)))
     assert halves != published.halves(faults, seed=1)
-    assert sorted(halves["work"] + halves["test"]) == sorted(fault.id for fault in faults)
+    assert sorted(halves["work"] + halves["test"]) == sorted(fault.id for fault in faults if not fault.set)
     assert abs(len(halves["work"]) - len(halves["test"])) <= 1
     by_id = {fault.id: fault for fault in faults}
     assert not any(by_id[name].seen for name in halves["test"])
     for half in published.HALVES:
         assert {by_id[name].kind for name in halves[half]} == set(published.KINDS)
+
+
+def test_a_later_set_leaves_the_halves_as_they_were_drawn(published):
+    faults = published.table()
+    fresh = [fault for fault in faults if fault.set == published.FRESH]
+    assert len(fresh) >= 24
+    assert len({fault.project for fault in fresh}) >= 10
+    assert max(Counter(fault.project for fault in fresh).values()) <= 5
+    assert all(fault.subject and fault.tried and fault.after and not fault.seen for fault in fresh)
+    assert {fault.set for fault in faults} == {"", published.FRESH}
+    assert published.halves([fault for fault in faults if not fault.set]) == published.halves(faults)
 
 
 def test_a_clone_and_a_bare_one_are_found_and_another_folder_is_named(published, tmp_path):
