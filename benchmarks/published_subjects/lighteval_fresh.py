@@ -65,11 +65,11 @@ def rows_of_numbers() -> list[dict[str, Any]]:
 
 
 def _article_is_a_choice() -> bool:
-    return letter("A question like this has no simple solution, and I do not know it.", {"answer": "A"}) == 1
+    return letter("I do not know this. A hint would help.", {"answer": "A"}) == 1
 
 
 def _space_before_the_colon_hides_the_answer() -> bool:
-    said = "Answer : 7 apples, of which in the end there are 3 in the basket, so that 4 are eaten."
+    said = "Answer : 7\nThis answer was found in 3 steps."
     return number(said, {"answer": "7"}) == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import multiprocessing
 import sys
 from types import ModuleType
 from typing import Any
@@ -49,18 +49,18 @@ def _nearly_two_thousand_is_one_less() -> bool:
 
 
 def _simplifies_without_end() -> bool:
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
+    utilities = _utilities()
+    utilities.grade_answer_sympy("x+1-x", "1")  # what is imported late
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(12)
-    try:
-        utilities = _utilities()
-        return utilities.grade_answer_sympy("(1+sqrt(2)+sqrt(3)+sqrt(5)+sqrt(7)+x)^90/(x+y)^60", "7") and False
-    except KeyboardInterrupt:
-        return True
-    finally:
-        signal.alarm(0)
+    def compare() -> None:
+        utilities.grade_answer_sympy("9999999!", "6\\sqrt{2}")
+
+    process = multiprocessing.get_context("fork").Process(target=compare)
+    process.start()
+    process.join(20)
+    hangs = process.is_alive()
+    process.kill()
+    return hangs
 
 
 _WORDS = (
