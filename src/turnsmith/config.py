@@ -139,6 +139,9 @@ class ModelConfig(_Section):
     """Train a LoRA adapter of this rank instead of all weights; 0: all weights."""
     lora_alpha: Annotated[int, AtLeast(1)] = 16
     """Scale of the LoRA adapter."""
+    lora_merge: bool = True
+    """Send the engine weights with the adapter merged into them. False: it gets the base model once, then the adapter
+    alone at each step, and checkpoints keep the adapter alone; needs vllm on the GPUs that train, and a dense model."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     chat_template: str | None = None

@@ -40,7 +40,8 @@ STALE = ("model.norm.weight", "model.layers.1.mlp.down_proj.weight")
 def change(module):
     load = module.TransformersServer.load_weights
     async def load_but_two(self, weights, version):
-        kept = [(key, value) for key, value in weights if key not in STALE]
+        is_first, self.is_synced = not hasattr(self, "is_synced"), True  # the first weights have to be complete
+        kept = [(key, value) for key, value in weights if is_first or key not in STALE]
         return await load(self, kept, version)
     module.TransformersServer.load_weights = load_but_two
 """

@@ -175,6 +175,7 @@ OBSERVED = {
     "model.tensor_parallel_size": Seen(2, key(f"{ROLLOUT}.tensor_model_parallel_size"), GPU),
     "model.sequence_parallel_size": Seen(2, key(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"), GPU),
     "model.lora_rank": Seen(4, key(f"{MODEL}.lora_rank")),
+    "model.lora_merge": Seen(False, key(f"{MODEL}.lora.merge"), ("model.lora_rank=4",)),
     "model.lora_alpha": Seen(4, key(f"{MODEL}.lora_alpha")),
     "model.chat_template": Seen("plain", plan(lambda it: it.config.model.chat_template), ("model.model_name=tiny",)),
     "model.trust_remote_code": Seen(True, key(f"{MODEL}.trust_remote_code")),

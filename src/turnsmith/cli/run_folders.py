@@ -108,8 +108,8 @@ def model_folder(path: Path, step: int | str = "last") -> Path:
     model = checkpoint / "actor" / "huggingface"
     if not any(model.glob("*.safetensors")):
         raise RecordError(
-            f"{checkpoint} was saved without a Hugging Face model (checkpoint.save_model=false). Write one with "
-            f"`turnsmith export {path}` and pass the folder that it prints."
+            f"{checkpoint} was saved without a Hugging Face model (checkpoint.save_model=false), or with an adapter "
+            f"(model.lora_merge=false). Write one with `turnsmith export {path}` and pass the folder that it prints."
         )
     return model
 

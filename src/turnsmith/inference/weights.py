@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnsmith.errors import EngineFailure
+from turnsmith.errors import EngineFailure, TrainingFailure
 
 if TYPE_CHECKING:
     import torch
@@ -79,3 +79,44 @@ def _write(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
             tensors, size, files = {}, 0, files + 1
     if tensors:
         save_file(tensors, folder / f"{files:05d}.safetensors")
+
+
+def forget_weights(model: torch.nn.Module) -> None:
+    """Fill the parameters with NaN, so that `never_loaded` finds those that no weight was copied into since.
+
+    The names that a loader returns would not do: it counts a parameter that is made of several weights as loaded when
+    it has one of them.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data.fill_(float("nan"))
+
+
+def never_loaded(model: torch.nn.Module) -> list[str]:
+    """The parameters that are NaN, each with how much of it; what shares its memory with another counts once.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 2)
+        >>> forget_weights(model)
+        >>> model.load_state_dict({"weight": torch.tensor([[1.0, 2.0], [3.0, float("nan")]])}, strict=False) and None
+        >>> never_loaded(model)
+        ['weight (25 %)', 'bias (100 %)']
+    """
+    found: list[str] = []
+    for name, parameter in model.named_parameters():
+        # The sum first, because it takes no memory.
+        if parameter.is_floating_point() and parameter.data.sum().isnan():
+            count = int(parameter.data.isnan().sum())
+            found.append(f"{name} ({100 * count / parameter.numel():.3g} %)")
+    return found
+
+
+def check_arrived(engine: str, missing: list[str]) -> None:
+    """Raise a TrainingFailure if an engine got no weights for some of its parameters."""
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise TrainingFailure(
+            f"The trainer's weights do not reach all of {engine}, which would generate with others: nothing came for "
+            f"{', '.join(missing[:3])}{more}. Train another model, or all weights if it was an adapter."
+        )

@@ -19,9 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnsmith.cli.main import main
 from turnsmith.config import ConfigStore
-from turnsmith.config_sources import to_dict
+from turnsmith.config_sources import apply_overrides, to_dict
+from turnsmith.inference.models.shape import tensors_in
 from turnsmith.records.checkpoints import PendingCheckpoint, mark_best
 from turnsmith.records.run_folder import RunFolder
+from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, complete
 from turnsmith.trainer.checkpoints.export import model_card
 
 RANKS = 2
@@ -44,9 +46,8 @@ def tiny(tiny_folder: str) -> Any:
     return model
 
 
-def write_shards(model: Any, actor: Path) -> None:
+def write_shards(weights: dict[str, torch.Tensor], actor: Path) -> None:
     """What each of two FSDP2 ranks saves: its rows of every weight, as a DTensor."""
-    weights = model.state_dict()
     distributed.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     try:
         mesh = DeviceMesh("cpu", list(range(RANKS)), mesh_dim_names=("fsdp",), _init_backend=False)
@@ -72,7 +73,7 @@ def run_with(model: Any, tmp_path: Path, tiny_folder: str, steps: tuple[int, ...
         pending = PendingCheckpoint(run.checkpoints_dir, step)
         actor = pending.path / "actor"
         actor.mkdir()
-        write_shards(model, actor)
+        write_shards(model.state_dict(), actor)
         AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(actor / "huggingface")
         base = model.get_base_model() if lora else model
         base.config.attn_implementation = "sdpa"  # as verl's override leaves it
@@ -136,6 +137,52 @@ def test_a_lora_adapter_is_merged_or_exported_alone(tiny: Any, tmp_path: Path, t
         assert not torch.allclose(bare(ids).logits, expected, atol=1e-2)
         assert torch.equal(PeftModel.from_pretrained(bare, str(adapter))(ids).logits, expected)
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == tiny_folder
+
+
+def test_an_adapter_that_is_all_that_was_saved_is_exported_with_its_base_model(
+    tmp_path: Path, tiny_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = apply_overrides(
+        ConfigStore(),
+        ["model.model_name=tiny", "model.lora_rank=4", "model.lora_merge=false", "inference.backend=vllm"],
+    )
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    trained = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, weight in trained.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    run = RunFolder.create(tmp_path, "run")
+    run.write_config(to_dict(config))
+    pending = PendingCheckpoint(run.checkpoints_dir, 3)
+    actor = pending.path / "actor"
+    actor.mkdir()
+    write_shards({name: weight for name, weight in trained.state_dict().items() if "lora_" in name}, actor)
+    (actor / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 16, "task_type": "CAUSAL_LM"}))
+    AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(actor / "huggingface")
+    base.config.save_pretrained(actor / "huggingface")
+    pending.add_checksums(
+        complete(pending.path, CheckpointPolicy.of(config), {}, lambda finish: list(map(finish, range(RANKS))))
+    )
+    pending.seal()
+    saved = pending.commit()
+
+    adapter = json.loads((saved / "actor" / "adapter" / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["r"], adapter["lora_alpha"]) == (tiny_folder, 4, 16)
+    weights = {file: tensors_in(file) for file in saved.rglob("*.safetensors")}
+    assert all("lora_" in name for names in weights.values() for name in names)
+    assert main(["export", str(run.path), "--adapter"]) == 0
+    assert main(["export", str(run.path)]) == 0
+    merged, ids = AutoModelForCausalLM.from_pretrained(run.path / "exports" / "step-3"), torch.arange(5, 25)[None]
+    assert merged.dtype == torch.float32
+    with torch.no_grad():
+        expected = trained(ids).logits
+        assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
+        with trained.disable_adapter():
+            assert not torch.allclose(trained(ids).logits, expected, atol=1e-2)
+    capsys.readouterr()
+    assert main(["eval", "turnsmith.env.examples:GuessNumber", "--model", str(run.path)]) == 2
+    assert "(model.lora_merge=false). Write one with" in capsys.readouterr().err
 
 
 def test_the_step_is_best_last_or_a_number(

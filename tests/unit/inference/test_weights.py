@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from turnsmith.errors import TrainingFailure
 from turnsmith.inference import weights
 
 
@@ -45,3 +47,44 @@ def test_a_folder_is_used_as_it_is(tiny_folder: str) -> None:
     with weights.as_folder(Path(tiny_folder)) as folder:
         assert folder == tiny_folder
     assert Path(folder).exists()
+
+
+class Stacked(torch.nn.Module):
+    """As in vLLM: one parameter is made of two weights, and the head may be the embedding."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
+        self.gate_up, self.ids = torch.nn.Linear(2, 4, bias=False), torch.nn.Buffer(torch.arange(3))
+        if tied:
+            self.head.weight = self.embed.weight
+
+    @torch.no_grad()
+    def load(self, *names: str) -> None:
+        if "gate" in names:
+            self.gate_up.weight[:2] = 1.0
+        if "up" in names:
+            self.gate_up.weight[2:] = 1.0
+        for name in {"embed", "head"} & set(names):
+            getattr(self, name).weight.fill_(float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("tied", "names", "missing"),
+    [
+        (True, ["embed", "gate", "up"], []),
+        (False, ["embed", "head", "gate", "up"], []),
+        (False, ["embed", "gate", "up"], ["head.weight (100 %)"]),
+        (True, ["embed", "gate"], ["gate_up.weight (50 %)"]),
+    ],
+)
+def test_what_no_weight_was_loaded_into_is_found(tied: bool, names: list[str], missing: list[str]) -> None:
+    model = Stacked(tied=tied)
+    weights.forget_weights(model)
+    model.load(*names)
+    assert weights.never_loaded(model) == missing
+    if not missing:
+        weights.check_arrived("vLLM", missing)
+        return
+    with pytest.raises(TrainingFailure, match=rf"nothing came for {re.escape(missing[0])}\."):
+        weights.check_arrived("vLLM", missing)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
+from turnsmith.errors import TrainingFailure
 from turnsmith.trainer.verl import lost_and_joined_servers
 from turnsmith.trainer.verl import transformers_replica as replica_module
 from turnsmith.trainer.verl.lost_and_joined_servers import unless_lost
@@ -61,6 +62,13 @@ async def test_an_error_of_a_server_that_stays_is_raised(clock: SimpleNamespace)
     with pytest.raises(RayTaskError):
         await unless_lost(Call(ENGINE_DIED), lambda: False)
     assert clock.now == pytest.approx(10, abs=1)
+
+
+async def test_a_server_that_says_why_the_run_has_to_stop_is_believed(clock: SimpleNamespace) -> None:
+    told = RayTaskError("collective_rpc", "", TrainingFailure("nothing came for lm_head")).as_instanceof_cause()
+    with pytest.raises(TrainingFailure):
+        await unless_lost(Call(told), lambda: False, once=True)
+    assert clock.now == 0
 
 
 async def test_one_that_is_out_of_reach_is_called_again(clock: SimpleNamespace) -> None:

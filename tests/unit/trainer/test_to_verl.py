@@ -268,6 +268,14 @@ def test_episodes_run_in_as_many_processes_as_the_gpus_keep_busy(overrides: list
 def test_an_adapter_is_merged_before_weights_are_sent(rank: int) -> None:
     theirs = verl_config(settings(f"model.lora_rank={rank}"), model_path="/m", run_dir="/runs/one", steps=7)
     assert theirs.actor_rollout_ref.model.lora.merge is bool(rank)
+    assert not theirs.actor_rollout_ref.actor.checkpoint.get("save_lora_only")
+
+
+def test_or_it_is_sent_and_saved_alone() -> None:
+    chosen = settings("model.lora_rank=4", "model.lora_merge=false", "inference.backend=vllm")
+    theirs = verl_config(chosen, model_path="/m", run_dir="/runs/one", steps=7).actor_rollout_ref
+    assert theirs.model.lora.merge is False
+    assert theirs.actor.checkpoint.save_lora_only is True
 
 
 def test_a_list_or_dict_replaces_the_one_of_verl() -> None:

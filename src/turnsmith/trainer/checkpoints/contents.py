@@ -20,6 +20,7 @@ from turnsmith.config import ConfigStore
 from turnsmith.errors import RecordError
 from turnsmith.importing import installed_version
 from turnsmith.inference.chat import read_template
+from turnsmith.inference.models import resolve
 from turnsmith.records.checkpoint_manifest import MANIFEST, Checksum, checksums
 from turnsmith.records.checkpoints import (
     Checkpoint,
@@ -32,13 +33,15 @@ from turnsmith.records.checkpoints import (
 )
 from turnsmith.rollout.players import past_model, past_models
 from turnsmith.trainer.checkpoints.hugging_face import (
+    ADAPTER,
     finish_model,
     saved_ranks,
     shard_path,
+    write_adapter,
     write_template,
     write_weights,
 )
-from turnsmith.trainer.config.layout import save_minutes, storage_units, trainer_ranks
+from turnsmith.trainer.config.layout import save_minutes, sends_adapter, storage_units, trainer_ranks
 
 GROUPS_UNDER_WAY = "groups_under_way"
 """In the state of a checkpoint of an asynchronous run: how many groups were dispatched and not trained on yet."""
@@ -59,18 +62,21 @@ class CheckpointPolicy:
     trust_remote_code: bool
     chat_template: str | None = None
     """The text of `model.chat_template`."""
+    adapter_of: str | None = None
+    """The model that an adapter belongs to which is all that is saved."""
 
     @classmethod
     def of(cls, config: ConfigStore) -> CheckpointPolicy:
         """The policy in a run's settings."""
-        checkpoint = config.checkpoint
+        checkpoint, model, is_adapter = config.checkpoint, config.model, sends_adapter(config)
         return cls(
             every=checkpoint.save_interval,
             minutes=save_minutes(config),
             keep_last_n=checkpoint.keep_last_n,
-            with_model=checkpoint.save_model,
-            trust_remote_code=config.model.trust_remote_code,
-            chat_template=read_template(config.model.chat_template),
+            with_model=checkpoint.save_model and not is_adapter,
+            trust_remote_code=model.trust_remote_code,
+            chat_template=read_template(model.chat_template),
+            adapter_of=resolve(model.model_name, model.local_path) if is_adapter else None,
         )
 
 
@@ -100,6 +106,8 @@ def complete(
     write_template(actor / "huggingface", saving.chat_template)
     if saving.with_model:
         finish_model(actor, actor / "huggingface")
+    if saving.adapter_of is not None:
+        write_adapter(actor, actor / ADAPTER, base_model=saving.adapter_of)
     write_state(checkpoint, {**state, "versions": _versions()})
     return {name: one for sums in hashed for name, one in sums.items()}
 

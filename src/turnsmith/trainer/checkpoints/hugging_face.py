@@ -105,6 +105,8 @@ def _in_order(name: str, parts: Sequence[Any]) -> tuple[list[Any], int]:
     return [parts[rank].to_local() for rank in along.tolist()], dim
 
 
+ADAPTER = "adapter"
+"""The folder of the adapter in a checkpoint that has nothing else of the model."""
 _PREFIX = "base_model.model."
 _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
 _LAYER = re.compile(r"(.*?\.\d+)\.")
@@ -115,14 +117,29 @@ _OURS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensor
 def write_model(actor: Path, target: Path, *, dtype: str | None = None, trust_remote_code: bool = False) -> None:
     """Write the whole model, with an adapter merged into it, and its tokenizer and chat template.
 
+    Of a checkpoint that has an adapter alone, the base model is read from where it says.
+
     Args:
         actor: A checkpoint's folder `actor`.
         target: The folder to write; may be `huggingface` in `actor`, which has everything but the weights.
         dtype: Such as `bfloat16`; None: as it was trained.
         trust_remote_code: Whether to run Python code that comes with the model.
     """
-    write_weights(actor, target, dtype=dtype, trust_remote_code=trust_remote_code)
+    if (actor / ADAPTER).is_dir():
+        _write_merged(actor, target, dtype, trust_remote_code)
+    else:
+        write_weights(actor, target, dtype=dtype, trust_remote_code=trust_remote_code)
     finish_model(actor, target)
+
+
+def _write_merged(actor: Path, target: Path, dtype: str | None, trust_remote_code: bool) -> None:
+    import torch
+    from peft import AutoPeftModelForCausalLM
+
+    (trained,) = {one.dtype for one in read_shard(shard_path(actor, saved_ranks(actor), 0)).values()}
+    code: Any = {"dtype": trained, "trust_remote_code": trust_remote_code}
+    model: Any = AutoPeftModelForCausalLM.from_pretrained(str(actor / ADAPTER), **code)
+    model.merge_and_unload().to(trained if dtype is None else getattr(torch, dtype)).save_pretrained(target)
 
 
 def write_weights(

@@ -19,6 +19,7 @@ from turnsmith.rollout.failure_policy import FailurePolicy
 from turnsmith.rollout.players import Players
 from turnsmith.tools.parsing.formats import find_parser
 from turnsmith.trainer.advantages import get_estimator
+from turnsmith.trainer.config.adapters import check_adapter
 from turnsmith.trainer.config.layout import (
     check_layout,
     resolve_attention,
@@ -59,10 +60,11 @@ def check(config: ConfigStore) -> None:
 
 def _check_players(config: ConfigStore) -> None:
     players, checkpoint = Players.of(config.players).check(), config.checkpoint
-    if players.has_self and not (checkpoint.save_interval and checkpoint.save_model):
+    saves = checkpoint.save_interval and checkpoint.save_model and config.model.lora_merge
+    if players.has_self and not saves:
         raise ConfigError(
-            "A player is self, for which past checkpoints play: set checkpoint.save_interval and "
-            "checkpoint.save_model=true, or let the first model play (frozen)."
+            "A player is self, for which past checkpoints play: set checkpoint.save_interval, "
+            "checkpoint.save_model=true and model.lora_merge=true, or let the first model play (frozen)."
         )
     if players.has_self and checkpoint.save_minutes:
         raise ConfigError(
@@ -189,6 +191,7 @@ def verl_config(
 ) -> Any:
     """verl's whole config for a run, as an OmegaConf DictConfig; settings that cannot work are a ConfigError."""
     check(config)
+    check_adapter(config, model_path)
     overrides = checked_verl_section(config, keys_we_set)
     keys = keys_we_set(config, model_path=model_path, run_dir=run_dir, steps=steps)
     unchecked = from_dict({"verl_unchecked": config.verl_unchecked}).verl_unchecked

@@ -71,6 +71,11 @@ def save_minutes(config: ConfigStore) -> float:
     return 0.0 if by_epochs else _SAVE_MINUTES
 
 
+def sends_adapter(config: ConfigStore) -> bool:
+    """Whether the engine gets the adapter itself, and not weights with the adapter merged into them."""
+    return config.model.lora_rank > 0 and not config.model.lora_merge
+
+
 def training_sampling(config: ConfigStore) -> Sampling:
     """How to sample a turn in training."""
     inference = config.inference

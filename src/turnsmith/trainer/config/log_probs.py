@@ -70,7 +70,7 @@ def padded_because(config: ConfigStore, model: str | None = None) -> str:
         return ""
     name = model or config.model.local_path or config.model.model_name
     try:
-        family = str(_read(name).get("model_type"))
+        family = str(read_model(name).get("model_type"))
         reason = "" if family in PACKED_FAMILIES else f"models of type {family} were not compared with it"
     except (OSError, ValueError) as error:
         reason = f"the config.json of {name} cannot be read here ({str(error).splitlines()[0]})"
@@ -118,7 +118,7 @@ def _of_model(config: ConfigStore, section: Mapping[str, Any], model: str) -> tu
     if any("lm_head" in str(section.get(name) or section.get(f"+{name}")) for name in _HEAD_ADAPTERS):
         return "verl's fused forward leaves an adapter of lm_head out", ""
     try:
-        found = _read(model)
+        found = read_model(model)
     except (OSError, ValueError) as error:
         return "", f"the config.json of {model} cannot be read here ({str(error).splitlines()[0]})"
     family = str(found.get("model_type"))
@@ -136,7 +136,8 @@ def _of_model(config: ConfigStore, section: Mapping[str, Any], model: str) -> tu
     return "", "" if family in FUSED_FAMILIES else f"{kind} were not compared with verl's fused forward"
 
 
-def _read(model: str) -> dict[str, Any]:
+def read_model(model: str) -> dict[str, Any]:
+    """The config.json of a model's folder or Hugging Face id."""
     if model in BUILT_MODELS:
         return {"model_type": "llama"}  # both of them, and they may not be built yet
     folder = Path(model).expanduser()

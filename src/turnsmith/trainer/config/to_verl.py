@@ -19,6 +19,7 @@ from turnsmith.trainer.config.layout import (
     resolve_device,
     resolve_dtype,
     rollout_layout,
+    sends_adapter,
     storage_units,
 )
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
@@ -65,8 +66,7 @@ def _model(config: ConfigStore, model_path: str) -> dict[str, Any]:
         "actor_rollout_ref.model.trust_remote_code": config.model.trust_remote_code,
         "actor_rollout_ref.model.lora_rank": config.model.lora_rank,
         "actor_rollout_ref.model.lora_alpha": config.model.lora_alpha,
-        # Engines take plain weights, so the adapter is merged into them before they are sent.
-        "actor_rollout_ref.model.lora.merge": config.model.lora_rank > 0,
+        "actor_rollout_ref.model.lora.merge": config.model.lora_rank > 0 and config.model.lora_merge,
     }
 
 
@@ -93,6 +93,7 @@ def _actor(config: ConfigStore) -> dict[str, Any]:
         "ulysses_sequence_parallel_size": config.model.sequence_parallel_size,
         **_fsdp("fsdp_config", config),
         **_checkpoint("checkpoint"),
+        **({"+checkpoint.save_lora_only": True} if sends_adapter(config) else {}),
     }
     keys = {_join("actor_rollout_ref.actor", name): value for name, value in actor.items()}
     keys["actor_rollout_ref.ref.strategy"] = "fsdp2"

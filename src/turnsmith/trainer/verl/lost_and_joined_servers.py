@@ -51,6 +51,8 @@ async def unless_lost(call: Callable[[], Awaitable[Any]], is_lost: Callable[[], 
         try:
             return await call()
         except (RayError, ConnectionError) as error:
+            if isinstance(error, TrainingFailure):  # the server said so itself
+                raise
             repeats = isinstance(error, ACTOR_LOST) and not once
             until = until or time.monotonic() + (RESTART_SECONDS if repeats else _GONE_SECONDS)
             if await _becomes_lost(is_lost, 0.0 if repeats else until):

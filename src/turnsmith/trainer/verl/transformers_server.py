@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from turnsmith.config import ConfigStore
+from turnsmith.inference.weights import check_arrived
 from turnsmith.trainer.config.layout import resolve_backend, resolve_dtype, rollout_layout
 
 _MOST_RESTARTS = 20
@@ -89,6 +90,7 @@ class TransformersServer:
         self.engine = TransformersEngine(
             model_path, dtype=dtype, max_concurrency=max_concurrency, trust_remote_code=trust_remote_code
         )
+        self._never_loaded = {name for name, _ in self.engine.model.named_parameters()}  # a tied head by one name
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **unused: Any
@@ -116,11 +118,13 @@ class TransformersServer:
         )
 
     async def load_weights(self, weights: list[tuple[str, Any]], version: int | None) -> None:
-        """Replace weights by name; the last bucket carries the `version`."""
+        """Replace weights by name; the last bucket carries the `version`. The first ones have to be all."""
         import asyncio
 
         await asyncio.to_thread(self.engine.load_weights, weights, version)
+        self._never_loaded -= {name for name, _ in weights}
         if version is not None:
+            check_arrived("the engine", sorted(self._never_loaded))
             self._has_weights.set()
 
     async def lacks_weights(self) -> bool:

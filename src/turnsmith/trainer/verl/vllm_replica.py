@@ -10,12 +10,13 @@ import asyncio
 import multiprocessing
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
+from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout import vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
@@ -23,6 +24,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from turnsmith.errors import EngineFailure, TrainingFailure
 from turnsmith.inference.engines.vllm_process import answer_of
+from turnsmith.inference.weights import check_arrived
 from turnsmith.trainer.verl.lost_and_joined_servers import is_gone, unless_lost
 
 _LOOK_SECONDS = 0.5
@@ -61,7 +63,10 @@ def _own_output() -> str:
 
 
 class VllmServer(vLLMHttpServer):
-    """verl's server, which ends with its engine."""
+    """verl's server, which ends with its engine, and refuses weights that are not complete."""
+
+    _unchecked = 2
+    """Updates to check: the first weights, and the first adapter if there is one."""
 
     async def run_server(self, args: Any) -> None:
         """Start the engine and the HTTP server, and watch the engine.
@@ -76,6 +81,21 @@ class VllmServer(vLLMHttpServer):
                 raise
             raise TrainingFailure(why_not_started(_own_output())) from error
         self._watch = asyncio.create_task(self._end_with_the_engine())
+
+    def _get_worker_extension_cls(self) -> str:
+        return "turnsmith.trainer.verl.vllm_worker.VllmWorker"
+
+    async def collective_rpc(self, method: Any, *args: Any, **kwargs: Any) -> None:
+        """Call a method of all workers.
+
+        Raises:
+            TrainingFailure: These were the first weights, and some parameters got none.
+        """
+        await super().collective_rpc(method, *args, **kwargs)
+        if method == "update_weights_from_ipc" and self._unchecked:
+            self._unchecked -= 1
+            missing = await self.engine.collective_rpc("turnsmith_missing_weights")
+            check_arrived("vLLM", sorted({name for worker in missing for name in worker}))
 
     async def _end_with_the_engine(self) -> None:
         while not self.engine.errored:
@@ -129,7 +149,7 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
 
     async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
         """Send all weights to the server, or read them without sending if it is lost."""
-        stream: Any = ensure_async_iterator(weights)
+        stream = _unfused(ensure_async_iterator(weights), self.model_config.hf_config.model_type)
         # verl looks it up in its module; its own would wait for ever for a killed process.
         vllm_rollout.BucketedWeightSender = partial(_Sender, is_lost=self._is_lost)
         if not self._is_lost():
@@ -140,6 +160,13 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
 
     def _is_lost(self) -> bool:
         return is_gone(f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}")
+
+
+async def _unfused(weights: AsyncIterator[tuple[str, Any]], family: str) -> AsyncIterator[tuple[str, Any]]:
+    """Weights by the names that vLLM knows: verl sends experts fused if it has merged an adapter."""
+    async for weight in weights:
+        for part in unfuse_moe_params([weight], family):
+            yield part
 
 
 class _Sender(BucketedWeightSender):

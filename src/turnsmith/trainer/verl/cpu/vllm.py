@@ -25,6 +25,7 @@ def register_with_vllm() -> None:
 
     if current_platform.is_cpu():
         _keep_linear_weights()
+        _keep_expert_weights()
         _wait_without_spinning()
         fork_spawned_processes()
 
@@ -53,6 +54,17 @@ def _keep_linear_weights() -> None:
 
     # Linear layers and embeddings read it here each time they are loaded.
     utils.dispatch_cpu_unquantized_gemm = keep_weights
+
+
+def _keep_expert_weights() -> None:
+    # Their packed weights are a new parameter, which cannot be loaded into.
+    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
+
+    def keep_weights(experts: Any, layer: Any) -> None:
+        experts.forward_method = experts.forward_torch
+        experts.init_moe_torch(layer)
+
+    cpu_fused_moe.CPUFusedMOE.__init__ = keep_weights
 
 
 def name_the_vllm_distribution() -> None:
