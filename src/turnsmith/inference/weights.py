@@ -87,9 +87,13 @@ def forget_weights(model: torch.nn.Module) -> None:
     The names that a loader returns would not do: it counts a parameter that is made of several weights as loaded when
     it has one of them.
     """
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.data.fill_(float("nan"))
+    for module in model.modules():
+        size = getattr(module, "moe_config", None)  # of vLLM's experts: no weight reaches what pads them
+        whole = size and (size.hidden_dim_unpadded, size.intermediate_size_per_partition_unpadded)
+        if not size or (size.hidden_dim, size.intermediate_size_per_partition) == whole:
+            for parameter in module.parameters(recurse=False):
+                if parameter.is_floating_point():
+                    parameter.data.fill_(float("nan"))
 
 
 def never_loaded(model: torch.nn.Module) -> list[str]:

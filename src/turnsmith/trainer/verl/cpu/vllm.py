@@ -25,7 +25,7 @@ def register_with_vllm() -> None:
 
     if current_platform.is_cpu():
         _keep_linear_weights()
-        _keep_expert_weights()
+        _pack_new_expert_weights()
         _wait_without_spinning()
         fork_spawned_processes()
 
@@ -56,15 +56,19 @@ def _keep_linear_weights() -> None:
     utils.dispatch_cpu_unquantized_gemm = keep_weights
 
 
-def _keep_expert_weights() -> None:
-    # Their packed weights are a new parameter, which cannot be loaded into.
-    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
+def _pack_new_expert_weights() -> None:
+    # vLLM packs those of experts once; new ones are then read as if they were packed, silently.
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod as Method
 
-    def keep_weights(experts: Any, layer: Any) -> None:
-        experts.forward_method = experts.forward_torch
-        experts.init_moe_torch(layer)
+    set_up = Method._setup_kernel
 
-    cpu_fused_moe.CPUFusedMOE.__init__ = keep_weights
+    def set_up_and_pack(method: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+        is_update = method.moe_kernel is not None
+        set_up(method, layer, *args, **kwargs)
+        if is_update:
+            method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    Method._setup_kernel = set_up_and_pack
 
 
 def name_the_vllm_distribution() -> None:
