@@ -1,5 +1,6 @@
 """Starts every process of a GPU layout on logical nodes of this machine, without a model in them. A program of its own:
-`python -m tests.e2e.dry_start FOLDER NODES GPUS TENSOR_PARALLEL_SIZE`; the last line of its output is what it found.
+`python -m tests.e2e.dry_start FOLDER NODES GPUS TENSOR_PARALLEL_SIZE`, or `... FOLDER NAME` of a file in recipes/gpu;
+the last line of its output is what it found.
 
 The settings are those of the GPU layout, and so are preflight, placement groups, resource demands, names, ports,
 process groups, TransferQueue, and where each process goes. Ranks, vLLM servers and episode workers hold no model, and
@@ -16,13 +17,14 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from tests.e2e.three_letters import ThreeLetters
 from turnsmith import ConfigStore, RayPPOTrainer
-from turnsmith.config_sources import apply_overrides
+from turnsmith.config_sources import apply_overrides, load
 from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.verl.task_runner import TaskRunner
 
@@ -161,6 +163,15 @@ def settings(nodes: int, gpus: int, tensor: int, folder: str) -> ConfigStore:
     return apply_overrides(ConfigStore(), [*Layout(nodes, gpus, tensor).settings(), *more])
 
 
+def recipe_settings(name: str, folder: str) -> ConfigStore:
+    """Those of a file in recipes/gpu, with the tiny model."""
+    config = load(Path(__file__).parents[2] / "recipes" / "gpu" / f"{name}.yaml")
+    config.model.model_name, config.model.device, config.evaluation.every = "tiny", "cuda", 0
+    config.model.attn_implementation = "sdpa"  # the ranks hold no model
+    config.ray.address, config.checkpoint.output_dir, config.checkpoint.run_name = "auto", folder, "dry"
+    return config
+
+
 @contextmanager
 def cluster(config: ConfigStore) -> Generator[str]:
     """Logical nodes that have exactly what preflight asks for."""
@@ -179,13 +190,13 @@ def cluster(config: ConfigStore) -> Generator[str]:
         made.shutdown()
 
 
-def main(folder: str, nodes: int, gpus: int, tensor: int) -> None:
+def main(folder: str, *layout: str) -> None:
     """Start, look, and stop."""
     from turnsmith.trainer.verl import task_runner
 
     os.environ["VERL_PLATFORM"] = "cpu"  # before the nodes start, which pass it on
     task_runner.TaskRunner = DryTaskRunner  # type: ignore[misc]
-    config = settings(nodes, gpus, tensor, folder)
+    config = recipe_settings(layout[0], folder) if len(layout) == 1 else settings(*map(int, layout), folder)
     with cluster(config) as address:
         config.ray.address = address
         trainer = RayPPOTrainer(config, ThreeLetters)
@@ -199,4 +210,4 @@ def main(folder: str, nodes: int, gpus: int, tensor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.dry_start import settings
+from tests.e2e.dry_start import recipe_settings, settings
 from tests.e2e.marked_processes import run_program
 from turnsmith.trainer.config.layout import RayDemand, episode_workers, storage_units
 
@@ -35,6 +35,16 @@ def test_every_process_of_the_layout_starts_where_and_with_what_preflight_counts
     to_place_servers = nodes  # needed while they start, and free again
     assert taken == {"GPU": demand.nodes * demand.gpus, "CPU": demand.total_cpus - to_place_servers}
     assert demand.storage_units == storage_units(config) == 2 * nodes
+
+
+@pytest.mark.parametrize("name", ["qwen3_4b_lora_24gb", "qwen3_4b_lora_80gb", "qwen3_8b_8xh100"])
+def test_the_recipes_for_gpus_start_with_a_tiny_model(name: str, tmp_path: Path) -> None:
+    # qwen3_30b_a3b_2x8 takes too much memory; of separate_async, test_separate_async.py trains with 2 + 2.
+    found = run_program("tests.e2e.dry_start", tmp_path, name, timeout=1500)
+    config = recipe_settings(name, str(tmp_path))
+    check_ranks(found, config.ray.num_nodes, config.ray.gpus_per_node)
+    check_servers(found, config.model.tensor_parallel_size)
+    assert len(found["episode_workers"]) == episode_workers(config)
 
 
 def check_ranks(found: dict[str, Any], nodes: int, gpus: int) -> None:
