@@ -168,6 +168,7 @@ def recipe_settings(name: str, folder: str) -> ConfigStore:
     config = load(Path(__file__).parents[2] / "recipes" / "gpu" / f"{name}.yaml")
     config.model.model_name, config.model.device, config.evaluation.every = "tiny", "cuda", 0
     config.model.attn_implementation = "sdpa"  # the ranks hold no model
+    config.inference.thinking, config.inference.tool_format = None, "function_calling"  # what tiny's template has
     config.ray.address, config.checkpoint.output_dir, config.checkpoint.run_name = "auto", folder, "dry"
     return config
 

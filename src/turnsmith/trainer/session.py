@@ -23,7 +23,6 @@ from turnsmith.trainer.dataset import Epochs
 from turnsmith.trainer.display import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
 from turnsmith.trainer.driver.ending import Interrupt, resume_advice
-from turnsmith.trainer.driver.preflight import QUEUE_NAMESPACE
 
 STACKS = "stacks"
 """The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
@@ -220,7 +219,7 @@ class Watchdog:
                 raise TrainingFailure(
                     f"A process that every other one needs was lost: {ray_part}.{resume_advice(self._folder)}"
                 )
-            self._looked, actors = now, _named_actors()
+            self._looked, actors = now, _named_actors(self._cluster.queue_namespace)
             gone = self._actors - actors
             self._lost = _missed(gone, actors)
             lost_servers = gone - self._lost
@@ -289,10 +288,10 @@ def _is_server(actor: tuple[str, str]) -> bool:
     return "server_" in actor[1]
 
 
-def _named_actors() -> set[tuple[str, str]]:
+def _named_actors(queue_namespace: str) -> set[tuple[str, str]]:
     """The named actors of this run; Ray lists one that is being restarted, but none that is gone."""
     import ray
 
-    mine = {ray.get_runtime_context().namespace, QUEUE_NAMESPACE}
+    mine = {ray.get_runtime_context().namespace, queue_namespace}
     found: Any = ray.util.list_named_actors(all_namespaces=True)
     return {(one["namespace"], one["name"]) for one in found if one["namespace"] in mine}

@@ -32,6 +32,8 @@ def test_it_continues_without_nothing_else() -> None:
 class Part:
     """As much of a task runner and of a cluster as the watchdog sees: nothing is lost, and no answer comes."""
 
+    queue_namespace = "transfer_queue_of_this_run"
+
     def __init__(self) -> None:
         self.pulse: Any = self
 
@@ -48,7 +50,7 @@ def test_a_rollout_server_that_the_run_continues_without_is_reported_once(
     run = RunFolder.create(tmp_path, "demo")
     receiver = (RUN, "rollout_standalone_1CheckpointEngineWorker_0:0")
     alive = SERVERS | {QUEUE, receiver}
-    monkeypatch.setattr(session, "_named_actors", lambda: set(alive))
+    monkeypatch.setattr(session, "_named_actors", lambda namespace: set(alive))
     monkeypatch.setattr(session, "_LOOK_SECONDS", -1.0)
     watchdog = Watchdog(0, Part(), Part(), run)
     assert watchdog.check_progress() == []

@@ -270,19 +270,22 @@ def verl_accepts_the_config_of_every_layout() -> None:
 
 @with_cpu
 def verls_processes_ask_ray_for_the_cpus_that_we_count() -> None:
+    import transfer_queue
     from transfer_queue.controller import TransferQueueController
     from transfer_queue.storage.simple_storage import SimpleStorageUnit
     from verl.single_controller.ray.base import ResourcePoolManager
     from verl.workers.rollout.replica import RolloutReplica
 
     from turnsmith.trainer.config import layout
-    from turnsmith.trainer.driver.preflight import QUEUE_NAMESPACE
 
     same(ResourcePoolManager.max_colocate_count, layout._CPUS_OF_A_RANK)
     assert f"max_colocate_count={layout._CPUS_OF_A_SERVER_GPU}," in inspect.getsource(RolloutReplica.init_standalone)
     actors: list[Any] = [TransferQueueController, SimpleStorageUnit]
     same([actor._default_options["num_cpus"] for actor in actors], [1, 1])
-    same(QUEUE_NAMESPACE, "transfer_queue")
+    # The two places where TransferQueue names its namespace (`_InOwnNamespace`).
+    source = inspect.getsource(transfer_queue.interface)
+    same(source.count('namespace="transfer_queue"'), 2)
+    assert 'ray.get_actor("TransferQueueController", namespace="transfer_queue")' in source
 
 
 # What our agent loop does with an episode by the failure policy's decision

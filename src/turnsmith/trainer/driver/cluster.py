@@ -21,6 +21,7 @@ from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.driver.ending import starting_ray
 from turnsmith.trainer.driver.local_ray import (
     LOOPBACK,
+    QUEUE_NAMESPACE,
     ForkServer,
     environment_variables,
     forking_workers,
@@ -49,6 +50,7 @@ class Cluster:
         self._config, self._arguments = config, _init_arguments(config, device)
         self._mark = dict(more or {})
         self._variables = environment_variables(config, device) | self._mark
+        self.queue_namespace = self._variables[QUEUE_NAMESPACE]
         self._owned = not ("ray" in sys.modules and sys.modules["ray"].is_initialized())
         self.is_local = self._owned and not config.ray.address
         """Whether Ray runs on this machine alone, started by us."""
@@ -83,7 +85,7 @@ class Cluster:
 
         Raises:
             ConfigError: The cluster does not have free what the run asks for.
-            TrainingFailure: Ray could not be started or joined, or the cluster has another run.
+            TrainingFailure: Ray could not be started or joined.
         """
         if not self._owned:
             check_cluster(self._config)

@@ -14,15 +14,11 @@ from typing import Any
 
 from turnsmith.concurrency.threads import cores
 from turnsmith.config import ConfigStore
-from turnsmith.errors import ConfigError, TrainingFailure
+from turnsmith.errors import ConfigError
 from turnsmith.trainer.config.layout import RayDemand, all_nodes, resolve_device
 
 _WAIT_SECONDS = 4.0
 """How long the resources of a run that has just ended may take to be free again."""
-_OTHER_RUN_SECONDS = 30.0
-"""How long the queue of another run may take to end: after a crash, Ray ends the processes of a run one by one."""
-QUEUE_NAMESPACE = "transfer_queue"
-"""The Ray namespace of TransferQueue's controller, whatever the run's own namespace is."""
 _NAMES_SHOWN = 3
 
 
@@ -59,32 +55,12 @@ def check_machine(config: ConfigStore) -> None:
 
 
 def check_cluster(config: ConfigStore) -> None:
-    """Check that the cluster that this process has joined is free for the run.
-
-    Raises:
-        ConfigError: It does not have free what the run asks for.
-        TrainingFailure: It has another run.
-    """
+    """Raise a ConfigError unless the cluster that this process has joined has free what the run asks for."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while problem := cluster_shortage(config, nodes := cluster_nodes()):
         if time.monotonic() > deadline:
             raise ConfigError(f"{problem}\n{demand_table(config, nodes)}")
         time.sleep(_WAIT_SECONDS / 16)
-    deadline = time.monotonic() + _OTHER_RUN_SECONDS
-    while _has_queue():
-        if time.monotonic() > deadline:
-            raise TrainingFailure(
-                "Another run is training on this Ray cluster, and TransferQueue, which carries the episodes, can be "
-                "there only once: wait until that run has ended, or give this one a Ray cluster of its own."
-            )
-        time.sleep(_WAIT_SECONDS / 16)
-
-
-def _has_queue() -> bool:
-    import ray
-
-    found: Any = ray.util.list_named_actors(all_namespaces=True)
-    return {"namespace": QUEUE_NAMESPACE, "name": "TransferQueueController"} in found
 
 
 def this_machine(config: ConfigStore) -> NodeResources:

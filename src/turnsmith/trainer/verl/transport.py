@@ -13,13 +13,15 @@ from typing import Any
 
 from transfer_queue.utils.zmq_utils import create_zmq_socket as _create_plain_socket
 
+from turnsmith.trainer.driver.local_ray import QUEUE_NAMESPACE
+
 RUN_KEY = "TURNSMITH_RUN_KEY"
 """The variable: 64 hexadecimal digits, drawn anew for each run."""
 
 
 def protect_queue() -> None:
-    """Encrypt and authenticate the sockets of TransferQueue that are made from now on."""
-    from transfer_queue import controller
+    """Encrypt and authenticate the sockets of TransferQueue made from now on, and keep the queue to this run."""
+    from transfer_queue import controller, interface
     from transfer_queue.storage import simple_storage
     from transfer_queue.storage.managers import base
     from transfer_queue.utils import zmq_utils
@@ -27,6 +29,26 @@ def protect_queue() -> None:
     # Ray sends the classes of TransferQueue's processes by value, so that they refer to our function, too.
     for module in (zmq_utils, controller, simple_storage, base):
         module.create_zmq_socket = create_curve_socket  # type: ignore[attr-defined]
+    # TransferQueue has one fixed namespace, and would take the queue of another run on the same cluster for its own.
+    if not isinstance(interface.ray, _InOwnNamespace):
+        for name in ("ray", "TransferQueueController"):
+            setattr(interface, name, _InOwnNamespace(getattr(interface, name)))
+
+
+class _InOwnNamespace:
+    """Ray, or an actor class of its, whose named actors are in the namespace of this run's queue."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        return self._real.get_actor(name, namespace=os.environ[QUEUE_NAMESPACE])
+
+    def options(self, *, namespace: str, **more: Any) -> Any:
+        return self._real.options(namespace=os.environ[QUEUE_NAMESPACE], **more)
 
 
 def protect_http() -> None:
