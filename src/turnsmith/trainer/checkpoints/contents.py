@@ -55,8 +55,6 @@ class CheckpointPolicy:
 
     every: int
     """Epochs between two checkpoints; 0: none."""
-    minutes: float
-    """Minutes between two checkpoints, in place of epochs; 0: by epochs."""
     keep_last_n: int
     with_model: bool
     trust_remote_code: bool
@@ -64,6 +62,8 @@ class CheckpointPolicy:
     """The text of `model.chat_template`."""
     adapter_of: str | None = None
     """The model that an adapter belongs to which is all that is saved."""
+    minutes: float = 0.0
+    """Minutes between two checkpoints, in place of epochs; 0: by epochs."""
 
     @classmethod
     def of(cls, config: ConfigStore) -> CheckpointPolicy:

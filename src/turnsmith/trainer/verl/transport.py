@@ -30,9 +30,9 @@ def protect_queue() -> None:
     for module in (zmq_utils, controller, simple_storage, base):
         module.create_zmq_socket = create_curve_socket  # type: ignore[attr-defined]
     # TransferQueue has one fixed namespace, and would take the queue of another run on the same cluster for its own.
-    if not isinstance(interface.ray, _InOwnNamespace):
-        for name in ("ray", "TransferQueueController"):
-            setattr(interface, name, _InOwnNamespace(getattr(interface, name)))
+    for name in ("ray", "TransferQueueController"):
+        if not isinstance(real := getattr(interface, name), _InOwnNamespace):
+            setattr(interface, name, _InOwnNamespace(real))
 
 
 class _InOwnNamespace:
