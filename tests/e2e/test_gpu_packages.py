@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 NOT_TAKEN = {
     "vllm.v1.engine.output_processor:OutputProcessor.abort_requests": "in verl's `abort_request`, which nothing calls",
-    "vllm.model_executor.models.utils:WeightsMapper.get_unstacked_mapper": "our workers have it under its old name",
+    "vllm.model_executor.models.utils:WeightsMapper.get_unstacked_mapper": "`VllmWorker` gives it its old name",
 }
 """What is known not to fit, and why it does no harm."""
 READ = {
@@ -71,6 +71,8 @@ def misfits(vllm: WheelSource) -> dict[str, str]:
 
 def test_every_call_of_verl_and_turnsmith_is_taken_by_the_gpu_build(vllm: WheelSource) -> None:
     assert misfits(vllm).keys() == NOT_TAKEN.keys()
+    mapper = "vllm.model_executor.models.utils:WeightsMapper"
+    assert vllm.takes(f"{mapper}.get_rename_mapper", 0, set()) == ""
     modes = vllm.find("vllm.config.model", "LogprobsMode")
     assert modes is not None
     assert "processed_logprobs" in ast.unparse(modes)

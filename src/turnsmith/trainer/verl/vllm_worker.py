@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, vLLMColocateWorkerExtension
+from vllm.model_executor.models.utils import WeightsMapper
 
 from turnsmith.inference.weights import forget_weights, never_loaded
+
+# What verl 0.9.1 calls when it loads an adapter; vLLM 0.29 gave it another name.
+WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class VllmWorker(vLLMColocateWorkerExtension):
