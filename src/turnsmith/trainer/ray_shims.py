@@ -15,6 +15,8 @@ from pathlib import Path
 
 ADDRESS = "TURNSMITH_FORK_SERVER"
 """The environment variable with the path of the fork server's socket."""
+QUEUE_NAMESPACE = "TURNSMITH_QUEUE_NAMESPACE"
+"""The variable with the Ray namespace of a run's TransferQueue: a Ray cluster can have several runs."""
 JOB, RAYLET = "RAY_JOB_ID", "RAY_RAYLET_PID"
 """Variables of a worker that Ray reads while it is imported."""
 FIRST_JOB = "01000000"

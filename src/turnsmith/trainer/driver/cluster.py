@@ -21,7 +21,6 @@ from turnsmith.trainer.config.layout import RayDemand
 from turnsmith.trainer.driver.ending import starting_ray
 from turnsmith.trainer.driver.local_ray import (
     LOOPBACK,
-    QUEUE_NAMESPACE,
     ForkServer,
     environment_variables,
     forking_workers,
@@ -30,6 +29,7 @@ from turnsmith.trainer.driver.local_ray import (
     private_variables,
 )
 from turnsmith.trainer.driver.preflight import check_cluster, logical_cpus
+from turnsmith.trainer.ray_shims import QUEUE_NAMESPACE
 
 _GRACE_SECONDS = 4.0
 _START_ATTEMPTS = 4

@@ -17,8 +17,6 @@ from turnsmith.trainer import ray_shims
 from turnsmith.trainer.config.layout import RayDemand, resolve_backend
 from turnsmith.trainer.driver.ending import starting_ray
 
-QUEUE_NAMESPACE = "TURNSMITH_QUEUE_NAMESPACE"
-"""The variable with the Ray namespace of a run's TransferQueue: a Ray cluster can have several runs."""
 _PASSED_ON = re.compile("(NCCL|HF)_(?!.*TOKEN)")
 
 
@@ -53,7 +51,7 @@ def environment_variables(config: ConfigStore, device: str) -> dict[str, str]:
     needed = {
         "TURNSMITH_RUN": "1",
         "TURNSMITH_RUN_KEY": secrets.token_hex(32),
-        QUEUE_NAMESPACE: f"transfer_queue_{secrets.token_hex(6)}",
+        ray_shims.QUEUE_NAMESPACE: f"transfer_queue_{secrets.token_hex(6)}",
         "TRANSFER_QUEUE_ENABLE": "1",
     }
     if device == "cpu":

@@ -13,7 +13,7 @@ from typing import Any
 
 from transfer_queue.utils.zmq_utils import create_zmq_socket as _create_plain_socket
 
-from turnsmith.trainer.driver.local_ray import QUEUE_NAMESPACE
+from turnsmith.trainer.ray_shims import QUEUE_NAMESPACE
 
 RUN_KEY = "TURNSMITH_RUN_KEY"
 """The variable: 64 hexadecimal digits, drawn anew for each run."""
