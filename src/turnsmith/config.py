@@ -497,6 +497,8 @@ class RayConfig(_Section):
     num_actors: Annotated[int | None, AtLeast(0)] = None
     """Processes that run episodes, spread over the nodes; 0: the task runner's own process, which starts fastest. None:
     one for every two GPUs, at least two a node; on CPUs 0, or one for each of several nodes."""
+    force: bool = False
+    """Start on GPUs although a machine lacks what the run needs (`--force`): what would be refused is a warning."""
     use_ray: bool = True
     """Must be true: verl runs on Ray. Accepted for configs that set it."""
 

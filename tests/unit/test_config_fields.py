@@ -17,6 +17,9 @@ from docs.hooks.config_reference import config_reference
 from omegaconf import OmegaConf
 
 import turnsmith
+from turnsmith.check.plan.forecast import StepForecast
+from turnsmith.check.plan.gpu import GpuLayout, Hardware
+from turnsmith.check.plan.report import gpu_finding
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides, known_keys, load
 from turnsmith.env.examples.guess_number import GuessNumber
@@ -25,6 +28,7 @@ from turnsmith.trainer import RayPPOTrainer, session
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy
 from turnsmith.trainer.config import check as check_module
 from turnsmith.trainer.config.check import check, verl_config
+from turnsmith.trainer.config.peak_memory import PeakMemory
 from turnsmith.trainer.config.to_verl import keys_we_set
 from turnsmith.trainer.driver import cluster
 from turnsmith.trainer.driver.local_ray import environment_variables
@@ -52,6 +56,13 @@ class Seen:
 def key(name: str) -> Callable[[ConfigStore], Any]:
     """A key of the config that verl gets."""
     return lambda config: keys_we_set(config).get(name)
+
+
+def too_large(config: ConfigStore) -> str:
+    """What `check --plan` says of a trainer that does not fit by far."""
+    peak = PeakMemory(1, 1, 2, 2**37, 4, 3, {}, 8, 1.0)
+    own = GpuLayout({}, 1, StepForecast("sync", 1.0, {}, 0.0), {"needed": 2.0**37, "fits": 0.0}, peak)
+    return gpu_finding(own, Hardware.named("H100"), force=config.ray.force).status
 
 
 class RecordedActor:
@@ -255,6 +266,7 @@ OBSERVED = {
     "ray.rollout_nodes": Seen(2, key(f"{ROLLOUT}.nnodes"), APART),
     "ray.rollout_gpus_per_node": Seen(2, key(f"{ROLLOUT}.n_gpus_per_node"), APART),
     "ray.num_actors": Seen(2, plan(lambda it: it.num_actors)),
+    "ray.force": Seen(True, too_large),
     "ray.use_ray": Seen(False, refusal),  # Kept for the seeds, which set it to true.
     "logging.trackers": Seen(["tensorboard"], key("trainer.logger")),
     "logging.project": Seen("letters", key("trainer.project_name")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from turnsmith.check.plan.calibrate import Seconds
 from turnsmith.check.plan.forecast import Overhead, StepForecast, forecast_step, row_shape
 from turnsmith.check.plan.workload import EpisodeSample
 from turnsmith.config import ConfigStore, Schedule
+from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError
 from turnsmith.inference.models.shape import ModelShape
 from turnsmith.records.yaml_text import parse_yaml
@@ -22,18 +23,19 @@ from turnsmith.trainer.config.layout import (
     RayDemand,
     check_layout,
     gpu_share,
+    half_micro_batch,
     micro_batch_size,
+    micro_batch_tokens,
     rollout_layout,
     trainer_ranks,
 )
 from turnsmith.trainer.config.log_probs import plain_because
+from turnsmith.trainer.config.peak_memory import MARGIN, PeakMemory, executed_peak
 
 _TRAINING, _PREFILL, _READING, _LINK = 0.4, 0.5, 0.6, 0.5
 """Assumed shares of the data sheet's flops, memory bandwidth and link that are reached."""
 _BF16, _FROZEN, _STATE = 2, 4, 16
 """Bytes of a parameter in the engine, under an adapter in the trainer, and with gradients and two moments."""
-_CONTEXT = 1.5 * 2**30
-"""Bytes of CUDA, NCCL and PyTorch's cache on each GPU."""
 _RECOMPUTED = 4
 """Cost of a forward and a backward pass with gradient checkpointing, in forward passes."""
 
@@ -103,26 +105,38 @@ def gpu_seconds(hardware: Hardware, config: ConfigStore, sample: EpisodeSample, 
 
 
 def gpu_memory(
-    hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape
+    hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape, peak: PeakMemory | str = ""
 ) -> Mapping[str, float]:
-    """Bytes on one GPU: of the trainer in its update, of the engine, and whether both fit (`fits`, 1 or 0)."""
-    apart = config.training.schedule == "separate_async"
-    size, ranks = hardware.memory_gib * 2**30, trainer_ranks(config)
+    """Bytes on one GPU: of the trainer in its update, of the engine, and whether both fit (`fits`, 1 or 0).
+
+    The trainer's are calculated where they were not executed.
+    """
+    size, parallel = hardware.memory_gib * 2**30, config.model.tensor_parallel_size
+    is_known = isinstance(peak, PeakMemory)
+    update, rest, sync = (peak.update, peak.rest, peak.sync) if is_known else _calculated(config, sample, shape)
+    engine, weights = gpu_share(config) * size, _BF16 * shape.parameters / parallel
+    cache = engine - weights - MARGIN
+    one = _BF16 * shape.cache_values * (sample.prompt + sample.longest) / parallel
+    needed = update + MARGIN
+    if config.training.schedule != "separate_async":
+        needed = max(needed, rest + engine, sync + weights + MARGIN)
+    fits = cache > one and needed < size
+    found = {"trainer rank": update + MARGIN, "rollout server": engine, "cached episodes": cache // one}
+    return found | {"needed": needed, "fits": float(fits)}
+
+
+def _calculated(config: ConfigStore, sample: EpisodeSample, shape: ModelShape) -> tuple[float, float, float]:
+    """Bytes of the trainer in its update, between updates and while it sends weights."""
     actor = _STATE if config.model.lora_rank == 0 else _FROZEN
     # verl trains the critic without an adapter.
     critic = _STATE * get_estimator(config.training.adv_estimator).needs_critic
-    state = (actor + critic) * shape.parameters / ranks
-    tokens = micro_batch_size(config) * (sample.prompt + sample.longest) / config.model.sequence_parallel_size
+    state = (actor + critic) * shape.parameters / trainer_ranks(config)
+    padded = micro_batch_size(config) * (sample.prompt + sample.longest) / config.model.sequence_parallel_size
+    tokens = micro_batch_tokens(config) or padded
     layer = _BF16 * (shape.parameters - shape.vocab * shape.hidden) / shape.layers
     kept = tokens * shape.layers * shape.hidden * _BF16  # with gradient checkpointing
     inside = tokens * _BF16 * (8 * shape.hidden + 4 * shape.intermediate) + 2 * layer
-    update = state + kept + inside + _head(config, shape, tokens) + _CONTEXT
-    engine = gpu_share(config) * size
-    weights = _BF16 * shape.parameters / config.model.tensor_parallel_size
-    cache = engine - weights - _CONTEXT
-    one = _BF16 * shape.cache_values * (sample.prompt + sample.longest) / config.model.tensor_parallel_size
-    fits = cache > one and update < size and (apart or state + engine < size)
-    return {"trainer rank": update, "rollout server": engine, "cached episodes": cache // one, "fits": float(fits)}
+    return state + kept + inside + _head(config, shape, tokens), state, state
 
 
 def _head(config: ConfigStore, shape: ModelShape, tokens: float) -> float:
@@ -136,6 +150,8 @@ def _head(config: ConfigStore, shape: ModelShape, tokens: float) -> float:
 OVERHEAD = Overhead(generate=(0.5, 0.002), old_log_prob=(0.3, 0.02), update_actor=(0.3, 0.05), rest=(0.5, 0.0))
 """Assumed for GPUs."""
 _SIZES = (1, 2, 4, 8)
+_EXECUTED = 4
+"""Layouts that are executed at most, to find one that fits."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +163,8 @@ class GpuLayout:
     gpus: int
     step: StepForecast
     memory: dict[str, float]
+    peak: PeakMemory | str
+    """The trainer's memory by execution, or why it is calculated instead."""
 
     @property
     def fits(self) -> bool:
@@ -161,11 +179,21 @@ class GpuLayout:
 def layouts(hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape) -> list[GpuLayout]:
     """All layouts on the nodes of the settings, each with micro-batches that fit if any do.
 
-    Layouts that fit come first, the fastest of them at the top.
+    Layouts that fit come first, the fastest of them at the top; that is executed where it can be.
     """
+
+    def place(one: GpuLayout) -> tuple[bool, float, int]:
+        return not one.fits, one.step.seconds, one.gpus
+
     fitted = (_with_micro_batches(hardware, one, sample, shape) for one in _candidates(config, shape))
-    found = [forecast_layout(hardware, one, sample, shape, config) for one in fitted]
-    return sorted(found, key=lambda one: (not one.fits, one.step.seconds, one.gpus))
+    made = [(forecast_layout(hardware, one, sample, shape, config), one) for one in fitted]
+    made.sort(key=lambda pair: place(pair[0]))
+    found: list[GpuLayout] = []
+    for layout, one in made[:_EXECUTED]:
+        found.append(executed_layout(hardware, one, sample, shape, config) if layout.fits else layout)
+        if found[-1].fits:
+            return sorted([*found, *(layout for layout, _ in made[len(found) :])], key=place)
+    return found
 
 
 def forecast_layout(
@@ -182,9 +210,20 @@ def forecast_layout(
     if config.training.schedule == "separate_async" or own.rollout_gpus_per_node:
         settings["ray.rollout_gpus_per_node"] = ray.rollout_gpus_per_node
     settings["model.tensor_parallel_size"] = config.model.tensor_parallel_size
-    if config.training.micro_batch_size != asked.training.micro_batch_size:
-        settings["training.micro_batch_size"] = config.training.micro_batch_size
-    return GpuLayout(settings, gpus, step, dict(gpu_memory(hardware, config, sample, shape)))
+    for name in ("micro_batch_size", "micro_batch_tokens"):
+        if (size := getattr(config.training, name)) != getattr(asked.training, name):
+            settings[f"training.{name}"] = size
+    memory = dict(gpu_memory(hardware, config, sample, shape))
+    return GpuLayout(settings, gpus, step, memory, "only layouts that may be chosen are executed")
+
+
+def executed_layout(
+    hardware: Hardware, config: ConfigStore, sample: EpisodeSample, shape: ModelShape, asked: ConfigStore | None = None
+) -> GpuLayout:
+    """The same with the memory of its trainer by execution, if it can be executed."""
+    peak = executed_peak(config, episode=round(sample.prompt + sample.longest))
+    memory = dict(gpu_memory(hardware, config, sample, shape, peak))
+    return replace(forecast_layout(hardware, config, sample, shape, asked), memory=memory, peak=peak)
 
 
 def _with_micro_batches(
@@ -193,9 +232,9 @@ def _with_micro_batches(
     """The settings with micro-batches halved until they fit into the memory, or unchanged if none fit."""
     one = copy.deepcopy(config)
     while not gpu_memory(hardware, one, sample, shape)["fits"]:
-        if (size := micro_batch_size(one)) == 1:
+        if (half := half_micro_batch(one)) is None:
             return config
-        one.training.micro_batch_size = size // 2
+        one = apply_overrides(one, [half])
     return one
 
 

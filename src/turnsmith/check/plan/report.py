@@ -12,13 +12,14 @@ import msgspec
 from turnsmith.check.finding import Check, Finding, Result
 from turnsmith.check.plan.cpu import forecast_on_cpu, shape_of
 from turnsmith.check.plan.forecast import StepForecast
-from turnsmith.check.plan.gpu import GpuLayout, Hardware, forecast_layout, layouts
+from turnsmith.check.plan.gpu import GpuLayout, Hardware, executed_layout, layouts
 from turnsmith.check.plan.reference import Reference
 from turnsmith.check.plan.workload import EpisodeSample
 from turnsmith.check.report import Report, table
 from turnsmith.config import ConfigStore
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.text import duration
+from turnsmith.trainer.config.peak_memory import MARGIN, REFUSED, WARNED, PeakMemory
 
 _GIB = 2**30
 _SHOWN = 4
@@ -45,7 +46,8 @@ def layout_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
     for one in found:
         fits = "" if one.fits else f", DOES NOT FIT into {hardware.memory_gib:g} GiB"
         took = f"{one.gpus} GPU{'s' * (one.gpus > 1)}, {duration(one.step.seconds)} a step, {one.step.idle:.0%} idle"
-        update = f"{one.memory['trainer rank'] / _GIB:.1f} GiB in an update"
+        how = " (calculated)" if isinstance(one.peak, str) else ""
+        update = f"{one.memory['trainer rank'] / _GIB:.1f} GiB in an update{how}"
         lines.append(f"  {took}, {update}{fits}: {' '.join(one.words())}")
     return lines
 
@@ -55,7 +57,7 @@ def choice_lines(found: Sequence[GpuLayout], hardware: Hardware) -> list[str]:
     title = "the layout to choose, and the three next best:"
     if not any(one.fits for one in found):
         title = (
-            "none fits, not even with training.micro_batch_size=1: take more GPUs, shorter episodes "
+            "none fits, not even with the smallest micro-batches: take more GPUs, shorter episodes "
             "(inference.max_episode_tokens) or an adapter (model.lora_rank). The fastest of them:"
         )
     return [title, *layout_lines(found[:_SHOWN], hardware)]
@@ -92,16 +94,41 @@ def cpu_report(
 def gpu_report(config: ConfigStore, sample: EpisodeSample, hardware: Hardware) -> Report:
     """What a run takes on some GPUs by their data sheets, and the layout to choose."""
     shape = shape_of(config)
-    own, found = forecast_layout(hardware, config, sample, shape), layouts(hardware, config, sample, shape)
-    memory = Finding("passed", f"{own.memory['trainer rank'] / _GIB:.1f} GiB of {hardware.memory_gib:g} on each GPU")
-    if not own.fits:  # only a warning, because no run has verified the data sheets
-        memory = Finding("warning", f"{memory.saw}: does not fit.", "Choose one of the layouts below.")
+    own, found = executed_layout(hardware, config, sample, shape), layouts(hardware, config, sample, shape)
+    memory = gpu_finding(own, hardware, force=config.ray.force)
     steps = table({own.step.schedule: step_text(own.step)})
-    tables = ["with these settings:", *layout_lines([own], hardware), *steps, *choice_lines(found, hardware)]
+    tables = ["with these settings:", *layout_lines([own], hardware), *steps, *_executed_lines(own.peak)]
+    tables += choice_lines(found, hardware)
     told = {**own.memory, "all": own.memory["trainer rank"]}
     forecast = forecast_dict(config, hardware.name, sample, own.step, told, layouts=found[:_SHOWN])
     subject = f"{hardware.name}, {shape.parameters:,} parameters; calculated, not verified by any run"
     return _report(subject, sample, forecast, own.step, memory, tables)
+
+
+def gpu_finding(own: GpuLayout, hardware: Hardware, *, force: bool) -> Finding:
+    """Refused is what execution finds far too large; what is calculated only, or near the limit, is warned of."""
+    needed, is_executed = own.memory["needed"] / _GIB, not isinstance(own.peak, str)
+    saw = f"{needed:.1f} GiB of {hardware.memory_gib:g} on each GPU"
+    if needed <= WARNED * hardware.memory_gib and own.fits:
+        return Finding("passed", saw)
+    saw += f", {'executed' if is_executed else 'calculated'}: {'little is left.' if own.fits else 'does not fit.'}"
+    if needed > REFUSED * hardware.memory_gib and is_executed and not force:
+        return Finding("failed", saw, "Choose one of the layouts below, or go on all the same with ray.force=true.")
+    return Finding("warning", saw, "Choose one of the layouts below.")
+
+
+def _executed_lines(peak: PeakMemory | str) -> list[str]:
+    """What the trainer's memory is made of."""
+    if isinstance(peak, str):
+        return [f"memory of the trainer is calculated: {peak}"]
+    kinds = ", ".join(sorted({name.split(".")[1] for name in peak.operators}))
+    sizes = {name: getattr(peak, name) for name in ("parameters", "gradients", "optimizer", "update", "sync", "rest")}
+    sizes |= {"CUDA, NCCL, fragmentation": MARGIN}
+    title = f"memory of a trainer rank: an update of {peak.tokens:,} tokens, executed without content ({kinds};"
+    return [
+        f"{title} experts in bfloat16, with equal shares of the tokens):",
+        *table({name: f"{size / _GIB:.2f} GiB" for name, size in sizes.items()}),
+    ]
 
 
 def _report(

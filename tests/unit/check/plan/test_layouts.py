@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,30 @@ from turnsmith.config_sources import apply_overrides
 from turnsmith.inference.models.shape import ModelShape
 from turnsmith.trainer.config.check import check
 from turnsmith.trainer.config.layout import RayDemand, check_layout
+from turnsmith.trainer.config.peak_memory import PeakMemory
 
 _SAMPLE = EpisodeSample("a test", 300, [[EpisodeTurn(200, 100, 0.5)] * 4])
 _SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 150_000, "intermediate_size": 12_288}
 _LARGE = ModelShape.of_config({**_SIZES, "num_attention_heads": 32, "num_key_value_heads": 8})
+
+
+@pytest.fixture(autouse=True)
+def peak(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What execution finds, in place of executing: of each layout in turn, the last of all others."""
+    found: list[Any] = ["not in this test"]
+
+    def executed(*_: Any, **__: Any) -> Any:
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    monkeypatch.setattr("turnsmith.check.plan.gpu.executed_peak", executed)
+    return found
+
+
+def _peak(update: float, rest: float = 10.0) -> PeakMemory:
+    gib = 2**30
+    return PeakMemory(
+        4, 4, 8, round(update * gib), round(rest * gib), round(rest * gib), {"aten.one.default": 1}, 8, 1.0
+    )
 
 
 def _config(gpus: int) -> ConfigStore:
@@ -36,6 +57,7 @@ def test_fused_log_probs_hold_the_logits_of_512_tokens_and_plain_ones_all() -> N
 
     def update(*, fused: bool) -> float:
         config = _config(8)
+        config.training.micro_batch_tokens = 0
         config.verl = {"actor_rollout_ref.model.use_fused_kernels": fused}
         return gpu_memory(Hardware.named("H100"), config, sample, shape)["trainer rank"]
 
@@ -58,6 +80,7 @@ def test_every_layout_is_one_that_the_trainer_accepts_and_the_fastest_comes_firs
 
 def test_micro_batches_are_made_smaller_where_those_of_the_settings_do_not_fit() -> None:
     config = _config(8)
+    config.training.micro_batch_tokens = 0
     config.verl = {"actor_rollout_ref.model.use_fused_kernels": False}
     long = EpisodeSample("a test", 1500, [[EpisodeTurn(3000, 0, 0.5)]])
     assert not gpu_memory(Hardware.named("H100"), config, long, _LARGE)["fits"]
@@ -71,7 +94,7 @@ def test_micro_batches_are_made_smaller_where_those_of_the_settings_do_not_fit()
 def test_what_does_not_fit_is_never_the_layout_to_choose() -> None:
     hardware = Hardware.named("RTX-4090")
     title, *rows = choice_lines(layouts(hardware, _config(1), _SAMPLE, _LARGE), hardware)
-    assert title.startswith("none fits, not even with training.micro_batch_size=1: take more GPUs")
+    assert title.startswith("none fits, not even with the smallest micro-batches: take more GPUs")
     assert rows
     assert all("DOES NOT FIT into 24 GiB" in row for row in rows)
 
@@ -160,3 +183,46 @@ def test_the_report_has_counts_that_a_person_reads() -> None:
     assert lines[0].startswith("H100, 88,")
     assert "parameters; calculated, not verified by any run: 2 checks" in lines[0]
     assert [line for line in lines if line.startswith("  1 GPU, ")]
+
+
+@pytest.mark.parametrize(
+    ("update", "force", "status"),
+    [
+        (60.0, False, "passed"),
+        (71.0, False, "warning"),
+        (80.0, False, "warning"),
+        (88.0, False, "failed"),
+        (88.0, True, "warning"),
+    ],
+)
+def test_far_more_than_the_memory_is_refused_and_nearly_all_of_it_is_warned_of(
+    peak: list[Any], update: float, force: bool, status: str
+) -> None:
+    peak[:] = [_peak(update)]
+    config = _config(1)
+    config.ray.force = force
+    report = gpu_report(config, _SAMPLE, Hardware.named("H100"))
+    (found,) = (one.finding for one in report.results if one.check.code == "memory")
+    assert found.status == status
+
+
+def test_a_layout_that_execution_finds_too_large_is_not_chosen(peak: list[Any]) -> None:
+    hardware = Hardware.named("H100")
+    first, second, *_ = layouts(hardware, _config(8), _SAMPLE, _LARGE)
+    peak[:] = [_peak(100), _peak(40)]
+    found = layouts(hardware, _config(8), _SAMPLE, _LARGE)
+    assert found[0].words() == second.words()
+    assert not next(one for one in found if one.words() == first.words()).fits
+    peak[:] = [_peak(100)]
+    title, *_ = choice_lines(layouts(hardware, _config(8), _SAMPLE, _LARGE), hardware)
+    assert title.startswith("none fits")
+
+
+def test_what_is_not_executed_says_that_it_is_calculated(peak: list[Any]) -> None:
+    lines = gpu_report(_config(1), _SAMPLE, Hardware.named("H100")).lines(200)
+    assert any("memory of the trainer is calculated: not in this test" in line for line in lines)
+    assert any("GiB in an update (calculated)" in line for line in lines)
+    peak[:] = [_peak(60)]
+    lines = gpu_report(_config(1), _SAMPLE, Hardware.named("H100")).lines(200)
+    assert not any("calculated: " in line for line in lines)
+    assert any(line.split()[:3] == ["update", "60.00", "GiB"] for line in lines)
