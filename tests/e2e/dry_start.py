@@ -91,7 +91,7 @@ def dry_rank() -> type:
             import torch
             from verl.utils.distributed import initialize_global_process_group_ray
 
-            initialize_global_process_group_ray()
+            initialize_global_process_group_ray(backend="cpu:gloo")
             total = torch.tensor([int(os.environ["RANK"])])
             torch.distributed.all_reduce(total)
             os.environ["DRY_SUM_OF_RANKS"] = str(int(total))

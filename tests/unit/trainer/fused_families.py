@@ -26,12 +26,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
-from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from turnsmith import ConfigStore
 from turnsmith.trainer.config.check import verl_config
 from turnsmith.trainer.config.log_probs import PACKED_FAMILIES
+from turnsmith.trainer.verl.ranks import Rank
 
 RANKS = 2
 PATHS = ("plain", "packed", "gpu")
@@ -124,9 +124,7 @@ def worker(folder: Path, lora: int, path: str) -> Any:
     actor.engine.max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
     actor.engine.infer_max_token_len_per_gpu = theirs.rollout.log_prob_max_token_len_per_gpu
     parts = {"model_config": model, "engine_config": actor.engine, "optimizer_config": actor.optim}
-    made: Any = TrainingWorker(
-        TrainingWorkerConfig(model_type="language_model", checkpoint_config=actor.checkpoint, **parts)
-    )
+    made: Any = Rank(TrainingWorkerConfig(model_type="language_model", checkpoint_config=actor.checkpoint, **parts))
     made.reset()
     made.set_loss_fn(partial(ppo_loss, config=actor))
     return made

@@ -21,19 +21,19 @@ import verl  # noqa: F401  (its plugins load first)
 from tests.unit.trainer.prompt_groups import micro_batch
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.losses import ppo_loss
 
 from turnsmith import ConfigStore
 from turnsmith.trainer.config.check import verl_config
 from turnsmith.trainer.verl.cpu.shared_prompts import SharedPromptEngine
+from turnsmith.trainer.verl.engines import LanguageModelEngine
 
 GROUPS = [(40, (4, 6, 2, 9)), (25, (3, 8, 5, 7))]
 # The kind of engine, whether episodes are concatenated, and whether log-probs are fused: the last, because verl then
 # replaces the forward pass of the model's class.
 PATHS: dict[str, tuple[type, bool, bool]] = {
-    "padded": (FSDPEngineWithLMHead, False, False),
-    "concatenated": (FSDPEngineWithLMHead, True, False),
+    "padded": (LanguageModelEngine, False, False),
+    "concatenated": (LanguageModelEngine, True, False),
     "shared": (SharedPromptEngine, False, False),
     "fused": (SharedPromptEngine, False, True),
 }

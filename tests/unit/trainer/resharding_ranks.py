@@ -24,9 +24,8 @@ SAVED = {
 
 def main(folder: Path) -> None:
     """Start four processes, once what takes longest to import is imported."""
-    from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
+    import turnsmith.trainer.verl.resharding  # noqa: F401
 
-    load_from_any_number_of_ranks()
     forked = multiprocessing.get_context("fork")
     ranks = [forked.Process(target=all_turns, args=(folder, rank)) for rank in range(4)]
     for rank in ranks:
@@ -59,10 +58,11 @@ def one_turn(folder: Path, name: str, shape: tuple[int, ...], loads: str | None)
     """Load what another number of ranks saved, or train; then save, with everything unsharded beside it."""
     import torch
     from torch import distributed
-    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    from turnsmith.trainer.verl.resharding import ReshardingManager
 
     model, optimizer, schedule = _sharded(shape)
-    manager = FSDPCheckpointManager(model, optimizer, schedule, None, {})
+    manager = ReshardingManager(model, optimizer, schedule, None, {})
     rank = distributed.get_rank()
     if loads is None:
         torch.manual_seed(100 + rank)

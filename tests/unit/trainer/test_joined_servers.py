@@ -123,12 +123,12 @@ def manager_of(monkeypatch: pytest.MonkeyPatch, *receivers: Receiver, fails: lis
     manager.replicas = [Receiving(rank, one) for rank, one in enumerate(receivers)]
     failing = fails or []
 
-    async def update(self: LivingReplicas, global_steps: int | None = None) -> dict[str, Any]:
+    async def transfer(self: LivingReplicas, version: int) -> dict[str, Any]:
         if failing:
             raise failing.pop(0)()
         return {"sent to": len(self.replicas)}
 
-    monkeypatch.setattr(lost_and_joined_servers.CheckpointEngineManager, "update_weights", update)
+    monkeypatch.setattr(LivingReplicas, "_transfer", transfer)
     monkeypatch.setattr(lost_and_joined_servers, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(lost_and_joined_servers.ray, "kill", lambda server: None)
     monkeypatch.setattr(lost_and_joined_servers.ray.util, "remove_placement_group", lambda group: None)

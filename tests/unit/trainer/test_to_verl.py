@@ -377,9 +377,11 @@ def test_separate_rollout_nodes_get_weights_once_a_batch() -> None:
     assert keys["actor_rollout_ref.hybrid_engine"] is False
     assert keys["actor_rollout_ref.rollout.nnodes"] == 2
     engine = "actor_rollout_ref.rollout.checkpoint_engine"
-    assert keys[f"{engine}.backend"] == "turnsmith_gloo"
+    assert keys[f"{engine}.backend"] == "turnsmith"
+    assert keys[f"+{engine}.engine_kwargs.turnsmith.torch_backend"] == "gloo"
     keys = keys_of("training.schedule=separate_async", "ray.rollout_nodes=2", "model.device=cuda")
-    assert (keys[f"{engine}.backend"], keys[f"{engine}.custom_backend_module"]) == ("nccl", None)
+    assert keys[f"{engine}.backend"] == "turnsmith"
+    assert keys[f"+{engine}.engine_kwargs.turnsmith.torch_backend"] == "nccl"
 
 
 def test_the_warm_up_counts_steps_however_many_updates_they_have() -> None:

@@ -21,6 +21,7 @@ import pytest
 from tests.unit.trainer.gpu_layouts import LAYOUTS
 
 LOADED_BY_VERL: set[str] = set()
+OF_VALUES = "ValueModelEngine"
 CPU: dict[str, Callable[[], None]] = {}
 UNCHOSEN: dict[str, Callable[[], None]] = {}
 
@@ -53,7 +54,6 @@ def the_plugin_chooses_nothing_unasked() -> None:
     import importlib.metadata
 
     from verl.plugin.platform import platform_manager
-    from verl.utils import distributed
     from verl.workers.engine import EngineRegistry
 
     from turnsmith.trainer.verl.plugin import LOADED
@@ -62,8 +62,7 @@ def the_plugin_chooses_nothing_unasked() -> None:
     assert "cpu" in platform_manager.PlatformRegistry.registered_names()
     assert platform_manager._detect_platform_name() != "cpu"
     assert not type(platform_manager._current_platform).__module__.startswith("turnsmith")
-    same(distributed.initialize_global_process_group_ray.__module__, "verl.utils.distributed")
-    assert "cpu" not in EngineRegistry._engines["language_model"]["fsdp2"]
+    same(set(EngineRegistry._engines["language_model"]["fsdp2"]), {"cuda", "npu"})
     same(importlib.metadata.version.__module__, "importlib.metadata")
 
 
@@ -79,8 +78,15 @@ def what_is_registered_is_found_under_its_name() -> None:
     from turnsmith.trainer.verl.agent_loop import EpisodeAgentLoop
 
     same([type(get_platform()).__name__, get_device_name()], ["CpuPlatform", "cpu"])
-    found = {kind: EngineRegistry.get_engine_cls(kind, "fsdp2").__name__ for kind in ("language_model", "value_model")}
-    same(found, {"language_model": "SharedPromptEngine", "value_model": "FSDPEngineWithValueHead"})
+    importlib.import_module("turnsmith.trainer.verl.ranks")  # as each rank does
+    kinds = ("language_model", "value_model")
+    same([EngineRegistry.get_engine_cls(kind, "fsdp2").__name__ for kind in kinds], ["SharedPromptEngine", OF_VALUES])
+    for vendor in ("nvidia", "amd"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VERL_ENGINE_DEVICE", "cuda")
+            patch.setenv("VERL_ENGINE_VENDOR", vendor)
+            found = [EngineRegistry.get_engine_cls(kind, "fsdp2").__name__ for kind in kinds]
+        same(found, ["LanguageModelEngine", OF_VALUES])
     rollouts = get_rollout_class("transformers", "async"), RolloutReplicaRegistry.get("transformers")
     same([rollout.__name__ for rollout in rollouts], ["TransformersAdapter", "TransformersReplica"])
     where = f"{EpisodeAgentLoop.__module__}.EpisodeAgentLoop"
@@ -88,23 +94,44 @@ def what_is_registered_is_found_under_its_name() -> None:
 
 
 @with_cpu
-def what_is_replaced_is_looked_up_when_it_is_called() -> None:
-    from transformers import AutoConfig
+def the_ranks_are_ours() -> None:
+    import ray
     from verl.experimental.separation import engine_workers as separate
-    from verl.utils import distributed, fsdp_utils, model
     from verl.workers import engine_workers
-    from verl.workers.engine.fsdp import transformer_impl
 
+    from turnsmith.trainer.verl.ranks import our_workers
+
+    class Other:
+        """Of somebody else."""
+
+    theirs = [separate.DetachActorWorker, engine_workers.ActorRolloutRefWorker, engine_workers.TrainingWorker, Other]
+    ours = our_workers({kind: ray.remote(kind) for kind in theirs})
+    same([ours[kind].__ray_actor_class__.__name__ for kind in theirs], ["ActorRank", "ActorRank", "Rank", "Other"])
+    found = {engine_workers.ActorRolloutRefWorker.actor_worker_cls, engine_workers.ActorRolloutRefWorker.ref_worker_cls}
+    same(found, {engine_workers.TrainingWorker})  # those that `ActorRank` replaces
+
+
+@with_cpu
+def a_critic_has_the_chosen_attention_and_one_value_for_a_token() -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from turnsmith.config import ConfigStore
     from turnsmith.inference.models import resolve
+    from turnsmith.trainer.config.check import verl_config
+    from turnsmith.trainer.verl.engines import ValueModelEngine
 
-    assert engine_workers.initialize_global_process_group_ray is distributed.initialize_global_process_group_ray
-    same(distributed.initialize_global_process_group_ray.__module__, "turnsmith.trainer.verl.cpu.platform")
-    same(fsdp_utils._select_fsdp2_wrap_targets.__module__, "turnsmith.trainer.verl.plugin")
-    same(fsdp_utils.fsdp2_sharded_save_to_cpu.__module__, "turnsmith.trainer.verl.cpu.platform")
-    assert not hasattr(separate, "fsdp2_sharded_save_to_cpu")
-    assert not hasattr(transformer_impl, "load_valuehead_model")
-    critic = model.load_valuehead_model(str(folder := resolve("tiny")), None, AutoConfig.from_pretrained(folder), False)
-    assert critic.config._attn_implementation in ("sdpa", "eager")
+    config = ConfigStore()
+    config.model.device, config.model.attn_implementation = "cpu", "eager"
+    theirs = verl_config(config, model_path=resolve("tiny"), run_dir="unused", steps=1).actor_rollout_ref
+    engine: Any = object.__new__(ValueModelEngine)
+    engine.model_config, engine.engine_config = (omega_conf_to_dataclass(each) for each in (theirs.model, theirs.actor))
+    engine.engine_config, engine.device_mesh = engine.engine_config.engine, None
+    engine.use_remove_padding, engine.ulysses_sequence_parallel_size = False, 1
+    engine.model_config.model_type = "value_model"
+    named = list(engine.model_config.hf_config.architectures)
+    module = engine._build_module()
+    same((module.config._attn_implementation, module.num_labels, module.score.out_features), ("eager", 1, 1))
+    same((engine.model_config.model_type, engine.model_config.hf_config.architectures), ("value_model", named))
 
 
 # Our classes and verl's
@@ -112,7 +139,15 @@ def what_is_replaced_is_looked_up_when_it_is_called() -> None:
 
 def overridden() -> Generator[tuple[str, Any, Any]]:
     """What our classes define in place of verl's: its name, ours, and what it replaces."""
-    for part in ("cpu.gloo_engine", "cpu.platform", "cpu.shared_prompts", "replay_buffer", "schedules"):
+    for part in (
+        "checkpoint_engine",
+        "cpu.platform",
+        "cpu.shared_prompts",
+        "engines",
+        "ranks",
+        "replay_buffer",
+        "schedules",
+    ):
         module = importlib.import_module(f"turnsmith.trainer.verl.{part}")
         for ours in vars(module).values():
             if inspect.isclass(ours) and ours.__module__.startswith("turnsmith") and not ours.__subclasses__():

@@ -26,7 +26,7 @@ from turnsmith.trainer.dataset import CustomEnvironmentDataset, steps_in_epoch
 
 AGENT_LOOP = "turnsmith"
 """The name of our agent loop in verl's registry."""
-GLOO_ENGINE = "turnsmith_gloo"
+CHECKPOINT_ENGINE = "turnsmith"
 """The name of our checkpoint engine in verl's registry."""
 _POLICY_LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
 """Our names of policy losses, and verl's."""
@@ -281,8 +281,9 @@ def _schedule(config: ConfigStore) -> dict[str, Any]:
             "actor_rollout_ref.hybrid_engine": False,
             "actor_rollout_ref.rollout.nnodes": nodes,
             "actor_rollout_ref.rollout.n_gpus_per_node": gpus,
-            f"{engine}.backend": GLOO_ENGINE if is_cpu else "nccl",
-            f"{engine}.custom_backend_module": "turnsmith.trainer.verl.cpu.gloo_engine" if is_cpu else None,
+            f"{engine}.backend": CHECKPOINT_ENGINE,
+            f"{engine}.custom_backend_module": "turnsmith.trainer.verl.checkpoint_engine",
+            f"+{engine}.engine_kwargs.{CHECKPOINT_ENGINE}.torch_backend": "gloo" if is_cpu else "nccl",
         }
     return keys
 

@@ -12,7 +12,8 @@ from typing import Any
 import ray
 from ray._private import state
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, OutOfMemoryError, RayActorError, RayError
-from verl.checkpoint_engine.base import CheckpointEngineManager
+from verl.checkpoint_engine.base import CheckpointEngineManager, _worker_cls
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 from verl.utils.ray_utils import auto_await
 
 from turnsmith.concurrency.loop_thread import LoopThread
@@ -78,11 +79,27 @@ class LivingReplicas(CheckpointEngineManager):
         while True:
             await self._leave_out_lost()
             try:
-                sent: dict[str, Any] = await super().update_weights(global_steps)
-                return sent
+                return await self._transfer(global_steps)
             except RayError:
                 if not await self._leave_out_lost():
                     raise
+
+    async def _transfer(self, version: int) -> dict[str, Any]:
+        """As verl's, but when an error is raised every call has ended, so that the next transfer meets none of them."""
+        workers = [worker for replica in self.replicas for worker in replica.workers]
+        servers = RayWorkerGroup(worker_handles=workers, ray_cls_with_init=RayClassWithInitArgs(cls=_worker_cls))
+        await self.abort_replicas()
+        await self.release_kv_cache_replicas()
+        self.build_process_group(servers)
+        calls = self.actor_wg.update_weights(global_steps=version, mode=self.backend)
+        calls += servers.update_weights(global_steps=version)
+        ray.wait(calls, num_returns=len(calls))
+        ray.get(calls)
+        groups = (self.actor_wg, servers)
+        ray.get([call for group in groups for call in group.execute_checkpoint_engine(["finalize"] * group.world_size)])
+        await self.resume_kv_cache_replicas()
+        await self.resume_generation_replicas()
+        return {}
 
     async def _leave_out_lost(self) -> int:
         lost = [replica for replica in self.replicas if await _has_lost_receivers(replica)]

@@ -33,13 +33,12 @@ def register_with_verl() -> None:
         importlib.import_module("turnsmith.trainer.verl.cpu.platform")  # registers itself
         LOADED.append("platform")
     if os.environ.get("TURNSMITH_RUN"):
-        # Only for Ascend NPUs, but its import takes two seconds where vLLM is installed.
-        sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
+        # Ours is used. The one for Ascend NPUs takes two seconds to import where vLLM is installed, that for NCCL cupy.
+        for name in ("hccl", "nccl"):
+            sys.modules.setdefault(f"verl.checkpoint_engine.{name}_checkpoint_engine", None)  # type: ignore[arg-type]
         from turnsmith.trainer.verl import packed_attention
 
         enable_stack_dump("process that holds the model", is_guess=True)
-        _load_value_heads_with_the_chosen_attention()
-        _shard_a_fused_head_with_the_whole_model()
         _register_vllm()
         packed_attention.register()
         _let_each_group_meet_in_its_own_file()
@@ -50,9 +49,9 @@ def register_with_verl() -> None:
             protect_http()
             LOADED.append("ports")
     if asked_for_cpu() and "cpu" not in LOADED:
-        from turnsmith.trainer.verl.cpu.platform import make_verl_run_on_cpu
+        from turnsmith.trainer.verl.cpu.vllm import name_the_vllm_distribution
 
-        make_verl_run_on_cpu()
+        name_the_vllm_distribution()
         LOADED.append("cpu")
 
 
@@ -82,37 +81,6 @@ def _register_vllm() -> None:
 
     RolloutReplicaRegistry.register("vllm", load_replica)
     _ROLLOUT_REGISTRY[("vllm", "async")] = "turnsmith.trainer.verl.vllm_replica.VllmAdapter"
-
-
-def _load_value_heads_with_the_chosen_attention() -> None:
-    # verl's loader always asks for flash_attention_2, and ignores the model's config.
-    from verl.utils import model
-
-    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-        from transformers import AutoModelForTokenClassification
-
-        return AutoModelForTokenClassification.from_pretrained(
-            local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
-        )
-
-    model.load_valuehead_model = load_valuehead_model
-
-
-def _shard_a_fused_head_with_the_whole_model() -> None:
-    # verl's fused forward reads `lm_head.weight` without calling lm_head. FSDP2 gathers the weights of what it wrapped
-    # when that is called, so of a head that verl wraps by itself (untied weights) it would be this rank's part only.
-    from verl.utils import fsdp_utils
-
-    select = fsdp_utils._select_fsdp2_wrap_targets
-    if select.__module__ == __name__:
-        return
-
-    def without_fused_head(model: Any, layer_classes: list[str]) -> list[Any]:
-        is_fused = getattr(model, "_verl_fused_kernels_backend", None) is not None
-        head = model.get_output_embeddings() if is_fused else None
-        return [module for module in select(model, layer_classes) if module is not head]
-
-    fsdp_utils._select_fsdp2_wrap_targets = without_fused_head
 
 
 def _let_each_group_meet_in_its_own_file() -> None:

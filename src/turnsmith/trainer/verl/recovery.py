@@ -18,7 +18,7 @@ from turnsmith.records.run_state import LAST_SAVE, EventKind
 from turnsmith.trainer.checkpoints.contents import CheckpointPolicy, add_past_model, complete, drop_later_models
 from turnsmith.trainer.dataset import Epochs
 from turnsmith.trainer.verl.lost_and_joined_servers import SERVER_LOST
-from turnsmith.trainer.verl.resharding import load_from_any_number_of_ranks
+from turnsmith.trainer.verl.ranks import our_workers
 
 _LOOK_SECONDS = 1.0
 _SYNC_SECONDS = 300.0
@@ -55,6 +55,10 @@ class RecoveringTrainer(trainer_base.PPOTrainer):
     _safe: tuple[int, dict[str, Any]] | None = None
     _version = 0
     _updating = False
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping = our_workers(self.role_worker_mapping)
 
     @property
     def servers(self) -> list[Any]:
@@ -215,7 +219,6 @@ class RecoveringTrainer(trainer_base.PPOTrainer):
         """Load the checkpoint in this folder and send its weights to the rollout servers."""
         self.config.trainer.resume_mode = "resume_path"
         self.config.trainer.resume_from_path = str(checkpoint)
-        self.on_every_rank(load_from_any_number_of_ranks)
         manager: Any = self.checkpoint_manager
         manager.sleep_replicas()  # as verl does: the checkpoint needs the GPU memory. The weights below wake them up.
         self._load_checkpoint()

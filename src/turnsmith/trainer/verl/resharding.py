@@ -22,22 +22,16 @@ from turnsmith.errors import RecordError
 from turnsmith.trainer.checkpoints.hugging_face import joined, read_shards, saved_ranks, shard_path
 
 
-def load_from_any_number_of_ranks(rank: int = 0) -> None:
-    """Make verl in this process load checkpoints of any number of ranks. Idempotent."""
-    original: Any = FSDPCheckpointManager.load_checkpoint
-    if original.__module__ == __name__:
-        return
+class ReshardingManager(FSDPCheckpointManager):
+    """verl's manager of a rank's checkpoints, which loads those of any number of ranks."""
 
-    def load_checkpoint(
-        self: Any, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
-    ) -> None:
+    def load_checkpoint(self, local_path: str, hdfs_path: Any = None, del_local_after_load: bool = False) -> None:
+        """Load `actor/` or `critic/` of a checkpoint."""
         if saved_ranks(Path(local_path)) == self.world_size:
-            original(self, local_path, hdfs_path, del_local_after_load)
+            super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
         else:
             load_resharded(self, Path(local_path))
             torch.distributed.barrier()
-
-    FSDPCheckpointManager.load_checkpoint = load_checkpoint
 
 
 def load_resharded(manager: Any, part: Path) -> None:

@@ -96,10 +96,14 @@ class SeparateAsyncTrainer(AsyncTrainer, PPOTrainerSeparateAsync):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         # Like `EpisodeTrainer.__init__` for the other servers.
         trainer_separate_async.LLMServerManager = PooledServerManager
-        trainer_separate_async.CheckpointEngineManager = LivingReplicas
         # verl 0.9.1 passes the logger an argument of `print` when there are no other servers, and fails.
         logging.getLogger(trainer_separate_async.__name__).setLevel(logging.WARNING)
         super().__init__(config, *args, **kwargs)
+
+    def _setup(self) -> None:
+        super()._setup()
+        theirs = self.standalone_checkpoint_manager
+        self.standalone_checkpoint_manager = LivingReplicas(theirs.config, theirs.actor_wg, theirs.replicas)
 
     @property
     def servers(self) -> list[Any]:

@@ -147,16 +147,33 @@ class VllmAdapter(vllm_rollout.ServerAdapter):
         """Let the server free its memory."""
         await unless_lost(super().release, self._is_lost)
 
-    async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
+    async def update_weights(
+        self, weights: Any, global_steps: int | None = None, wire_format: str = "named_tensors", **kwargs: Any
+    ) -> None:
         """Send all weights to the server, or read them without sending if it is lost."""
-        stream = _unfused(ensure_async_iterator(weights), self.model_config.hf_config.model_type)
-        # verl looks it up in its module; its own would wait for ever for a killed process.
-        vllm_rollout.BucketedWeightSender = partial(_Sender, is_lost=self._is_lost)
+        failures: list[TrainingFailure] = []
+        family = self.model_config.hf_config.model_type
+        stream = _until_failure(_unfused(ensure_async_iterator(weights), family), failures)
         if not self._is_lost():
-            send = partial(super().update_weights, stream, *args, **kwargs)
+            send = partial(self._send, stream, failures, global_steps, kwargs)
             await unless_lost(send, self._is_lost, once=True)
         async for _ in stream:  # all ranks gather each one, so stopping early would block the others
             pass
+        if failures:
+            raise failures[0]
+
+    async def _send(self, stream: Any, failures: list[TrainingFailure], version: int | None, more: Any) -> None:
+        # As verl's, which cannot be given a sender; its own would wait for ever for a killed process.
+        load = {**more, "use_shm": self.use_shm}
+        loaded = await self._execute_method("update_weights_from_ipc", non_block=True, kwargs=load)
+        size = self.config.checkpoint_engine.update_weights_bucket_megabytes
+        await _Sender(self.zmq_handle, size, self.use_shm, is_lost=self._is_lost).async_send_weights(stream)
+        if loaded is not None:
+            await loaded
+        if self._has_server and not failures:
+            await self.server_handle.clear_kv_cache.remote()
+            if version is not None:
+                await self.server_handle.set_global_steps.remote(version)
 
     def _is_lost(self) -> bool:
         return is_gone(f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}")
@@ -167,6 +184,15 @@ async def _unfused(weights: AsyncIterator[tuple[str, Any]], family: str) -> Asyn
     async for weight in weights:
         for part in unfuse_moe_params([weight], family):
             yield part
+
+
+async def _until_failure(weights: AsyncIterator[Any], failures: list[TrainingFailure]) -> AsyncIterator[Any]:
+    """Weights that end where their transfer fails: vLLM would wait for ever for those that do not come."""
+    try:
+        async for weight in weights:
+            yield weight
+    except TrainingFailure as error:
+        failures.append(error)
 
 
 class _Sender(BucketedWeightSender):

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.utils import torch_functional
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from turnsmith.trainer.verl.engines import LanguageModelEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ def logits_at(logits: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> 
     return logits.flatten(0, 1).index_select(0, row * logits.shape[1] + column)
 
 
-class SharedPromptEngine(FSDPEngineWithLMHead):
-    """verl's FSDP engine for language models, with another layout of a micro-batch around the model."""
+class SharedPromptEngine(LanguageModelEngine):
+    """The engine for language models, with another layout of a micro-batch around the model."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model's inputs, and what `prepare_model_outputs` needs to undo the layout."""
