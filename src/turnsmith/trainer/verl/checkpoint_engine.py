@@ -49,7 +49,8 @@ class TorchCheckpointEngine(CheckpointEngine):
         self, bucket_size: int, is_master: bool = False, torch_backend: str = "gloo", seconds: float = 120.0
     ) -> None:
         self._bucket_bytes = min(bucket_size, BUCKET_BYTES)
-        self._is_master, self._backend, self._seconds = is_master, torch_backend, seconds
+        self._is_master, self._backend = is_master, torch_backend
+        self._seconds, self._timeout = seconds, timedelta(seconds=seconds)
         self._device: Any = "cpu" if torch_backend == "gloo" else get_device_id()
         self._place: tuple[str, int, int] | None = None
         """The name of the group, this process's rank in it and its size; None without a group that works."""
@@ -139,16 +140,15 @@ class TorchCheckpointEngine(CheckpointEngine):
         Raises:
             TrainingFailure: They stopped coming.
         """
-        is_last = is_done = False
+        is_last = False
         try:
             while not is_last:
                 bucket, is_last = await self._in_time(self._receive)
                 for name, tensor in bucket:
                     yield name, tensor
-            is_done = True
-        finally:
-            if not is_done:  # whoever wanted them stopped in between: the others would wait
-                self._leave()
+        except BaseException:  # also if whoever wanted them stops in between: the others would wait
+            self._leave()
+            raise
 
     async def _in_time(self, part: Callable[[], _Result]) -> _Result:
         """Do a part of the transfer in a thread. If it fails or takes too long, the group is over for all members."""
@@ -205,10 +205,6 @@ class TorchCheckpointEngine(CheckpointEngine):
         while not work.is_completed():
             time.sleep(_POLL_SECONDS)
         work.wait()
-
-    @property
-    def _timeout(self) -> timedelta:
-        return timedelta(seconds=self._seconds)
 
 
 def _new_group(backend: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:

@@ -19,12 +19,10 @@ from turnsmith.trainer.verl.engines import LanguageModelEngine, ValueModelEngine
 
 def _register_engines() -> None:
     """On a CPU under a name of their own; on GPUs by the vendor, which verl looks up before its own engines."""
-    share = os.environ.get("TURNSMITH_SHARED_PROMPTS") != "0"
-    on_cpu = {"language_model": SharedPromptEngine if share else LanguageModelEngine, "value_model": ValueModelEngine}
-    on_gpu = {"language_model": LanguageModelEngine, "value_model": ValueModelEngine}
-    for kind in on_cpu:
-        EngineRegistry.register(kind, ["fsdp", "fsdp2"], device="cpu")(on_cpu[kind])
-        EngineRegistry.register(kind, ["fsdp", "fsdp2"], device="cuda", vendor=["nvidia", "amd"])(on_gpu[kind])
+    on_cpu = LanguageModelEngine if os.environ.get("TURNSMITH_SHARED_PROMPTS") == "0" else SharedPromptEngine
+    for device, vendors, engine in (("cpu", None, on_cpu), ("cuda", ["nvidia", "amd"], LanguageModelEngine)):
+        EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendors)(engine)
+        EngineRegistry.register("value_model", ["fsdp", "fsdp2"], device, vendors)(ValueModelEngine)
 
 
 _register_engines()
