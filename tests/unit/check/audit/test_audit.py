@@ -260,6 +260,13 @@ async def test_rows_that_are_not_scored_are_left_out() -> None:
     assert told.startswith("1 of 8 starts are not scored: the reward is None, for 'e' too")
 
 
+async def test_one_start_does_not_tell_how_answers_may_be_written() -> None:
+    facts = ["Paris", "Shakespeare", "1989", "sodium", "Nile", "Brazil", "gold", "Pacific"]
+    rows = [{"question": f"What is fact {number}?", "answer": fact} for number, fact in enumerate(facts)]
+    settings = EnvironmentConfig(reward="tests.unit.check.audit.zoo_rewards:without_punctuation")
+    assert (await audited(QuestionAnswer, tasks=rows, settings=settings))["writing"].status == "passed"
+
+
 async def test_the_answer_may_be_in_a_column_of_the_answers_column() -> None:
     rows = [{"question": row["prompt"], "ground_truth": {"target": [row["solution"]]}} for row in QUESTIONS]
     settings = EnvironmentConfig(reward="tests.unit.check.audit.zoo_rewards:in_target")

@@ -363,6 +363,11 @@ def skips(completions: list[str], solution: list[str], **kwargs: Any) -> list[fl
     return [None if right == "e" else float(said.strip() == right) for said, right in pairs]
 
 
+def without_punctuation(response: str, answer: str) -> float:
+    """No fault: compares texts as those do who score questions of facts."""
+    return float(re.sub(r"[^\w\s]", "", response).lower().split() == answer.lower().split())
+
+
 def in_target(solution_str: str, ground_truth: dict[str, list[str]]) -> float:
     return float(solution_str.strip() in ground_truth["target"])
 

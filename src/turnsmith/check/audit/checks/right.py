@@ -131,7 +131,7 @@ async def check_writing(subject: Subject) -> Finding:
         name: [(task, one) for task, one in played.counted if one.total_reward < right.get(task.number, 0.0) - EPSILON]
         for name, played in found.honest.items()
     }
-    refused = [name for name, pairs in less.items() if 2 * len(pairs) > len(found.honest[name].rewards)]
+    refused = [name for name, pairs in less.items() if 2 * len(pairs) > max(2, len(found.honest[name].rewards))]
     told = f"{sum(not pairs for pairs in less.values())} of {len(less)} ways to write a right answer are paid"
     serious = _serious(refused, [name for name, pairs in less.items() if not pairs])
     if not serious:
