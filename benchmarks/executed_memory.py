@@ -108,7 +108,8 @@ def _layout(name: str, folder: Path) -> dict[str, Any]:
 
 _COMMON = "model.device=cpu model.attn_implementation=sdpa training.group_size=2 inference.max_turns=1"
 _FUSED = "verl.actor_rollout_ref.model.use_fused_kernels=true"
-_CHECKPOINTING = "verl.actor_rollout_ref.model.enable_gradient_checkpointing=true"
+_CHECKPOINTED = {"llama, checkpointed", "qwen2, large vocabulary"}
+"""Runs with gradient checkpointing, as on GPUs."""
 
 
 def _sizes(kind: str, hidden: int, inner: int, layers: int, vocab: int, tied: bool, **more: Any) -> dict[str, Any]:
@@ -124,9 +125,9 @@ RUNS: dict[str, tuple[dict[str, Any], int, int, int, str]] = {
     "development": (_sizes("qwen3", 512, 1536, 6, 32_000, True), 1, 4, 256, ""),
     "qwen3": (_sizes("qwen3", 768, 2048, 8, 50_000, True), 1, 4, 320, ""),
     "llama, two ranks": (_sizes("llama", 1024, 2816, 8, 32_000, False), 2, 2, 384, "model.dtype=bfloat16"),
-    "llama, checkpointed": (_sizes("llama", 768, 2304, 12, 32_000, False), 1, 4, 512, _CHECKPOINTING),
+    "llama, checkpointed": (_sizes("llama", 768, 2304, 12, 32_000, False), 1, 4, 512, ""),
     "mixture": (_sizes("qwen3_moe", 512, 1024, 6, 32_000, True, **_EXPERTS), 1, 2, 256, "model.dtype=bfloat16"),
-    "qwen2, large vocabulary": (_sizes("qwen2", 640, 1792, 8, 151_936, True), 1, 2, 256, _CHECKPOINTING),
+    "qwen2, large vocabulary": (_sizes("qwen2", 640, 1792, 8, 151_936, True), 1, 2, 256, ""),
     "llama, adapter": (_sizes("llama", 1280, 3584, 10, 32_000, False), 1, 4, 384, "model.lora_rank=16"),
     "olmo2, micro-batches": (_sizes("olmo2", 768, 2304, 8, 50_000, False), 1, 2, 384, "training.batch_size=6"),
     "smollm3, bfloat16": (_sizes("smollm3", 768, 2304, 8, 50_000, True), 1, 4, 320, "model.dtype=bfloat16"),
@@ -141,6 +142,16 @@ def _run_config(name: str, folder: Path) -> tuple[ConfigStore, int]:
     if "batch_size" not in words.replace("micro_batch_size", ""):
         batch += f" training.batch_size={rows * ranks}"
     return apply_overrides(ConfigStore(), f"{_COMMON} {_FUSED} {batch} {words}".split()), length
+
+
+def _composed(name: str, folder: Path) -> tuple[Any, int]:
+    """verl's config of a run, and the tokens of its episodes."""
+    from turnsmith.trainer.config.check import verl_config
+
+    settings, length = _run_config(name, folder)
+    config = verl_config(settings, model_path=str(folder))
+    config.actor_rollout_ref.model.enable_gradient_checkpointing = name in _CHECKPOINTED
+    return config, length
 
 
 def _process(kind: str, name: str, folder: Path, rank: int = 0) -> subprocess.Popen[str]:
@@ -171,10 +182,9 @@ def _run(name: str, folder: Path) -> dict[str, Any]:
 def execute_here(name: str, folder: Path) -> dict[str, Any]:
     """The update of a run on fake tensors, with the operators of a CPU."""
     from turnsmith.trainer.verl.executed_memory import executed_bytes  # isort: skip  (verl's plugins load first)
-    from turnsmith.trainer.config.check import verl_config
 
-    config, length = _run_config(name, folder)
-    return executed_bytes(verl_config(config, model_path=str(folder)), str(folder), length, is_cuda=False)
+    config, length = _composed(name, folder)
+    return executed_bytes(config, str(folder), length, is_cuda=False)
 
 
 class _Watch:
@@ -202,13 +212,10 @@ def train_here(name: str, folder: Path) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from turnsmith.trainer.config.check import verl_config
-
     ranks, rank = RUNS[name][1], int(os.environ["RANK"])
     store = torch.distributed.FileStore(str(folder / "store"), ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    settings, length = _run_config(name, folder)
-    config = verl_config(settings, model_path=str(folder))
+    config, length = _composed(name, folder)
     lengths, actor = method._lengths(config, length), config.actor_rollout_ref.actor
     batch = method._micro_batch(lengths, config.actor_rollout_ref.model)
     again = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // ranks > len(lengths)
