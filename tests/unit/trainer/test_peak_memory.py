@@ -60,8 +60,7 @@ def test_a_layout_is_executed_once_and_another_one_again(
     assert len(asked) == 4
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("rank", [0, pytest.param(4, marks=pytest.mark.nightly)])
 def test_executed_state_is_that_computed_by_hand(
     tiny_folder: str, tmp_path: Path, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

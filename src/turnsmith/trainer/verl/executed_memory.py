@@ -35,7 +35,8 @@ from torch.utils._pytree import tree_map_only
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig
-from verl.workers.engine import EngineRegistry
+
+from turnsmith.trainer.verl.engines import LanguageModelEngine
 
 _FLOAT32 = {"pow", "__pow__", "rsqrt", "reciprocal", "exp", "log", "logsumexp", "softplus", "layer_norm", "norm"}
 """What autocast on CUDA computes in float32: of the list in torch's documentation, what language models use."""
@@ -125,7 +126,7 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **given:
     return efficient(query, key, value, attn_mask, query.requires_grad, **more)[0]
 
 
-class FakeEngine(EngineRegistry.get_engine_cls("language_model", "fsdp2")):
+class FakeEngine(LanguageModelEngine):
     """verl's engine with a model that has no weights: its inputs are real, everything after them is fake."""
 
     fake: FakeTensorMode
