@@ -51,6 +51,7 @@ def add_train_command(commands: Any) -> None:
     add_config_option(parser)
     add_training_options(parser)
     add_folder_options(parser, "ENVIRONMENT-TIME")
+    add("--force", action="store_true", help="start although a machine with GPUs lacks what the run needs")
     add("--dry-run", action="store_true", help="check and print all settings and the resulting verl config, and exit")
     parser.set_defaults(run=_run)
 
@@ -61,15 +62,18 @@ def _run(args: argparse.Namespace) -> int:
     config = played.config
     config.checkpoint.run_name = args.name or config.checkpoint.run_name
     config.checkpoint.output_dir = args.output_dir or config.checkpoint.output_dir
+    config.ray.force = args.force or config.ray.force
     from turnsmith.trainer import RayPPOTrainer
 
+    if args.dry_run and config.ray.gpus_per_node > 1 and config.model.device == "auto":
+        config.model.device = "cuda"  # whatever this machine has: on a CPU, several ranks are asked for by its name
     trainer = RayPPOTrainer(config, played.environment, dataset=played.data, validation=played.validation)
     if args.dry_run:
         if not config.ray.address:  # a folder of the cluster may not be seen from here
             check_output_dir(config)
         if config.training.check:
             trainer.check(lambda line: print_line(line, sys.stderr))
-        _print_settings(config)
+        _print_settings(config, trainer.parts.environment.name)
         return 0
     try:
         trainer.fit()
@@ -95,18 +99,22 @@ def read_config(file: str | None, model: str | None, overrides: list[str]) -> Co
     return config_sources.apply_overrides(config, overrides)
 
 
-def _print_settings(config: ConfigStore) -> None:
-    """Print the settings and the resulting verl config, as two YAML documents; as a comment, what is asked of Ray."""
+def _print_settings(config: ConfigStore, environment: str) -> None:
+    """Print the settings and the resulting verl config, as two YAML documents; as comments, a summary and what is asked
+    of Ray.
+    """
     from omegaconf import OmegaConf
 
     from turnsmith.config_sources import to_dict
     from turnsmith.records.yaml_text import dump_yaml
-    from turnsmith.trainer.config.check import verl_config
+    from turnsmith.trainer.config.check import run_header, verl_config
     from turnsmith.trainer.config.log_probs import forward_words
+    from turnsmith.trainer.driver.gpu_preflight import summary
     from turnsmith.trainer.driver.preflight import dry_run_table
 
     settings = dump_yaml(to_dict(config))
     verl = OmegaConf.to_yaml(verl_config(config), resolve=True)
     asked = "".join(f"# {line}\n" for line in [*dry_run_table(config).splitlines(), forward_words(config)])
-    text = f"# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}"
+    told = "".join(f"# {line}\n" for line in [run_header(config, environment), *summary(config)])
+    text = f"{told}# turnsmith: all settings\n{settings}---\n# verl: the resulting config\n{verl}{asked}"
     print_line(text.removesuffix("\n"), sys.stdout)

@@ -26,6 +26,7 @@ from turnsmith.trainer.config.layout import half_micro_batch
 from turnsmith.trainer.dataset import CustomEnvironmentDataset, Epochs, Tasks, steps_in_epoch
 from turnsmith.trainer.display import ProgressView
 from turnsmith.trainer.driver.ending import ignore_preemption, preemptible, record_end, to_training_failure
+from turnsmith.trainer.driver.gpu_preflight import check_gpus
 from turnsmith.trainer.driver.preflight import check_machine
 from turnsmith.trainer.resume import Recipe, StoppedRun, reopen
 from turnsmith.trainer.run_parts import (
@@ -347,6 +348,8 @@ made of whole groups. Set batch_size to 24 or 32.
         shared = Path(config.checkpoint.output_dir) / ".models" if config.ray.address else None
         model_path = resolve(config.model.model_name, config.model.local_path, shared)
         check_hub(model_path)
+        steps = (horizon or last_step) if self._stopped is None else None
+        check_gpus(config, model_path, self._view.note, steps)
         if self._stopped is None:
             self.run, self._lock = claim_new_folder(config, self.parts.environment.name)
         else:
@@ -366,7 +369,7 @@ made of whole groups. Set batch_size to 24 or 32.
 
             self._view.phase("checking")
             self.config, self.parts = check_before_start(config, self.parts, model_path, self.run, self._view.note)
-        runner = self._session.start(model_path, self._view)
+        runner = self._session.start(model_path, self._view, steps)
         self._watch(
             runner.start.remote(
                 theirs,

@@ -23,6 +23,7 @@ from turnsmith.trainer.dataset import Epochs
 from turnsmith.trainer.display import ProgressView
 from turnsmith.trainer.driver.cluster import Cluster
 from turnsmith.trainer.driver.ending import Interrupt, resume_advice
+from turnsmith.trainer.driver.gpu_preflight import check_gpus
 
 STACKS = "stacks"
 """The folder of a run in which its processes register for a stack dump, and the name of the file with the dumps."""
@@ -55,8 +56,11 @@ class Session:
         self.watchdog: Any = None
         self._servers: list[Any] = []  # an actor ends with its last handle
 
-    def start(self, model_path: str, view: ProgressView) -> Any:
-        """Start Ray, the task runner, which is returned, and the servers that take long to start."""
+    def start(self, model_path: str, view: ProgressView, steps: int | None = None) -> Any:
+        """Start Ray, the task runner, which is returned, and the servers that take long to start.
+
+        `steps` are those of a new run, whose checkpoints must fit on the disk.
+        """
         from turnsmith.trainer.verl.task_runner import TaskRunner
         from turnsmith.trainer.verl.transformers_server import start_servers_early
 
@@ -64,6 +68,8 @@ class Session:
         # The check runs while Ray starts, and ends before anything loads the model.
         with ModelCheck.of(self._config, model_path, view.note):
             self.cluster.start(view.phase)
+        if not self.cluster.is_local:
+            check_gpus(self._config, model_path, view.note, steps, joined=True)
         view.phase("importing torch and verl")
         self.runner = self.cluster.actor(TaskRunner, threads=6)
         self.watchdog = Watchdog(self._config.failures.stall_seconds, self.runner, self.cluster, self.folder)

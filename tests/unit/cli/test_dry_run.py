@@ -70,6 +70,6 @@ def test_what_train_warns_of_is_told_beside_the_settings(capsys: pytest.CaptureF
     assert main(words) == 0
     printed = capsys.readouterr()
     assert "1 of 1 held-out tasks are among the 1 tasks of training." in printed.err
-    assert printed.out.startswith("# turnsmith: all settings")
+    assert "\n# turnsmith: all settings\n" in printed.out
     assert main([*words, "training.check=false"]) == 0
     assert capsys.readouterr().err == ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
 
 from turnsmith.check.finding import Finding
 from turnsmith.inference.sync.engines import TransformersInferenceEngine
@@ -15,6 +17,8 @@ from turnsmith.trajectory import Trajectory
 
 _FACTOR = 1.5
 _ADDED = 0.5
+_ROUNDINGS = 2.0
+"""Largest difference between engine and trainer, as a multiple of how far their dtype alone moves log-probs."""
 _NEAR = 0.25
 """Largest distance of the engine's log-probs from the changed model's, as a share of how far the change moves them."""
 
@@ -56,19 +60,56 @@ def _choose(names: list[str]) -> str:
     return (adapters or norms or [names[-1]])[-1]
 
 
-def sampled_log_probs(episodes: Sequence[Trajectory]) -> list[float]:
-    """The engine's log-prob of each episode's first turn."""
-    return [sum(one.tokens.log_probs[one.turns[0].start : one.turns[0].stop]) for one in episodes]
+def sampled_log_probs(
+    episodes: Sequence[Trajectory], log_probs: Sequence[Sequence[float]] | None = None
+) -> list[float]:
+    """The log-probs of all sampled tokens: the engine's, or others, given for those after each prompt."""
+    found = list[float]()
+    for place, one in enumerate(episodes):
+        first = one.tokens.prompt_length
+        theirs = one.tokens.log_probs[first:] if log_probs is None else log_probs[place]
+        found += [log_prob for log_prob, is_sampled in zip(theirs, one.tokens.mask[first:], strict=True) if is_sampled]
+    return found
 
 
-def model_log_probs(folder: Path, episodes: Sequence[Trajectory], *, trust_remote_code: bool) -> list[float]:
-    """The log-prob of each episode's first turn by the model in a folder, computed here."""
-    turns = [(one.tokens.ids, one.turns[0]) for one in episodes]
-    with TransformersInferenceEngine(str(folder), trust_remote_code=trust_remote_code) as engine:
-        prompts, responses = zip(
-            *((list(ids[: turn.start]), list(ids[turn.start : turn.stop])) for ids, turn in turns), strict=True
-        )
-        return engine.compute_log_probs(prompts, responses).tolist()
+def model_log_probs(
+    folder: str | Path, episodes: Sequence[Trajectory], *, trust_remote_code: bool, dtype: str = "float32"
+) -> list[float]:
+    """The same by the model in a folder, computed here."""
+    with TransformersInferenceEngine(str(folder), dtype=dtype, trust_remote_code=trust_remote_code) as engine:
+        splits = [(list(one.tokens.ids), one.tokens.prompt_length) for one in episodes]
+        return sampled_log_probs(episodes, [engine.run(engine.engine.score(ids[:n], ids[n:])) for ids, n in splits])
+
+
+def spread(some: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """How far log-probs of the same tokens are apart: in the mean, and what a tenth of the tokens exceeds."""
+    apart = np.abs(np.subtract(some, others))
+    return {"tokens": len(apart), "mean": float(apart.mean()), "q90": float(np.quantile(apart, 0.9))}
+
+
+def judge_agreement(found: Mapping[str, float], rounding: Mapping[str, float], dtype: str) -> Finding:
+    """Whether engine and trainer differ by no more than two ways to compute in a dtype do.
+
+    Args:
+        found: The spread between the engine's and the trainer's log-probs.
+        rounding: The spread between float32 and the dtype, both computed in one way.
+        dtype: The dtype.
+
+    Example:
+        >>> rounding = {"tokens": 128, "mean": 0.01, "q90": 0.02}
+        >>> judge_agreement({"tokens": 128, "mean": 0.012, "q90": 0.025}, rounding, "bfloat16").saw
+        'log-probs of engine and trainer differ by 0.012 (90 % by at most 0.025), 1.2 times what bfloat16 rounds'
+    """
+    times = max(found[name] / rounding[name] for name in ("mean", "q90"))
+    saw = f"log-probs of engine and trainer differ by {found['mean']:.2g} (90 % by at most {found['q90']:.2g}), \
+{times:.2g} times what {dtype} rounds"
+    if times <= _ROUNDINGS:
+        return Finding("passed", saw)
+    fix = (
+        "They do not have the same weights, or compute differently: compare their dtypes, temperature, norms, RoPE and \
+adapters."
+    )
+    return Finding("failed", f"The {saw} (at most {_ROUNDINGS:g}).", fix)
 
 
 def judge_weights(weight: str, engine: Sequence[float], before: Sequence[float], changed: Sequence[float]) -> Finding:

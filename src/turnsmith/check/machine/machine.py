@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from turnsmith.inference.sync.create import create_inference_engine, engine_sett
 from turnsmith.rollout.evaluation.evaluate import EvaluationPlan, evaluate
 from turnsmith.rollout.spec import Limits
 from turnsmith.trainer.config.layout import resolve_backend, resolve_device, resolve_dtype
+from turnsmith.trainer.driver.gpu_preflight import TABLE, lacks, model_shape
+from turnsmith.trainer.driver.machine_facts import ask_nodes, cuda_of_torch, read_machine, read_nodes
 
 _NEEDED = 2 * 2**30
 _WRITTEN_MIB = 64
-_NODE_SECONDS = 120.0
 
 
 def versions() -> dict[str, str]:
@@ -46,6 +47,8 @@ def describe_machine(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> dict[s
         "cores": cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [gpu.removeprefix("Model:").strip() for gpu in gpus],
+        "driver": read_machine(".").driver,
+        "cuda": cuda_of_torch(),
         "load": round(os.getloadavg()[0], 1),
         "versions": versions(),
     }
@@ -94,32 +97,37 @@ def judge_packages(requirements: Sequence[str], extra: str, installed: Mapping[s
     return Finding("passed", f"{count} packages of turnsmith[{extra}]: {', '.join(shown)}")
 
 
+def check_gpu_needs(config: ConfigStore, folder: Path) -> Finding:
+    """This machine, or each node of the cluster, has what a run on GPUs needs."""
+    if resolve_device(config) == "cpu":
+        return Finding("skipped", "no GPU")
+    where = str(folder)
+    machines = (
+        _joined(config, lambda: read_nodes(where)) if config.ray.address else [read_machine(where, starts_ray=True)]
+    )
+    if said := lacks(config, machines, model_shape(config.model.local_path or config.model.model_name)):
+        fix = "Change what it names; `train` refuses this, unless ray.force=true is set."
+        return Finding("failed" if any(said.values()) else "warning", " ".join(said), fix)
+    drivers = ", ".join(sorted({f"driver {one.driver or 'unknown'}, CUDA {one.cuda or 'none'}" for one in machines}))
+    return Finding("passed", f"{len(TABLE)} things on {len(machines)} machine{'s' * (len(machines) > 1)}: {drivers}")
+
+
+def _joined(config: ConfigStore, ask: Callable[[], Any]) -> Any:
+    """The result of a function that needs the cluster."""
+    import ray
+
+    ray.init(address=config.ray.address, log_to_driver=False)
+    try:
+        return ask()
+    finally:
+        ray.shutdown()
+
+
 def check_nodes(config: ConfigStore) -> Finding:
     """Every node of the cluster has the same packages as this machine."""
     if not config.ray.address:
         return Finding("skipped", "one machine (ray.address is not set)")
-    import ray
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    ray.init(address=config.ray.address, log_to_driver=False)
-    try:
-        ask: Any = ray.remote(versions)
-        asked: dict[str, Any] = {}
-        for node in ray.nodes():
-            if node["Alive"]:
-                here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                # Nodes that are started on one machine, for a test, share its address.
-                name = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-                asked[name] = ask.options(num_cpus=0, scheduling_strategy=here).remote()
-        answers: dict[str, dict[str, str] | str] = {}
-        for name, answer in asked.items():
-            try:
-                answers[name] = ray.get(answer, timeout=_NODE_SECONDS)
-            except RayError as error:
-                answers[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
-    finally:
-        ray.shutdown()
+    answers = _joined(config, lambda: ask_nodes(versions))
     return judge_nodes(versions(), answers)
 
 

@@ -7,6 +7,7 @@ import io
 import traceback
 from collections.abc import Callable, Collection, Generator
 from pathlib import Path
+from typing import Any
 
 from turnsmith.check.finding import Check, Finding, Result, check_codes, run_check
 from turnsmith.check.machine import machine
@@ -28,6 +29,9 @@ _STALE = "A model that is sampled with old weights is trained on episodes of ano
 
 PACKAGES = Check("packages", "packages", "A package of another version fails in the middle of a run, or silently.")
 NODES = Check("nodes", "nodes", "A node with other packages fails when it is first used, or computes something else.")
+GPUS = Check(
+    "gpus", "what GPUs need", "A run that cannot fit, or whose driver is too old, dies minutes after its start."
+)
 SPACE = Check("disk", "disk", "A run whose disk is full stops, often in the night.")
 ENGINE = Check("engine", "engine", "Most of a run's time is spent in the engine.")
 GRPO = Check("grpo", "GRPO", _NO_LEARNING)
@@ -39,7 +43,7 @@ LORA_WEIGHTS = Check("lora-weights", "LoRA weights reach it", _STALE)
 COLOCATE_ASYNC = Check("colocate-async", "schedule colocate_async", _NO_LEARNING)
 KILLED = Check("killed", "killed and resumed", "A run that cannot be resumed is lost with its first machine.")
 CHECKS = (
-    PACKAGES, NODES, SPACE, ENGINE, GRPO, MEMORY, WEIGHTS, PPO, LORA, LORA_WEIGHTS, COLOCATE_ASYNC, KILLED
+    PACKAGES, NODES, GPUS, SPACE, ENGINE, GRPO, MEMORY, WEIGHTS, PPO, LORA, LORA_WEIGHTS, COLOCATE_ASYNC, KILLED
 )  # fmt: skip
 
 
@@ -68,23 +72,25 @@ class MachineChecks:
         self.folder = folder
         self._say = say
         self._only = only
+        self._spreads = dict[str, Any]()
 
     def looks(self) -> Generator[tuple[Check, Callable[[], Finding]]]:
         """Each check with the function that it calls. A training run ends after its last check."""
         yield PACKAGES, lambda: machine.check_packages(self.config)
         yield NODES, lambda: machine.check_nodes(self.config)
+        yield GPUS, lambda: machine.check_gpu_needs(self.config, self.folder)
         yield SPACE, lambda: machine.check_disk(self.folder)
         yield ENGINE, lambda: check_throughput(self.config)
-        with ShortRun(self.config, self.folder) as run:
+        with ShortRun(self.config, self.folder, spreads=self._spreads) as run:
             yield GRPO, run.check_steps
             yield MEMORY, run.check_memory
             yield WEIGHTS, run.check_weights_arrive
-        with ShortRun(self.config, self.folder, "training.adv_estimator=gae") as run:
+        with ShortRun(self.config, self.folder, "training.adv_estimator=gae", spreads=self._spreads) as run:
             yield PPO, run.check_steps
-        with ShortRun(self.config, self.folder, "model.lora_rank=8") as run:
+        with ShortRun(self.config, self.folder, "model.lora_rank=8", spreads=self._spreads) as run:
             yield LORA, run.check_steps
             yield LORA_WEIGHTS, run.check_weights_arrive
-        with ShortRun(self.config, self.folder, *_ASYNC) as run:
+        with ShortRun(self.config, self.folder, *_ASYNC, spreads=self._spreads) as run:
             yield COLOCATE_ASYNC, run.check_steps
         yield KILLED, self._kill_and_resume
 
@@ -99,7 +105,7 @@ class MachineChecks:
         settings = to_dict(self.config)
         # Other sections, such as the environment's, do not matter here and may be secret.
         shown = {name: settings[name] for name in ("model", "inference", "ray")}
-        report.facts = {"machine": machine.describe_machine(), "settings": shown}
+        report.facts = {"machine": machine.describe_machine(), "settings": shown, "log_probs": self._spreads}
         return report
 
     def run_logged(self, check: Check, look: Callable[[], Finding]) -> Result:

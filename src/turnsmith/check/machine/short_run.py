@@ -5,16 +5,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from turnsmith.check.finding import Finding
-from turnsmith.check.machine.canary import judge_weights, model_log_probs, perturb_checkpoint, sampled_log_probs
+from turnsmith.check.machine.canary import (
+    judge_agreement,
+    judge_weights,
+    model_log_probs,
+    perturb_checkpoint,
+    sampled_log_probs,
+    spread,
+)
 from turnsmith.check.machine.gpu_memory import judge_memory, sampled_while
 from turnsmith.check.machine.letters import CountLetters
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
+from turnsmith.inference.models import resolve
+from turnsmith.records.advantages import read_advantages
 from turnsmith.records.episodes import read_episodes
 from turnsmith.trainer.checkpoints.hugging_face import write_model
 from turnsmith.trainer.config.layout import resolve_device, resolve_dtype, trainer_ranks
@@ -22,11 +32,10 @@ from turnsmith.trainer.ray_ppo_trainer import RayPPOTrainer
 
 _STEPS = 2
 """The second one is the first that samples with trained weights."""
-_TOLERANCE = {"float32": 1e-3}
-"""Largest difference of a token's probability between engine and trainer, by dtype."""
+_TOLERANCE = 1e-3
+"""Largest difference of a token's probability between engine and trainer in float32."""
 _REPORT = "Report this, with the versions that `turnsmith check --machine --json FILE` writes."
 _LOST = Finding("skipped", "its run failed above")
-_OTHER_TOLERANCE = 0.1
 
 
 def run_settings(config: ConfigStore, folder: Path, *more: str) -> ConfigStore:
@@ -49,10 +58,16 @@ class ShortRun:
         config: The user's settings.
         folder: Where to put the run.
         settings: What is special about this run, as in `model.lora_rank=8`.
+        spreads: How far the log-probs of engine and trainer are apart in each run, and by rounding alone, which is
+            measured once.
     """
 
-    def __init__(self, config: ConfigStore, folder: Path, *settings: str) -> None:
+    def __init__(
+        self, config: ConfigStore, folder: Path, *settings: str, spreads: dict[str, Any] | None = None
+    ) -> None:
         self.config = run_settings(config, folder, *settings)
+        self._name = settings[0] if settings else "training.adv_estimator=grpo"
+        self._spreads = {} if spreads is None else spreads
         self._folder = folder
         self._trainer: RayPPOTrainer | None = None
         self._is_lost = False
@@ -69,7 +84,33 @@ class ShortRun:
     def check_steps(self) -> Finding:
         """Whether its first steps train."""
         trainer = self._started()
-        return _LOST if trainer is None else judge_steps(trainer.metrics_history[:_STEPS], self.config)
+        if trainer is None:
+            return _LOST
+        records = trainer.metrics_history[:_STEPS]
+        steps = judge_steps(records, self.config)
+        fresh = [record["step"] for record in records if not record.get("staleness/max")]
+        if steps.status == "failed" or not fresh or (dtype := resolve_dtype(self.config)) == "float32":
+            return steps
+        agreement = self._agreement(trainer, fresh, dtype)
+        return agreement if agreement.status == "failed" else replace(steps, saw=f"{steps.saw}; {agreement.saw}")
+
+    def _agreement(self, trainer: RayPPOTrainer, steps: Sequence[int], dtype: str) -> Finding:
+        """Compare engine and trainer token by token, in steps whose episodes have the step's own weights."""
+        assert trainer.run is not None
+        run, theirs = trainer.run.path, dict[str, Sequence[float]]()
+        for step in steps:
+            theirs |= read_advantages(run, step).trainer_log_probs
+        episodes = [one for step in steps for one in read_episodes(run, step=step) if one.episode_id in theirs]
+        if "rounding" not in self._spreads:
+            model, trust = (
+                resolve(self.config.model.model_name, self.config.model.local_path),
+                self.config.model.trust_remote_code,
+            )
+            both = [model_log_probs(model, episodes, trust_remote_code=trust, dtype=one) for one in ("float32", dtype)]
+            self._spreads["rounding"] = spread(*both)
+        trained = sampled_log_probs(episodes, [theirs[one.episode_id] for one in episodes])
+        self._spreads[self._name] = spread(sampled_log_probs(episodes), trained)
+        return judge_agreement(self._spreads[self._name], self._spreads["rounding"], dtype)
 
     def check_weights_arrive(self) -> Finding:
         """A weight that is changed by a known amount changes the engine's log-probs, and the engine equals the trainer.
@@ -117,11 +158,6 @@ class ShortRun:
         return self._trainer
 
 
-def tolerance(config: ConfigStore) -> float:
-    """Largest difference in a token's probability that is not a fault."""
-    return _TOLERANCE.get(resolve_dtype(config), _OTHER_TOLERANCE)
-
-
 def judge_steps(records: Sequence[Mapping[str, Any]], config: ConfigStore) -> Finding:
     """Whether steps trained: their numbers are finite, there was a gradient, and engine and trainer agree.
 
@@ -155,9 +191,9 @@ def _fault_of_step(record: Mapping[str, Any], config: ConfigStore) -> Finding | 
 training.max_staleness={training.max_staleness}."
         return Finding("failed", saw, _REPORT)
     # Episodes that were sampled with older weights differ for that reason.
-    if not staleness and numbers["rollout_diff/max"] > tolerance(config):
-        saw = f"The engine and the trainer give a token probabilities that differ by \
-{numbers['rollout_diff/max']:.2g} (at most {tolerance(config):g})."
+    differ = numbers["rollout_diff/max"]
+    if not staleness and resolve_dtype(config) == "float32" and differ > _TOLERANCE:
+        saw = f"The engine and the trainer give a token probabilities that differ by {differ:.2g}, not {_TOLERANCE:g}."
         return Finding(
             "failed", saw, "They do not have the same weights, or compute differently: compare their dtypes."
         )

@@ -18,7 +18,7 @@ from turnsmith.config_sources import to_dict
 from turnsmith.env.spec import EnvironmentSpec
 from turnsmith.records.yaml_text import dump_yaml
 from turnsmith.rollout.episode import EpisodeStart
-from turnsmith.trainer.config.layout import all_nodes, episode_workers, resolve_backend, rollout_layout, trainer_ranks
+from turnsmith.trainer.config.layout import all_nodes, layout_words
 from turnsmith.trainer.validation import Validation
 from turnsmith.trainer.verl.validate import MARK
 
@@ -38,13 +38,7 @@ def check_full_layout(config: ConfigStore, model_path: str, folder: Path) -> Fin
     if refused or done.returncode:
         saw = f"{refused}{reason}" if refused else done.stderr.strip().splitlines()[-1]
         return Finding("failed", saw, "Change the settings that it names.")
-    nodes, gpus = rollout_layout(config)
-    servers = nodes * gpus // config.model.tensor_parallel_size
-    saw = (
-        f"{all_nodes(config)} nodes, {trainer_ranks(config)} ranks, {servers} servers of {resolve_backend(config)}, "
-        f"{episode_workers(config)} episode workers: accepted by turnsmith and by verl."
-    )
-    return Finding("passed", saw)
+    return Finding("passed", f"{layout_words(config)}: accepted by turnsmith and by verl.")
 
 
 def check_import(environment: EnvironmentSpec, config: ConfigStore) -> Finding:

@@ -34,6 +34,8 @@ class ModelShape:
     vocab: int
     cache_values: int
     """Keys and values of one token, in all layers."""
+    positions: int = 0
+    """Tokens of the longest sequence that it was made for; 0: not known."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> ModelShape:
@@ -68,6 +70,7 @@ class ModelShape:
             heads=heads,
             vocab=vocab,
             cache_values=2 * layers * kv_heads * size,
+            positions=_positions(config),
         )
 
     @classmethod
@@ -93,6 +96,26 @@ class ModelShape:
         inside = self.active - self.vocab * self.hidden
         attention = 4 * self.layers * self.hidden * length
         return tokens * (2 * inside + attention) + 2 * self.vocab * self.hidden * (tokens if logits is None else logits)
+
+
+def _positions(config: Mapping[str, Any]) -> int:
+    """The tokens of the longest sequence, which RoPE scaling lengthens if it says so.
+
+    Example:
+        >>> _positions({"max_position_embeddings": 40960})
+        40960
+        >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+        >>> _positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
+        131072
+    """
+    most = int(config.get("max_position_embeddings") or 0)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    first = (
+        most
+        if (rope.get("rope_type") or rope.get("type")) in ("linear", "dynamic")
+        else rope.get("original_max_position_embeddings")
+    )
+    return max(most, int(float(rope.get("factor") or 1) * float(first or 0)))
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:

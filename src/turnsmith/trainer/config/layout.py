@@ -206,6 +206,22 @@ def episode_workers(config: ConfigStore) -> int:
     return min(groups, all_nodes(config) * max(2, config.ray.gpus_per_node // 2))
 
 
+def layout_words(config: ConfigStore) -> str:
+    """The processes of a run, in a few words.
+
+    Example:
+        >>> config = ConfigStore()
+        >>> config.model.device, config.ray.gpus_per_node = "cuda", 8
+        >>> layout_words(config)
+        '1 node, 8 ranks, 8 servers of vllm, 4 episode workers'
+    """
+    nodes, gpus = rollout_layout(config)
+    servers = nodes * gpus // config.model.tensor_parallel_size
+    counted = {"node": all_nodes(config), "rank": trainer_ranks(config), "server": servers}
+    words = [f"{count} {name}{'s' * (count != 1)}" for name, count in counted.items()]
+    return f"{', '.join(words)} of {resolve_backend(config)}, {episode_workers(config)} episode workers"
+
+
 def trainer_ranks(config: ConfigStore) -> int:
     """Number of trainer processes."""
     return config.ray.num_nodes * config.ray.gpus_per_node

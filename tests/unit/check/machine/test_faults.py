@@ -10,11 +10,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from tests.unit.trainer.gpu_machines import ENOUGH, TOO_LITTLE, Case
 
 from turnsmith.check.environment.checks.settings import disk_finding
 from turnsmith.check.finding import Finding
 from turnsmith.check.machine import machine
-from turnsmith.check.machine.canary import judge_weights
+from turnsmith.check.machine.canary import judge_agreement, judge_weights
 from turnsmith.check.machine.gpu_memory import judge_memory
 from turnsmith.check.machine.killed_run import KilledRun
 from turnsmith.check.machine.machine import judge_throughput
@@ -37,6 +38,17 @@ def steps(*overrides: str, **fault: float) -> Callable[[], Finding]:
     return lambda: judge_steps([good, {**good, "step": 2, **named}], config)
 
 
+def gpus(case: Case) -> Callable[[], Finding]:
+    """What is said of a made-up machine."""
+
+    def judge() -> Finding:
+        config = apply_overrides(ConfigStore(), ["model.device=cuda", "model.attn_implementation=sdpa"])
+        with mock.patch.object(machine, "read_machine", return_value=case.machines[0]):
+            return machine.check_gpu_needs(config, Path())
+
+    return judge
+
+
 def resumed(steps: list[int]) -> Finding:
     """What is said of a run, killed after three steps, that has these after it was resumed."""
     with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +58,12 @@ def resumed(steps: list[int]) -> Finding:
             return run.resume()
 
 
+def apart(mean: float) -> dict[str, float]:
+    """A spread with this mean."""
+    return {"tokens": 128, "mean": mean, "q90": 2 * mean}
+
+
+ROUNDING = apart(0.01)
 NAN, ASYNC = float("nan"), "training.schedule=colocate_async"
 FAULTS: dict[str, list[tuple[Callable[[], Finding], str]]] = {
     "packages": [
@@ -63,6 +81,9 @@ FAULTS: dict[str, list[tuple[Callable[[], Finding], str]]] = {
         (lambda: machine.judge_nodes(HERE, {"a": {**HERE, "vllm": "1"}}), "vllm is 1 on a and missing here"),
         (lambda: machine.judge_nodes(HERE, {"a": "no module named turnsmith"}), "turnsmith does not run on a: no mod"),
     ],
+    "gpus": [
+        (gpus(TOO_LITTLE[0]), r"NVIDIA's driver is 535\.183\.01, .* `train` refuses this, unless ray\.force=true"),
+    ],
     "disk": [
         (lambda: disk_finding(Path(), 1e18, "It writes an exabyte"), r"It writes an exabyte; .* GiB are free in"),
         (lambda: disk_finding(Path(), 0.6 * shutil.disk_usage(".").free, "It writes much"), "It writes much; "),
@@ -77,7 +98,11 @@ FAULTS: dict[str, list[tuple[Callable[[], Finding], str]]] = {
     "grpo": [
         (steps(grad_norm=0.0), "The gradient of step 2 is zero"),
         (steps(grad_norm=NAN, policy_loss=float("inf")), "In step 2, grad_norm is nan and policy_loss is inf"),
-        (steps(rollout_diff__max=0.2), r"probabilities that differ by 0\.2"),
+        (steps("model.dtype=float32", rollout_diff__max=0.2), r"probabilities that differ by 0\.2"),
+        (
+            lambda: judge_agreement(apart(0.03), ROUNDING, "bfloat16"),
+            r"differ by 0\.03 .*, 3 times .* compare their dtypes",
+        ),
     ],
     "memory": [
         (lambda: judge_memory([40.0, 39.0, 40.0]), r"40\.0 GiB .* never less than 39\.0 .* does not give memory back"),
@@ -91,7 +116,9 @@ FAULTS: dict[str, list[tuple[Callable[[], Finding], str]]] = {
         (lambda: judge_weights("w", [-2.0], [-2.0], [-2.0 + NAN]), "did not get the new weight"),
     ],
     "ppo": [(steps("training.adv_estimator=gae", value_loss=NAN), "In step 2, value_loss is nan")],
-    "lora": [(steps("model.lora_rank=8", rollout_diff__max=0.01), "They do not have the same weights")],
+    "lora": [
+        (steps("model.lora_rank=8", "model.dtype=float32", rollout_diff__max=0.01), "They do not have the same weights")
+    ],
     "lora-weights": [
         (lambda: judge_weights("lora_B.weight", [-2.5], [-2.0], [-3.0]), "lora_B.weight was .* are 0.5 away from")
     ],
@@ -119,9 +146,11 @@ def test_it_fails_with_a_sentence_and_says_what_to_do(name: str, number: int) ->
 
 
 def test_what_differs_for_a_good_reason_passes() -> None:
-    assert steps("model.dtype=bfloat16", rollout_diff__max=0.05)().status == "passed"
+    assert steps("model.dtype=bfloat16", rollout_diff__max=0.2)().status == "passed", "its tokens are compared apart"
+    assert judge_agreement(apart(0.014), ROUNDING, "bfloat16").status == "passed"
     fresh = steps(ASYNC, staleness__max=1.0, rollout_diff__max=0.2)()
     assert fresh.saw.endswith("differ by 1e-06"), "of the fresh step"
+    assert gpus(ENOUGH[0])().saw == "11 things on 1 machine: driver 581.29, CUDA 13.0"
     assert judge_throughput(40_000.0, 4_000.0, 16.0).status == "passed", "a GPU that is faster than Python"
     assert judge_throughput(20.0, 16.0, 16.0).status == "passed", "a slow engine, not slow episodes"
     assert judge_weights("w", [-2.98], [-2.0], [-3.0]).status == "passed", "bfloat16 rounds"
