@@ -49,6 +49,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
 }
 """Each benchmark and the arguments of its short form."""
 ELSEWHERE = {
+    "executed_memory": "takes an hour: sixteen models of several GB, one after the other",
     "first_step": "needs another clone to compare with",
     "kill_and_resume": "has a stage of its own in .ci/run",
     "published_faults": "needs clones of the projects, and measures nothing",

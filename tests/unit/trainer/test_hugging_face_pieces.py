@@ -50,7 +50,7 @@ def mixture() -> Any:
 def actor_of(model: Any, folder: Path) -> Path:
     actor = folder / "actor"
     actor.mkdir(parents=True)
-    write_shards(model, actor)
+    write_shards(model.state_dict(), actor)
     model.config.save_pretrained(actor / "huggingface")
     return actor
 

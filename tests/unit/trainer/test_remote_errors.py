@@ -62,7 +62,7 @@ def test_a_machine_without_memory(is_inside: bool, tmp_path: Path) -> None:
 def test_a_gpu_without_memory(tmp_path: Path) -> None:
     cause = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of ...")
     text = told(exceptions.RayTaskError("train_until", TRACE, cause).as_instanceof_cause(), tmp_path)
-    assert "stopped after step 3: a GPU is out of memory; lower training.micro_batch_size or " in text
+    assert "stopped after step 3: a GPU is out of memory; lower training.micro_batch_tokens or " in text
 
 
 def test_an_error_of_any_other_kind_is_told_as_it_is(tmp_path: Path) -> None:
