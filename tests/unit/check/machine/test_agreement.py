@@ -83,7 +83,7 @@ FAULTS = {
     "a dropped adapter": Fault(with_adapter),
     "a layer's MLP missing": Fault(without_mlp),
     "no RoPE scaling by 2": Fault(with_rope(rope_type="linear", factor=2.0), noticed=("smollm2",)),
-    "epsilon of the norms 1e-3": Fault(with_epsilon(1e-3)),
+    "epsilon of the norms 1e-3": Fault(with_epsilon(1e-3), formerly=("smollm2",)),
     "epsilon of the norms 1e-4": Fault(with_epsilon(1e-4), noticed=("tiny",)),
     "all weights older by an update of 1e-6": Fault(lambda model: updated(model, 1e-6), noticed=()),
 }
