@@ -172,8 +172,9 @@ def _engine(config: Any, model: str, fake: FakeTensorMode) -> FakeEngine:
     with patch.object(HFModelConfig, "__post_init__", lambda _: None):  # it wants a tokenizer
         named = vars(omega_conf_to_dataclass(section))
     named |= {"hf_config": found, "local_path": model, "model_type": "language_model"}
-    parts = [omega_conf_to_dataclass(one) for one in (actor.fsdp_config, actor.optim)]
-    engine = FakeEngine(SimpleNamespace(**named), *parts, actor.checkpoint)
+    sharding, optimizer = (omega_conf_to_dataclass(one) for one in (actor.fsdp_config, actor.optim))
+    described: Any = SimpleNamespace(**named)
+    engine = FakeEngine(described, sharding, optimizer, actor.checkpoint)
     engine.fake = fake
     return engine
 
