@@ -42,7 +42,7 @@ def change(module):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a run has made two steps, and then one more with a learning rate of almost nothing."""
     folder = tmp_path_factory.mktemp("adapter")
-    (folder / "sitecustomize.py").write_text(f"FILE = {str(folder / 'sent.jsonl')!r}\n{CHANGED_MODULE}{NOTED}")
+    (folder / "sitecustomize.py").write_text(f"FILE = {str(folder / 'sent.jsonl')!r}\n{NOTED}{CHANGED_MODULE}")
     done, _ = train(folder, *SETTINGS.split())
     assert done.returncode == 0
     done = run_turnsmith(folder, "resume", "runs/run", "training.num_epochs=2", "training.learning_rate=1e-12")
