@@ -230,7 +230,8 @@ made of whole groups. Set batch_size to 24 or 32.
     def _rewind_with_half_micro_batches(self) -> bool:
         """Rewind to the last checkpoint, with smaller micro-batches; False if that was done before, or can't be."""
         half = None if self._is_halved else half_micro_batch(self.config)
-        if half is None:
+        throws_steps_away = self._steps_made > 0 and not self.config.checkpoint.save_interval
+        if half is None or throws_steps_away:
             return False
         failed = self._steps_made + 1
         self.cleanup()

@@ -11,6 +11,7 @@ import pytest
 from turnsmith.config import ConfigStore
 from turnsmith.config_sources import apply_overrides
 from turnsmith.errors import ConfigError
+from turnsmith.trainer.config import log_probs
 from turnsmith.trainer.config.check import run_header, verl_config
 from turnsmith.trainer.config.log_probs import (
     FUSED,
@@ -175,3 +176,18 @@ def test_every_family_of_the_table_is_one_that_transformers_loads() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     assert set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) >= FUSED_FAMILIES
+
+
+def test_a_hub_that_does_not_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def urlopen(request: object, timeout: float) -> object:
+        asked.append(request.full_url)  # type: ignore[attr-defined]
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(log_probs, "urlopen", urlopen)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    config = apply_overrides(ConfigStore(), ["model.device=cuda", "model.model_name=nobody/nothing-of-this-name"])
+    assert "cannot be read here (no answer)" in padded_because(config)
+    assert "cannot be read here (no answer)" in plain_because(config)
+    assert len(asked) == 1

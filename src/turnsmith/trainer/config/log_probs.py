@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -144,16 +145,29 @@ def read_model(model: str) -> dict[str, Any]:
     if folder.is_dir():
         return json.loads((folder / "config.json").read_text(encoding="utf-8"))
     from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.utils import build_hf_headers
 
     cached = try_to_load_from_cache(model, "config.json")
     if isinstance(cached, str):
         return json.loads(Path(cached).read_text(encoding="utf-8"))
     if constants.HF_HUB_OFFLINE:
         raise OSError("HF_HUB_OFFLINE is set")
-    # Not hf_hub_download, which tries for half a minute where there is no network.
-    with urlopen(Request(hf_hub_url(model, "config.json"), headers=build_hf_headers()), timeout=_SECONDS) as answer:
-        return json.loads(answer.read())
+    answer = _asked_of(hf_hub_url(model, "config.json"))
+    if isinstance(answer, OSError):
+        raise answer
+    return json.loads(answer)
+
+
+@cache
+def _asked_of(url: str) -> bytes | OSError:
+    """What the hub answers, asked once: several checks of a run read the same file, and each would wait for it."""
+    from huggingface_hub.utils import build_hf_headers
+
+    try:
+        # Not hf_hub_download, which tries for half a minute where there is no network.
+        with urlopen(Request(url, headers=build_hf_headers()), timeout=_SECONDS) as answer:
+            return answer.read()
+    except OSError as error:
+        return error
 
 
 def _check_effect(config: ConfigStore, section: Mapping[str, Any], *, is_fused: bool) -> None:
